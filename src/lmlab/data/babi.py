@@ -1,0 +1,96 @@
+"""bAbI: stories with questions, answers and the sentences that support them.
+
+Weston et al. 2015, "Towards AI-complete question answering: a set of prerequisite toy tasks",
+https://arxiv.org/abs/1502.05698
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from lmlab.core.errors import UserError
+from lmlab.data.lines import Errors, ReadingReport, numbered_lines
+from lmlab.data.readers import Example, file_hash
+
+
+@dataclass(frozen=True, kw_only=True)
+class Story:
+    """One question, with the sentences told before it."""
+
+    sentences: tuple[str, ...]
+    numbers: tuple[int, ...]
+    """The number of each sentence in the file's own count, in which questions have numbers too."""
+    question: str
+    answer: str
+    supporting: tuple[int, ...]
+    """Numbers of the sentences that support the answer."""
+
+    def supporting_sentences(self) -> tuple[str, ...]:
+        """The supporting sentences themselves, in the order the file names them."""
+        by_number = dict(zip(self.numbers, self.sentences, strict=True))
+        return tuple(by_number[number] for number in self.supporting)
+
+    def as_text(self) -> str:
+        """Story, question and answer as one text, with final marks as words of their own."""
+        return " ".join([*map(_spaced, self.sentences), _spaced(self.question), self.answer])
+
+
+def _spaced(sentence: str) -> str:
+    return f"{sentence[:-1].rstrip()} {sentence[-1]}" if sentence[-1:] in ".?!" else sentence
+
+
+@dataclass(frozen=True, kw_only=True)
+class Babi:
+    """A file of a bAbI task: numbered lines, a new story at number 1, questions with tabs."""
+
+    path: Path
+    errors: Errors = "strict"
+
+    def stories(self, report: ReadingReport | None = None) -> Iterator[Story]:
+        """One `Story` for each question."""
+        sentences: list[str] = []
+        numbers: list[int] = []
+        lines = numbered_lines(self.path, report or ReadingReport(), self.errors)
+        for place, line in lines:
+            if not line:
+                continue
+            head, _, rest = line.partition(" ")
+            if not head.isdecimal():
+                raise UserError(f"{self.path}, line {place}: expected a number first, got {head!r}.")
+            if int(head) == 1:
+                sentences, numbers = [], []
+            if "\t" not in rest:
+                sentences.append(rest.strip())
+                numbers.append(int(head))
+                continue
+            yield self._story(rest, place, tuple(sentences), tuple(numbers))
+
+    def _story(
+        self, line: str, place: int, sentences: tuple[str, ...], numbers: tuple[int, ...]
+    ) -> Story:
+        columns = [column.strip() for column in line.split("\t")]
+        supporting = columns[2].split() if len(columns) == 3 else ["?"]
+        if not all(number.isdecimal() and int(number) in numbers for number in supporting):
+            raise UserError(
+                f"{self.path}, line {place}: expected question, answer and numbers of earlier "
+                "sentences with tabs between them."
+            )
+        return Story(
+            sentences=sentences,
+            numbers=numbers,
+            question=columns[0],
+            answer=columns[1],
+            supporting=tuple(map(int, supporting)),
+        )
+
+    def read(self, report: ReadingReport) -> Iterator[Example]:
+        for story in self.stories(report):
+            yield Example(story.as_text())
+
+    def identity(self) -> str:
+        return f"babi:{file_hash(self.path)}:{self.errors}"
+
+    def files(self) -> Sequence[Path]:
+        return (self.path,)

@@ -1,0 +1,134 @@
+"""Lines of text out of files: UTF-8 checked, gzip opened, oddities counted and never hidden."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO, Literal, cast
+
+from lmlab.core.errors import UserError
+
+Errors = Literal["strict", "replace"]
+"""What to do with a bad byte or row: stop and say where, or replace (skip) and count it."""
+
+LONG_LINE = 100_000
+"""A line of more characters than this is counted as long; it is read all the same."""
+
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+@dataclass(kw_only=True)
+class ReadingReport:
+    """What a pass over a corpus met; filled by the reader while it reads."""
+
+    files: int = 0
+    """Files opened."""
+    lines: int = 0
+    """Lines read, empty ones too."""
+    examples: int = 0
+    """Examples handed out."""
+    empty_lines: int = 0
+    """Lines with nothing but white space: skipped."""
+    long_lines: int = 0
+    """Lines of more than `LONG_LINE` characters: kept."""
+    crlf_lines: int = 0
+    """Lines that ended as on Windows: read like the others."""
+    bom_files: int = 0
+    """Files that began with a byte order mark: the mark is dropped."""
+    replaced_bytes: int = 0
+    """Bytes that are not UTF-8, replaced by U+FFFD (only with errors="replace")."""
+    bad_rows: int = 0
+    """Rows that could not be understood: skipped (only with errors="replace")."""
+    bytes_read: int = field(default=0, repr=False)
+    """Bytes of text read so far, for the progress bar."""
+
+    def summary(self) -> str:
+        """One line for the user: the sizes, and of the oddities those that occurred."""
+        parts = [f"{self.examples:,} examples", f"{self.lines:,} lines", f"{self.files:,} files"]
+        oddities = {
+            "empty lines skipped": self.empty_lines,
+            f"lines longer than {LONG_LINE:,} characters": self.long_lines,
+            "lines with Windows endings": self.crlf_lines,
+            "files with a byte order mark": self.bom_files,
+            "bad bytes replaced": self.replaced_bytes,
+            "bad rows skipped": self.bad_rows,
+        }
+        parts += [f"{count:,} {what}" for what, count in oddities.items() if count]
+        return ", ".join(parts)
+
+
+def check_errors(errors: str) -> Errors:
+    """The value as one of the two allowed, or an error that names them."""
+    if errors not in ("strict", "replace"):
+        raise UserError(f"errors must be 'strict' or 'replace', not {errors!r}.")
+    return cast(Errors, errors)
+
+
+def numbered_lines(
+    path: Path, report: ReadingReport, errors: Errors = "strict"
+) -> Iterator[tuple[int, str]]:
+    """Number (from 1) and text of each line of a file, without the white space around it.
+
+    Lines end at a line feed and nowhere else, so that numbers agree with an editor's. Empty lines
+    are handed out as "" and counted; one line at a time is held in memory.
+    """
+    report.files += 1
+    for number, raw in _raw_lines(path):
+        report.lines += 1
+        report.bytes_read += len(raw)
+        report.crlf_lines += raw.endswith(b"\r\n")
+        if number == 1 and raw.startswith(BYTE_ORDER_MARK):
+            report.bom_files += 1
+            raw = raw[len(BYTE_ORDER_MARK) :]
+        text = _decode(raw, path, number, report, errors).strip()
+        report.empty_lines += not text
+        report.long_lines += len(text) > LONG_LINE
+        yield number, text
+
+
+def is_gzip(path: Path) -> bool:
+    """Whether the file's first bytes are gzip's; its name is not asked."""
+    with path.open("rb") as file:
+        return file.read(2) == b"\x1f\x8b"
+
+
+def _raw_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    try:
+        with _open_bytes(path) as file:
+            yield from enumerate(file, 1)
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise UserError(
+            f"the gzip file {path} is damaged or cut short ({error}); fetch or pack it again."
+        ) from error
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror or error}.") from error
+
+
+def _open_bytes(path: Path) -> BinaryIO:
+    return cast(BinaryIO, gzip.open(path, "rb")) if is_gzip(path) else path.open("rb")
+
+
+def _decode(raw: bytes, path: Path, number: int, report: ReadingReport, errors: Errors) -> str:
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        if errors == "strict":
+            raise UserError(
+                f"{path}, line {number}: byte 0x{raw[error.start]:02x} at place {error.start + 1} "
+                f"is not UTF-8{_guess(raw)}; convert the file to UTF-8, or replace bad bytes with "
+                "--errors replace."
+            ) from None
+    text = raw.decode("utf-8", "replace")
+    # A replacement character costs three bytes; those that stood in the text already are no error.
+    replacements = text.count("\ufffd") - raw.count("\ufffd".encode())
+    report.replaced_bytes += len(raw) - (len(text.encode()) - 3 * replacements)
+    return text
+
+
+def _guess(raw: bytes) -> str:
+    if raw.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return " (the file looks like UTF-16)"
+    return ""

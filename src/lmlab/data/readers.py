@@ -1,0 +1,295 @@
+"""Readers: how a file of some format becomes a stream of examples.
+
+A reader is a small frozen record of where the text is and what it looks like. Nothing is read until
+`read` is called; each call is a fresh pass in constant memory.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from pathlib import Path
+from typing import Protocol
+
+from lmlab.core.errors import UserError
+from lmlab.data.lines import Errors, ReadingReport, numbered_lines
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One text of a corpus."""
+
+    text: str
+    """The text itself, without white space around it."""
+    condition: str | None = None
+    """What the text is given: the source sentence of a pair."""
+    name: str | None = None
+    """Where it has one: a FASTA identifier."""
+
+
+class Reader(Protocol):
+    """A source of examples that can be read again and again."""
+
+    def read(self, report: ReadingReport) -> Iterator[Example]:
+        """A fresh pass over the examples, which counts in `report` what it meets."""
+        ...
+
+    def identity(self) -> str:
+        """A string that changes when the examples change."""
+        ...
+
+    def files(self) -> Sequence[Path]:
+        """The files it reads, none for generated texts."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlainText:
+    """A sentence a line; contiguous text is read alike, and its `Layout` joins the lines again."""
+
+    path: Path
+    errors: Errors = "strict"
+
+    def read(self, report: ReadingReport) -> Iterator[Example]:
+        for _, text in numbered_lines(self.path, report, self.errors):
+            if text:
+                yield Example(text)
+
+    def identity(self) -> str:
+        return f"text:{file_hash(self.path)}:{self.errors}"
+
+    def files(self) -> Sequence[Path]:
+        return (self.path,)
+
+
+@dataclass(frozen=True, kw_only=True)
+class JsonLines:
+    """A JSON object a line: `text` or `sentence`, or the two sides of a pair.
+
+    The sides are `source` and `target`; an object with both is read as a pair, whatever else it
+    holds.
+    """
+
+    path: Path
+    errors: Errors = "strict"
+
+    def read(self, report: ReadingReport) -> Iterator[Example]:
+        for number, line in numbered_lines(self.path, report, self.errors):
+            if not line:
+                continue
+            example = self._example(line, number, report)
+            if example is None:
+                continue
+            if example.text and example.condition != "":
+                yield example
+            else:
+                report.empty_lines += 1
+
+    def _example(self, line: str, number: int, report: ReadingReport) -> Example | None:
+        try:
+            return _json_example(line)
+        except ValueError as error:
+            if self.errors == "strict":
+                raise UserError(f"{self.path}, line {number}: {error}.") from None
+            report.bad_rows += 1
+            return None
+
+    def identity(self) -> str:
+        return f"jsonl:{file_hash(self.path)}:{self.errors}"
+
+    def files(self) -> Sequence[Path]:
+        return (self.path,)
+
+
+def _json_example(line: str) -> Example:
+    try:
+        row = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"expected a JSON object, but {error.msg} (column {error.colno})") from None
+    except RecursionError:
+        raise ValueError("expected a JSON object, but it is nested too deeply") from None
+    if not isinstance(row, dict):
+        raise ValueError(f"expected a JSON object, got {type(row).__name__}")
+    if "source" in row and "target" in row:
+        return Example(_json_text(row, "target"), condition=_json_text(row, "source"))
+    for key in ("text", "sentence"):
+        if key in row:
+            return Example(_json_text(row, key))
+    keys = ", ".join(map(repr, row)) or "none"
+    raise ValueError(f"expected 'text', 'sentence', or 'source' and 'target'; its keys are {keys}")
+
+
+def _json_text(row: dict[str, object], key: str) -> str:
+    value = row[key]
+    if not isinstance(value, str):
+        raise ValueError(f"expected a string in {key!r}, got {type(value).__name__}")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"{key!r} holds half of a surrogate pair, which is no character") from None
+    return value.strip()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fasta:
+    """Named sequences of letters: a line `>name …`, then the letters on one or more lines."""
+
+    path: Path
+    errors: Errors = "strict"
+
+    def read(self, report: ReadingReport) -> Iterator[Example]:
+        name: str | None = None
+        pieces: list[str] = []
+        for number, line in numbered_lines(self.path, report, self.errors):
+            if line.startswith(">"):
+                if name is not None:
+                    yield from _fasta_example(name, pieces, report)
+                name, pieces = line[1:].strip(), []
+            elif line and not line.startswith(";"):
+                if name is None:
+                    raise UserError(
+                        f"{self.path}, line {number}: letters before the first '>' line; a FASTA "
+                        "file names each sequence first."
+                    )
+                pieces += line.split()
+        if name is not None:
+            yield from _fasta_example(name, pieces, report)
+
+    def identity(self) -> str:
+        return f"fasta:{file_hash(self.path)}:{self.errors}"
+
+    def files(self) -> Sequence[Path]:
+        return (self.path,)
+
+
+def _fasta_example(name: str, pieces: list[str], report: ReadingReport) -> Iterator[Example]:
+    if pieces:
+        yield Example("".join(pieces), name=name)
+    else:
+        report.bad_rows += 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParallelFiles:
+    """Two files whose lines belong together: the source and its translation."""
+
+    source: Path
+    target: Path
+    errors: Errors = "strict"
+
+    def read(self, report: ReadingReport) -> Iterator[Example]:
+        sources = numbered_lines(self.source, report, self.errors)
+        targets = numbered_lines(self.target, report, self.errors)
+        for source, target in zip_longest(sources, targets):
+            if source is None or target is None:
+                raise self._unequal(sources, targets, source, target)
+            if source[1] and target[1]:
+                yield Example(target[1], condition=source[1])
+
+    def _unequal(
+        self,
+        sources: Iterator[tuple[int, str]],
+        targets: Iterator[tuple[int, str]],
+        source: tuple[int, str] | None,
+        target: tuple[int, str] | None,
+    ) -> UserError:
+        shorter = self.source if source is None else self.target
+        rest, last = (targets, target) if source is None else (sources, source)
+        assert last is not None
+        total = last[0]
+        for total, _ in rest:  # noqa: B007  (only the last number is wanted)
+            pass
+        longer = self.target if source is None else self.source
+        return UserError(
+            f"parallel files must have as many lines as each other: {shorter} has {last[0] - 1:,}, "
+            f"{longer} has {total:,}; line them up again."
+        )
+
+    def identity(self) -> str:
+        return f"parallel:{file_hash(self.source)}:{file_hash(self.target)}:{self.errors}"
+
+    def files(self) -> Sequence[Path]:
+        return (self.source, self.target)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TabSeparated:
+    """Pairs in two columns: source, tab, target."""
+
+    path: Path
+    errors: Errors = "strict"
+
+    def read(self, report: ReadingReport) -> Iterator[Example]:
+        for number, line in numbered_lines(self.path, report, self.errors):
+            columns = [column.strip() for column in line.split("\t")]
+            if len(columns) == 2 and all(columns):
+                yield Example(columns[1], condition=columns[0])
+            elif line and self.errors == "strict":
+                raise UserError(
+                    f"{self.path}, line {number}: expected two columns with a tab between them "
+                    f"(source, target), got {len([column for column in columns if column])}."
+                )
+            elif line:
+                report.bad_rows += 1
+
+    def identity(self) -> str:
+        return f"tsv:{file_hash(self.path)}:{self.errors}"
+
+    def files(self) -> Sequence[Path]:
+        return (self.path,)
+
+
+@dataclass(frozen=True)
+class Several:
+    """Readers one after another: the files of a folder."""
+
+    readers: tuple[Reader, ...]
+
+    def read(self, report: ReadingReport) -> Iterator[Example]:
+        for reader in self.readers:
+            yield from reader.read(report)
+
+    def identity(self) -> str:
+        return "several:" + "|".join(reader.identity() for reader in self.readers)
+
+    def files(self) -> Sequence[Path]:
+        return tuple(path for reader in self.readers for path in reader.files())
+
+
+@dataclass(frozen=True)
+class Generated:
+    """Examples made by a function: generated languages, lists in memory."""
+
+    make: Callable[[], Iterable[Example]]
+    """Called once for each pass; must give the same examples each time."""
+    name: str
+    """Name, version and seed: whatever decides the examples."""
+
+    def read(self, report: ReadingReport) -> Iterator[Example]:
+        yield from self.make()
+
+    def identity(self) -> str:
+        return f"generated:{self.name}"
+
+    def files(self) -> Sequence[Path]:
+        return ()
+
+
+def file_hash(path: Path) -> str:
+    """Hash of a file's bytes, read once for each state of the file on disk."""
+    try:
+        state = path.stat()
+        return _file_hash(path, state.st_size, state.st_mtime_ns)
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror or error}.") from error
+
+
+@functools.lru_cache(maxsize=4096)
+def _file_hash(path: Path, size: int, changed: int) -> str:
+    del size, changed  # part of the key only: a changed file is read again
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
