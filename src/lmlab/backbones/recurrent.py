@@ -1,0 +1,53 @@
+"""Recurrent backbone: embeddings, one or more layers of any cell, dropout between them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from torch import Tensor, nn
+
+from lmlab.core.parts import Backbone, Hidden
+from lmlab.core.state import State, TensorState
+from lmlab.core.view import View
+from lmlab.core.visibility import Causal
+from lmlab.layers.cells import Cell
+
+
+class Recurrent(Backbone):
+    """h_t = cell(e(s_t), h_{t-1}), stacked; dropout on the embeddings and on every layer's output.
+
+    Dropout falls on what passes between layers, not on what passes through time (Zaremba et al.
+    2014). Inputs (B, T), hidden (B, T, W); cost O(T) steps one after another.
+    """
+
+    honours: ClassVar[tuple[type, ...]] = (Causal,)
+
+    def __init__(self, embedding: nn.Embedding, cells: Sequence[Cell], dropout: float = 0.0):
+        super().__init__()
+        self.embedding = embedding
+        self.cells = nn.ModuleList(cells)
+        self.dropout = nn.Dropout(dropout)
+        self.width = cells[-1].width
+
+    def initial_state(self, rows: int) -> TensorState:
+        like = self.embedding.weight
+        tensors: dict[str, Tensor] = {}
+        for layer, cell in enumerate(self.cells):
+            assert isinstance(cell, Cell)
+            for name, part in zip(cell.names, cell.start(rows, like), strict=True):
+                tensors[f"{layer}.{name}"] = part
+        return TensorState(tensors)
+
+    def forward(self, view: View, state: State | None = None) -> Hidden:
+        before = self.initial_state(len(view.inputs)) if state is None else state
+        assert isinstance(before, TensorState)
+        after: dict[str, Tensor] = {}
+        values = self.dropout(self.embedding(view.inputs))
+        for layer, cell in enumerate(self.cells):
+            assert isinstance(cell, Cell)
+            names = [f"{layer}.{name}" for name in cell.names]
+            values, parts = cell(values, tuple(before[name] for name in names))
+            after.update(zip(names, parts, strict=True))
+            values = self.dropout(values)
+        return Hidden(values=values, state=TensorState(after))

@@ -1,0 +1,88 @@
+"""Backbones that look at the last few tokens, or at none."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from lmlab.core.parts import Backbone, Hidden
+from lmlab.core.state import State, TensorState
+from lmlab.core.view import View
+from lmlab.core.visibility import Causal
+
+NOTHING = -1
+"""Stands before the first token of a sequence, where there is none."""
+
+
+class Context(Backbone):
+    """The last n - 1 token ids themselves, the newest last: what a count table looks up.
+
+    Inputs (B, T), values (B, T, n - 1) int64; `NOTHING` before the first input.
+    """
+
+    yields: ClassVar[str] = "contexts"
+    honours: ClassVar[tuple[type, ...]] = (Causal,)
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.width = size
+
+    def initial_state(self, rows: int) -> TensorState:
+        return TensorState({"last": torch.full((rows, self.width), NOTHING)})
+
+    def forward(self, view: View, state: State | None = None) -> Hidden:
+        before = self.initial_state(len(view.inputs)) if state is None else state
+        assert isinstance(before, TensorState)
+        joined = torch.cat([before["last"].to(view.inputs.device), view.inputs], dim=1)
+        time = view.inputs.shape[1]
+        if self.width == 0:
+            return Hidden(values=joined.new_zeros(*view.inputs.shape, 0), state=before)
+        values = joined.unfold(1, self.width, 1)[:, 1:]
+        return Hidden(values=values, state=TensorState({"last": joined[:, time:]}))
+
+
+class Window(Backbone):
+    """h_i = Σ_{j=1..n} W_j e(s_{i-j}): a sum over the last n tokens, one matrix for each distance.
+
+    (003, DLM1.) Tokens before the first one count as zero. Inputs (B, T), values (B, T, W).
+    """
+
+    honours: ClassVar[tuple[type, ...]] = (Causal,)
+
+    def __init__(self, embedding: nn.Embedding, size: int, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.embedding = embedding
+        self.size = size
+        self.width = embedding.embedding_dim
+        self.context = Context(size)
+        self.dropout = nn.Dropout(dropout)
+        # Row block j of the matrix is W for the token n - j places back: oldest first.
+        self.mix = nn.Linear(size * self.width, self.width, bias=False)
+
+    def initial_state(self, rows: int) -> TensorState:
+        return self.context.initial_state(rows)
+
+    def forward(self, view: View, state: State | None = None) -> Hidden:
+        looked_at = self.context(view, state)
+        ids = looked_at.values
+        vectors: Tensor = self.embedding(ids.clamp(min=0)) * (ids != NOTHING)[..., None]
+        values = self.mix(self.dropout(vectors).flatten(-2))
+        return Hidden(values=values, state=looked_at.state)
+
+
+class NoContext(Backbone):
+    """Sees nothing: the emission alone is the model. Values (B, T, 0)."""
+
+    yields: ClassVar[str] = "nothing"
+    honours: ClassVar[tuple[type, ...]] = (Causal,)
+    width = 0
+
+    def initial_state(self, rows: int) -> TensorState:
+        return TensorState({"nothing": torch.zeros(rows, 0)})
+
+    def forward(self, view: View, state: State | None = None) -> Hidden:
+        rows, time = view.inputs.shape[:2]
+        empty = torch.zeros(rows, time, 0, device=view.inputs.device)
+        return Hidden(values=empty, state=state or self.initial_state(rows))

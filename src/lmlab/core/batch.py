@@ -1,0 +1,96 @@
+"""A batch: sequences of tokens side by side, and what each is given."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """B sequences of at most T tokens. Place 0 is context; places 1 to length - 1 are predicted."""
+
+    tokens: Tensor
+    """(B, T) int64, padded at the end."""
+    lengths: Tensor
+    """(B,) int64: tokens of each sequence, its context included and padding not."""
+    rows: Tensor
+    """(B,) int64: index of each sequence in its dataset (of each lane, for contiguous text)."""
+    condition: Batch | None = None
+    """What each sequence is given (a source sentence), row by row."""
+    carries: bool = False
+    """Whether each row goes on where the same row of the batch before it stopped."""
+
+    def __post_init__(self) -> None:
+        size = self.tokens.shape[0]
+        assert self.tokens.ndim == 2 and self.tokens.dtype == torch.int64, self.tokens.shape
+        assert self.lengths.shape == (size,) and self.rows.shape == (size,), self.lengths.shape
+        assert self.condition is None or len(self.condition) == size
+
+    def __len__(self) -> int:
+        """Number of sequences B."""
+        return self.tokens.shape[0]
+
+    @property
+    def count(self) -> int:
+        """Number of predicted tokens: what a summed loss is divided by."""
+        return int((self.lengths - 1).clamp(min=0).sum())
+
+    def targets_mask(self) -> Tensor:
+        """(B, T) bool: the places that are predicted, 1 to length - 1."""
+        places = torch.arange(self.tokens.shape[1], device=self.tokens.device)
+        return (places >= 1) & (places < self.lengths[:, None])
+
+    def mask(self) -> Tensor:
+        """(B, T) bool: the places that hold a token, context included, and not padding."""
+        places = torch.arange(self.tokens.shape[1], device=self.tokens.device)
+        return places < self.lengths[:, None]
+
+    def select(self, rows: Tensor | Sequence[int]) -> Batch:
+        """The given rows of this batch, in that order; T stays as it is."""
+        index = torch.as_tensor(rows, dtype=torch.int64, device=self.tokens.device)
+        return replace(
+            self,
+            tokens=self.tokens[index],
+            lengths=self.lengths[index],
+            rows=self.rows[index],
+            condition=None if self.condition is None else self.condition.select(index),
+        )
+
+    def to(self, device: torch.device | str) -> Batch:
+        """The same batch on another device."""
+        return replace(
+            self,
+            tokens=self.tokens.to(device, non_blocking=True),
+            lengths=self.lengths.to(device, non_blocking=True),
+            rows=self.rows.to(device, non_blocking=True),
+            condition=None if self.condition is None else self.condition.to(device),
+        )
+
+    @classmethod
+    def from_sequences(
+        cls,
+        sequences: Sequence[Sequence[int] | np.ndarray],
+        pad: int,
+        *,
+        rows: Sequence[int] | np.ndarray | None = None,
+        condition: Batch | None = None,
+        carries: bool = False,
+    ) -> Batch:
+        """Sequences of ids, each with its context first, padded to the longest of them."""
+        lengths = np.array([len(sequence) for sequence in sequences], dtype=np.int64)
+        tokens = np.full((len(sequences), lengths.max(initial=0)), pad, dtype=np.int64)
+        for row, sequence in enumerate(sequences):
+            tokens[row, : len(sequence)] = sequence
+        places = np.arange(len(sequences)) if rows is None else np.array(rows, dtype=np.int64)
+        return cls(
+            tokens=torch.from_numpy(tokens),
+            lengths=torch.from_numpy(lengths),
+            rows=torch.from_numpy(places),
+            condition=condition,
+            carries=carries,
+        )

@@ -1,0 +1,46 @@
+"""A system's visiting card: what the catalogue tells of it, readable without importing torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from lmlab.core.kinds import Kind
+
+
+@dataclass(frozen=True, kw_only=True)
+class Card:
+    """Declared once as `CARD = Card(...)` with literal values in a system's zoo file.
+
+    The registry reads it from the file's syntax tree, so listing the zoo costs no import; the
+    system's name is the file's name, and its summary the first line of the file's docstring.
+    """
+
+    family: str
+    """counting, window, recurrent, …: the group it stands in."""
+    kind: Kind
+    """What its log_prob is."""
+    paper: str
+    """Author, year, title of the paper that defines it."""
+    source: str
+    """Where our notes speak of it, or '' if they don't."""
+    protocols: tuple[str, ...]
+    """Protocols of `core.protocols` that it satisfies; a test holds it to them."""
+    aliases: tuple[str, ...] = ()
+    """Other names, such as the notes' numbers."""
+    fitting: str = "gradient"
+    """How it is fitted by default: gradient, counting or em."""
+    objectives: tuple[str, ...] = ("next-token",)
+    """Objectives that it can be trained with, the default first."""
+    needs: tuple[str, ...] = ()
+    """Options of `train` that it can't do without or has a use for: base, index, knowledge."""
+    baseline: str = "unigram"
+    """The trivial model that it must beat after a short training: unigram or uniform."""
+    oracle: str = ""
+    """The independent check that it passes, and where."""
+    exempt: Mapping[str, str] = field(default_factory=dict)
+    """Conformance checks that don't apply to it, each with the reason."""
+    name: str = ""
+    """Filled in by the registry from the file's name."""
+    summary: str = ""
+    """Filled in by the registry from the file's docstring."""

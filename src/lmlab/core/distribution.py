@@ -1,0 +1,31 @@
+"""The distribution of one token, for each row of a batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Categorical:
+    """Normalised log-probabilities (…, V) over the vocabulary; -inf where a token can't come."""
+
+    log_probs: Tensor
+
+    def log_prob(self, targets: Tensor) -> Tensor:
+        """(…) log-probability of the given ids."""
+        return self.log_probs.gather(-1, targets[..., None]).squeeze(-1)
+
+    def sample(self, *, generator: torch.Generator | None = None) -> Tensor:
+        """(…) one id drawn for each row."""
+        flat = self.log_probs.reshape(-1, self.log_probs.shape[-1]).exp()
+        drawn = torch.multinomial(flat, 1, generator=generator)
+        return drawn.reshape(self.log_probs.shape[:-1])
+
+    @property
+    def entropy(self) -> Tensor:
+        """(…) entropy in nats; 0 log 0 counts as 0."""
+        terms = self.log_probs.exp() * self.log_probs.clamp(min=-1e30)
+        return -terms.sum(-1)

@@ -1,0 +1,139 @@
+"""The parts a system is assembled from: backbone × emission × objective.
+
+Parts declare what they give and take, so that a mismatch is an error that names what would fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from lmlab.core.batch import Batch
+from lmlab.core.kinds import Kind
+from lmlab.core.loss import Loss
+from lmlab.core.protocols import LogProbs
+from lmlab.core.state import State
+from lmlab.core.view import NO_TARGET, View
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Hidden:
+    """What a backbone computes for every place of a view."""
+
+    values: Tensor
+    """(B, T, W) vectors; (B, T, M, W) where M weighted components are mixed after the emission;
+    (B, T, n) token ids for an emission that counts."""
+    log_weights: Tensor | None = None
+    """(B, T, M) log-weights of the components, where there are any."""
+    state: State | None = None
+    """After the last input; None where the backbone carries nothing on."""
+    captured: Mapping[str, Tensor] = field(default_factory=dict)
+    """Inner values by name (gates, attention), only where they were asked for."""
+
+
+class Backbone(nn.Module):
+    """Tokens to hidden states."""
+
+    yields: ClassVar[str] = "vectors"
+    """vectors, components, or contexts (token ids)."""
+    honours: ClassVar[tuple[type, ...]] = ()
+    """The kinds of Visibility that it can keep to."""
+    width: int
+    """W of the hidden states it gives."""
+
+    def initial_state(self, rows: int) -> State:
+        """The memory of `rows` sequences before their first input."""
+        raise TypeError(f"{type(self).__name__} carries no state from step to step")
+
+    def forward(self, view: View, state: State | None = None) -> Hidden:
+        """Hidden states for every place of the view, going on from `state` where it is given."""
+        raise TypeError(f"{type(self).__name__} does not define forward")
+
+
+class Emission(nn.Module):
+    """A hidden state to a distribution over the vocabulary."""
+
+    takes: ClassVar[frozenset[str]] = frozenset({"vectors", "components"})
+    """Which of a backbone's `yields` it can read."""
+
+    def log_prob(self, hidden: Tensor, targets: Tensor) -> Tensor:
+        """(N,) log-probability of N targets given N hidden states (N, W)."""
+        return self.log_probs(hidden).gather(-1, targets[:, None]).squeeze(-1)
+
+    def log_probs(self, hidden: Tensor) -> Tensor:
+        """(…, V) the whole distribution; -inf at tokens that are never predicted."""
+        raise TypeError(f"{type(self).__name__} does not define log_probs")
+
+
+class Network(Protocol):
+    """What an objective may ask of the network it trains."""
+
+    def target_log_probs(self, view: View, state: State | None = None) -> Predictions: ...
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Predictions:
+    """Log-probabilities at the N places of a view that have a target, in reading order."""
+
+    log_probs: Tensor
+    """(N,)"""
+    places: Tensor
+    """(B, T) bool, true at those N places."""
+    state: State | None = None
+
+    def spread(self) -> Tensor:
+        """(B, T) the log-probabilities back at their places, 0 elsewhere."""
+        spread = torch.zeros(self.places.shape, dtype=self.log_probs.dtype)
+        return spread.to(self.log_probs.device).masked_scatter(self.places, self.log_probs)
+
+
+class Objective(nn.Module):
+    """What is shown, what is predicted, what is lost: a pure function from a clean batch to a View.
+
+    An objective is a module because it may own networks (ELECTRA's generator, a VAE's encoder).
+    """
+
+    kind: ClassVar[Kind] = "exact"
+    """What its log_prob is."""
+
+    def view(self, batch: Batch, *, generator: torch.Generator | None = None) -> View:
+        """What the network sees of a clean batch, and what it is asked."""
+        raise TypeError(f"{type(self).__name__} does not define view")
+
+    def loss(
+        self,
+        network: Network,
+        batch: Batch,
+        *,
+        state: State | None = None,
+        generator: torch.Generator | None = None,
+    ) -> tuple[Loss, State | None]:
+        """Minus the weighted log-probability of the view's targets, as total and count."""
+        view = self.view(batch, generator=generator)
+        predictions = network.target_log_probs(view, state)
+        lost = -predictions.log_probs
+        if view.weights is not None:
+            lost = lost * view.weights[predictions.places]
+        count = torch.tensor(float(lost.numel()), device=lost.device)
+        return Loss(lost.sum(), count), predictions.state
+
+    def log_prob(
+        self,
+        network: Network,
+        batch: Batch,
+        *,
+        state: State | None = None,
+        generator: torch.Generator | None = None,
+    ) -> LogProbs:
+        """The distribution's own log-probability, which need not be what the loss maximises."""
+        raise TypeError(f"{type(self).__name__} defines no log-probability")
+
+
+def target_places(view: View) -> Tensor:
+    """(B, T) bool: the places where something is predicted."""
+    assert view.targets is not None, "this view has no targets"
+    return view.targets != NO_TARGET

@@ -1,0 +1,133 @@
+"""What a system can do, as small protocols; each verb of the laboratory asks for the one it needs.
+
+A `Batch` may carry a `condition` (a source sentence, a prompt), so a translator satisfies the same
+protocols as a language model. A later protocol (Fill, Energy, Encode, …) is added here with the
+first system that has it, and its name goes on that system's card.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from lmlab.core.batch import Batch
+from lmlab.core.distribution import Categorical
+from lmlab.core.errors import UserError
+from lmlab.core.kinds import Kind
+from lmlab.core.registry import catalogue
+from lmlab.core.state import State
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LogProbs:
+    """Log-probabilities of a batch in nats, by place and by sequence.
+
+    A sequence's log-probability is the sum of its row of `per_token` plus `per_sequence`.
+    """
+
+    per_token: Tensor
+    """(B, T - 1): entry t is for the token at place t + 1 of the batch; 0 where nothing is."""
+    kind: Kind
+    per_sequence: Tensor | None = None
+    """(B,) the part that belongs to no token (a VAE's KL); None where there is none."""
+    low: Tensor | None = None
+    """(B,) lower end, where only an interval is known."""
+    high: Tensor | None = None
+    """(B,) upper end, where only an interval is known."""
+    state: State | None = None
+    """Where to go on from, for text that continues in the next batch."""
+
+    @property
+    def totals(self) -> Tensor:
+        """(B,) log-probability of each sequence."""
+        totals = self.per_token.sum(1)
+        return totals if self.per_sequence is None else totals + self.per_sequence
+
+
+@runtime_checkable
+class LogProb(Protocol):
+    """Log-probability of given sequences."""
+
+    def log_prob(
+        self,
+        batch: Batch,
+        *,
+        state: State | None = None,
+        generator: torch.Generator | None = None,
+    ) -> LogProbs: ...
+
+
+@runtime_checkable
+class Step(Protocol):
+    """Token by token: a state to start from, `peek` at the next distribution, `advance` by tokens.
+
+    `peek` never changes the state, so a system that predicts at a mask (UniLM) fits as well.
+    """
+
+    def start(self, rows: int, *, condition: Batch | None = None) -> State:
+        """The state of `rows` sequences after their start symbol."""
+        ...
+
+    def peek(self, state: State) -> Categorical:
+        """The distribution of the next token, (rows, V)."""
+        ...
+
+    def advance(self, state: State, tokens: Tensor) -> State:
+        """The state after the given tokens (rows,) have been added."""
+        ...
+
+
+@runtime_checkable
+class Sample(Protocol):
+    """Draw whole sequences, for systems that can't step (a PCFG, a residual model)."""
+
+    def sample(
+        self,
+        rows: int,
+        *,
+        max_length: int,
+        condition: Batch | None = None,
+        generator: torch.Generator | None = None,
+    ) -> list[list[int]]: ...
+
+
+@runtime_checkable
+class Countable(Protocol):
+    """Fitted by one pass of counting over the training sequences."""
+
+    def fit_counts(self, tokens: object, offsets: object) -> None:
+        """Set the tables from flat ids and the offsets of the sequences (numpy arrays)."""
+        ...
+
+
+@runtime_checkable
+class ExpectationMaximisation(Protocol):
+    """Fitted by EM: expected counts over all batches, then the best parameters given them."""
+
+    def expect(self, batch: Batch) -> dict[str, Tensor]:
+        """Expected counts of one batch, to be added over batches and processes."""
+        ...
+
+    def maximise(self, counts: dict[str, Tensor]) -> None:
+        """Set the parameters to the maximum of the expected log-likelihood."""
+        ...
+
+
+PROTOCOLS: dict[str, type] = {
+    protocol.__name__: protocol
+    for protocol in (LogProb, Step, Sample, Countable, ExpectationMaximisation)
+}
+
+
+def require(system: object, protocol: type, verb: str) -> None:
+    """A UserError that names the systems that could, if this one can't do what a verb needs."""
+    if isinstance(system, protocol):
+        return
+    able = [card.name for card in catalogue().values() if protocol.__name__ in card.protocols]
+    raise UserError(
+        f"{verb} needs a system with {protocol.__name__}, and this one has none; "
+        f"those that have it: {', '.join(able)}."
+    )

@@ -1,0 +1,131 @@
+"""Score records: a number, what kind of number it is, and by which conventions it was taken."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+
+from lmlab.core.errors import UserError
+from lmlab.core.kinds import NORMALISED, Kind
+
+
+@dataclass(frozen=True, kw_only=True)
+class Convention:
+    """The choices behind a figure; two figures compare only where these agree."""
+
+    tokenizer: str
+    """Kind and size, as 'word, 9914 tokens'."""
+    start: bool
+    """Whether a start symbol is the first context."""
+    end: bool
+    """Whether the end of the sequence is predicted and counted."""
+    unknown: str = "counted as one token"
+    """What happens to words outside the vocabulary."""
+    window: int | None = None
+    """Tokens of context beyond which the past is cut off; None where all of it is seen."""
+    stride: int | None = None
+    """Tokens newly scored in each window of a rolling score."""
+    carried: bool = False
+    """Whether the state goes on from one line to the next (contiguous text)."""
+    cut: int | None = None
+    """Length at which sequences are cut, symbols included."""
+    order: str = "left to right"
+    """The order in which the tokens are predicted."""
+
+    def as_dict(self) -> dict[str, object]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenScore:
+    """One predicted token: its text, its place in the characters, its log-probability in nats."""
+
+    token: str
+    start: int
+    end: int
+    log_prob: float
+    unknown: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Score:
+    """The log-probability of one text, in nats.
+
+    `total` is the sum of `per_token` and of `per_sequence`, the term that belongs to no token (a
+    VAE's KL). Where the value is only known to lie in an interval, `low` and `high` give it.
+    """
+
+    text: str
+    total: float
+    tokens: int
+    """Predicted tokens, the end of the sequence included where the convention counts it."""
+    characters: int
+    kind: Kind
+    convention: Convention
+    per_token: tuple[TokenScore, ...] = ()
+    per_sequence: float = 0.0
+    low: float | None = None
+    high: float | None = None
+    unknown: int = 0
+
+    def as_dict(self) -> dict[str, object]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """Many scores as one: totals divided once, so that long sequences weigh by their tokens."""
+
+    total: float
+    tokens: int
+    characters: int
+    sequences: int
+    unknown: int
+    kind: Kind
+    convention: Convention
+
+    @property
+    def nats_per_token(self) -> float:
+        return -self.total / max(self.tokens, 1)
+
+    @property
+    def bits_per_character(self) -> float:
+        """Comparable across tokenisers, as perplexity is not."""
+        return -self.total / math.log(2) / max(self.characters, 1)
+
+    @property
+    def perplexity(self) -> float:
+        """exp of the nats per token; refused for kinds that are no distribution over sequences."""
+        if self.kind not in NORMALISED:
+            raise UserError(
+                f"a perplexity needs a score of kind exact, bound or estimate, and this one is "
+                f"{self.kind}: compare such scores by accuracy on pairs instead."
+            )
+        return math.exp(min(self.nats_per_token, 700.0))
+
+
+def summarise(scores: Iterable[Score]) -> Summary:
+    """Add scores up; they must share their kind and convention, or the sum would mean nothing."""
+    total, tokens, characters, sequences, unknown = 0.0, 0, 0, 0, 0
+    first: Score | None = None
+    for score in scores:
+        first = first or score
+        if (score.kind, score.convention) != (first.kind, first.convention):
+            raise UserError("scores of different kinds or conventions can't be added up.")
+        total += score.total
+        tokens += score.tokens
+        characters += score.characters
+        unknown += score.unknown
+        sequences += 1
+    if first is None:
+        raise UserError("there is nothing to add up: no text was scored.")
+    return Summary(
+        total=total,
+        tokens=tokens,
+        characters=characters,
+        sequences=sequences,
+        unknown=unknown,
+        kind=first.kind,
+        convention=first.convention,
+    )

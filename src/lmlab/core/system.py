@@ -1,0 +1,165 @@
+"""Systems: a distribution over sequences, assembled from parts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lmlab.core.batch import Batch
+from lmlab.core.distribution import Categorical
+from lmlab.core.errors import UserError
+from lmlab.core.loss import Loss
+from lmlab.core.parts import Backbone, Emission, Hidden, Objective, Predictions, target_places
+from lmlab.core.protocols import LogProbs
+from lmlab.core.state import State
+from lmlab.core.view import View
+from lmlab.core.visibility import Causal
+from lmlab.core.vocabulary import Vocabulary
+
+
+class System(nn.Module):
+    """Anything that defines a distribution over sequences; protocols say what more it can do."""
+
+    vocabulary: Vocabulary
+    window: int | None = None
+    """The longest input it can take at once; None where there is no limit."""
+    fitting: str = "gradient"
+    """gradient, counting or em: which fitter trains it."""
+
+    def loss(
+        self,
+        batch: Batch,
+        *,
+        state: State | None = None,
+        generator: torch.Generator | None = None,
+    ) -> tuple[Loss, State | None]:
+        """What training by gradient minimises, and the state to carry on where text continues."""
+        raise TypeError(f"{type(self).__name__} is not trained by gradient")
+
+    def forward(self, *args: Any, **words: Any) -> tuple[Loss, State | None]:
+        """The loss, under the name that wrappers for many processes call."""
+        return self.loss(*args, **words)
+
+    @property
+    def parameter_count(self) -> int:
+        """Trainable numbers, shared ones counted once."""
+        return sum(p.numel() for p in self.parameters() if p.requires_grad)
+
+
+class Assembly(System):
+    """backbone × emission × objective."""
+
+    def __init__(
+        self,
+        *,
+        vocabulary: Vocabulary,
+        backbone: Backbone,
+        emission: Emission,
+        objective: Objective,
+        fitting: str = "gradient",
+    ) -> None:
+        super().__init__()
+        if backbone.yields not in emission.takes:
+            raise UserError(
+                f"{type(emission).__name__} reads {' or '.join(sorted(emission.takes))}, and "
+                f"{type(backbone).__name__} yields {backbone.yields}; choose another emission."
+            )
+        self.vocabulary = vocabulary
+        self.backbone = backbone
+        self.emission = emission
+        self.objective = objective
+        self.fitting = fitting
+
+    def target_log_probs(self, view: View, state: State | None = None) -> Predictions:
+        """Log-probabilities of a view's targets; the emission is asked only where there is one."""
+        if not isinstance(view.visibility, self.backbone.honours):
+            able = " or ".join(kind.__name__ for kind in self.backbone.honours)
+            raise UserError(
+                f"{type(self.backbone).__name__} can keep to {able} visibility, and this "
+                f"objective asks for {type(view.visibility).__name__}."
+            )
+        hidden = self.backbone(view, state)
+        places = target_places(view)
+        assert view.targets is not None
+        log_probs = self._log_prob_at(hidden, places, view.targets[places])
+        return Predictions(log_probs=log_probs, places=places, state=hidden.state)
+
+    def _log_prob_at(self, hidden: Hidden, places: Tensor, targets: Tensor) -> Tensor:
+        values = hidden.values[places]
+        if hidden.log_weights is None:
+            return self.emission.log_prob(values, targets)
+        # Latent parents: log Σ_m w_m p(target | component m), mixed after the emission.
+        rows, components = values.shape[:2]
+        repeated = targets[:, None].expand(rows, components).reshape(-1)
+        each = self.emission.log_prob(values.flatten(0, 1), repeated).view(rows, components)
+        return torch.logsumexp(hidden.log_weights[places] + each, dim=-1)
+
+    def loss(
+        self,
+        batch: Batch,
+        *,
+        state: State | None = None,
+        generator: torch.Generator | None = None,
+    ) -> tuple[Loss, State | None]:
+        return self.objective.loss(self, batch, state=state, generator=generator)
+
+    def log_prob(
+        self,
+        batch: Batch,
+        *,
+        state: State | None = None,
+        generator: torch.Generator | None = None,
+    ) -> LogProbs:
+        """The objective's own log-probability of each sequence; see its `kind`."""
+        return self.objective.log_prob(self, batch, state=state, generator=generator)
+
+
+@dataclass(frozen=True, eq=False)
+class SteppingState:
+    """A backbone's memory and its newest hidden state, from which the next token comes."""
+
+    memory: State
+    values: Tensor
+    log_weights: Tensor | None
+
+    def select(self, rows: Tensor) -> SteppingState:
+        weights = None if self.log_weights is None else self.log_weights[rows]
+        return SteppingState(self.memory.select(rows), self.values[rows], weights)
+
+    def detach(self) -> SteppingState:
+        weights = None if self.log_weights is None else self.log_weights.detach()
+        return SteppingState(self.memory.detach(), self.values.detach(), weights)
+
+
+class LeftToRight(Assembly):
+    """An assembly that predicts the next token from those before it, and so can step."""
+
+    def start(self, rows: int, *, condition: Batch | None = None) -> SteppingState:
+        """The state of `rows` sequences after their start symbol (the end symbol, where none)."""
+        first = self.vocabulary.start if self.vocabulary.start is not None else self.vocabulary.end
+        assert first is not None, "a vocabulary needs a start or an end symbol"
+        device = next(iter(self.state_dict().values())).device
+        tokens = torch.full((rows,), first, device=device)
+        return self._step(self.backbone.initial_state(rows), tokens)
+
+    def peek(self, state: SteppingState) -> Categorical:
+        """The distribution of the next token, (rows, V)."""
+        log_probs = self.emission.log_probs(state.values)
+        if state.log_weights is not None:
+            log_probs = torch.logsumexp(state.log_weights[..., None] + log_probs, dim=-2)
+        return Categorical(log_probs)
+
+    def advance(self, state: SteppingState, tokens: Tensor) -> SteppingState:
+        """The state after one more token in each row, (rows,)."""
+        return self._step(state.memory, tokens)
+
+    def _step(self, memory: State, tokens: Tensor) -> SteppingState:
+        lengths = torch.ones_like(tokens)
+        view = View(inputs=tokens[:, None], lengths=lengths, visibility=Causal())
+        hidden = self.backbone(view, memory)
+        weights = None if hidden.log_weights is None else hidden.log_weights[:, -1]
+        assert hidden.state is not None, "a backbone that steps carries a state"
+        return SteppingState(hidden.state, hidden.values[:, -1], weights)

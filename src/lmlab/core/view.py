@@ -1,0 +1,47 @@
+"""A view: what an objective shows a network and what it asks of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from lmlab.core.visibility import Visibility
+
+NO_TARGET = -100
+"""Marks places where nothing is predicted."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class View:
+    """The clean batch as one objective shows it. Every objective is a function to a View.
+
+    Shapes: B sequences, T places. Only `inputs`, `lengths` and `visibility` are always there.
+    """
+
+    inputs: Tensor
+    """(B, T) token ids, or (B, T, D) vectors (patches of an image)."""
+    lengths: Tensor
+    """(B,) real places of each row."""
+    visibility: Visibility
+    """Who may see whom in the content stream."""
+    targets: Tensor | None = None
+    """(B, T) ids to predict at each place, NO_TARGET where there is nothing to predict."""
+    weights: Tensor | None = None
+    """(B, T) weight of each prediction in the loss; one where None."""
+    positions: Tensor | None = None
+    """(B, T) or (B, T, 2) positions where they are not 0, 1, 2 …"""
+    segments: Tensor | None = None
+    """(B, T) segment ids (sentence A and B)."""
+    order: Tensor | None = None
+    """(B, T) the turn at which each place is predicted, where it is not left to right."""
+    query_visibility: Visibility | None = None
+    """Who may see whom in the second stream, where predictions are made by one (XLNet)."""
+    origins: Tensor | None = None
+    """(B, T) the place in the clean text that each target came from, -1 where none."""
+    mentions: Tensor | None = None
+    """(B, T) id of the entity mention that covers each place, -1 where none."""
+    labels: Tensor | None = None
+    """(B,) a class for the whole row (next sentence or not)."""
+    decoder: View | None = None
+    """The decoder's own view, in an encoder-decoder; the encoder's is then this one."""

@@ -1,0 +1,30 @@
+"""What a system knows of its tokens: how many there are, and which of them are symbols."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+PAD, UNKNOWN, START, END, MASK = "<pad>", "<unk>", "<s>", "</s>", "<mask>"
+SYMBOLS = (PAD, UNKNOWN, START, END, MASK)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Vocabulary:
+    """The size V of a vocabulary and the ids of its symbols.
+
+    `pad`, `start` and `mask` are never predicted: an emission gives them probability zero, so that
+    the probabilities of complete sequences sum to one. `unknown` and `end` are ordinary outcomes.
+    A symbol that a tokeniser does not have is None.
+    """
+
+    size: int
+    pad: int = 0
+    unknown: int | None = 1
+    start: int | None = 2
+    end: int | None = 3
+    mask: int | None = 4
+
+    @property
+    def unpredictable(self) -> tuple[int, ...]:
+        """Ids that no distribution over the next token gives any mass."""
+        return tuple(sorted({i for i in (self.pad, self.start, self.mask) if i is not None}))

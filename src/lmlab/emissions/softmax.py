@@ -1,0 +1,47 @@
+"""Softmax emission: inner products with an output vector for each token."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lmlab.core.parts import Emission
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.layers.linear_log_prob import linear_log_prob
+
+
+class Softmax(Emission):
+    """p(k | h) = softmax_k(e_k · h + b_k).
+
+    `tied` shares the input embedding as e (Press and Wolf 2017). Tokens that are never predicted
+    get a bias of -inf, so that the rest sums to one. Hidden (…, W), log-probabilities (…, V).
+    """
+
+    never: Tensor
+
+    def __init__(
+        self, width: int, vocabulary: Vocabulary, *, tied: nn.Embedding | None = None
+    ) -> None:
+        super().__init__()
+        if tied is None:
+            self.weight = nn.Parameter(torch.empty(vocabulary.size, width))
+            nn.init.uniform_(self.weight, -(width**-0.5), width**-0.5)
+        else:
+            assert tied.embedding_dim == width, "a tied embedding has the hidden width"
+            self.weight = tied.weight
+        self.bias = nn.Parameter(torch.zeros(vocabulary.size))
+        self.register_buffer("never", never_predicted(vocabulary), persistent=False)
+
+    def log_prob(self, hidden: Tensor, targets: Tensor) -> Tensor:
+        return linear_log_prob(hidden, self.weight, self.bias + self.never, targets)
+
+    def log_probs(self, hidden: Tensor) -> Tensor:
+        return F.log_softmax(F.linear(hidden, self.weight, self.bias + self.never), dim=-1)
+
+
+def never_predicted(vocabulary: Vocabulary) -> Tensor:
+    """(V,) zeros, with -inf at the tokens that are never predicted."""
+    never = torch.zeros(vocabulary.size)
+    never[list(vocabulary.unpredictable)] = float("-inf")
+    return never

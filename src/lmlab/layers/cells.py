@@ -1,0 +1,208 @@
+"""Recurrent cells: one layer run over a whole sequence, or one step at a time by the same code.
+
+A cell's state is a tuple of (B, W) tensors named by `names`, the output first. The standard cells
+call torch's fused kernels; the others loop over time with the input projections done outside the
+loop, since those need no state: one large product instead of T small ones.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+CellState = tuple[Tensor, ...]
+
+
+class Cell(nn.Module):
+    """Inputs (B, T, D) and a state to outputs (B, T, W) and the state after them."""
+
+    names: ClassVar[tuple[str, ...]] = ("hidden",)
+
+    def __init__(self, input_width: int, width: int) -> None:
+        super().__init__()
+        self.input_width = input_width
+        self.width = width
+
+    def forward(self, inputs: Tensor, state: CellState) -> tuple[Tensor, CellState]:
+        raise TypeError(f"{type(self).__name__} does not define forward")
+
+    def start(self, rows: int, like: Tensor) -> CellState:
+        """A state of zeros, on the device and in the type of a given tensor."""
+        return tuple(like.new_zeros(rows, self.width) for _ in self.names)
+
+
+class TanhCell(Cell):
+    """h_t = tanh(W x_t + U h_{t-1} + b) (Elman 1990), by torch's fused kernel.
+
+    `radius` scales U at the start to that spectral radius (002: gradients grow or die as radius^t).
+    """
+
+    def __init__(self, input_width: int, width: int, *, radius: float | None = None) -> None:
+        super().__init__(input_width, width)
+        self.fused = nn.RNN(input_width, width, batch_first=True)
+        if radius is not None:
+            set_spectral_radius(self.fused.weight_hh_l0, radius)
+
+    def forward(self, inputs: Tensor, state: CellState) -> tuple[Tensor, CellState]:
+        outputs, last = self.fused(inputs, state[0][None].contiguous())
+        return outputs, (last[0],)
+
+
+class LinearCell(Cell):
+    """h_t = W x_t + U h_{t-1} + b: 002's linear RNN, in which the gradient is U^t exactly."""
+
+    def __init__(self, input_width: int, width: int, *, radius: float | None = None) -> None:
+        super().__init__(input_width, width)
+        self.from_input = nn.Linear(input_width, width)
+        self.from_hidden = nn.Parameter(torch.empty(width, width))
+        nn.init.orthogonal_(self.from_hidden)
+        if radius is not None:
+            set_spectral_radius(self.from_hidden, radius)
+
+    def forward(self, inputs: Tensor, state: CellState) -> tuple[Tensor, CellState]:
+        (hidden,) = state
+        outputs = []
+        for projected in self.from_input(inputs).unbind(1):
+            hidden = torch.addmm(projected, hidden, self.from_hidden.t())
+            outputs.append(hidden)
+        return torch.stack(outputs, 1), (hidden,)
+
+
+class LSTMCell(Cell):
+    """Four gates (Hochreiter and Schmidhuber 1997; forget gate Gers et al. 2000), fused.
+
+    i, f, o = σ(W [h_{t-1}, x_t] + b);  g = tanh(…);  c_t = f∘c_{t-1} + i∘g;  h_t = o∘tanh(c_t)
+    """
+
+    names: ClassVar[tuple[str, ...]] = ("hidden", "cell")
+
+    def __init__(self, input_width: int, width: int) -> None:
+        super().__init__(input_width, width)
+        self.fused = nn.LSTM(input_width, width, batch_first=True)
+
+    def forward(self, inputs: Tensor, state: CellState) -> tuple[Tensor, CellState]:
+        hidden, cell = (part[None].contiguous() for part in state)
+        outputs, (hidden, cell) = self.fused(inputs, (hidden, cell))
+        return outputs, (hidden[0], cell[0])
+
+
+class GRUCell(Cell):
+    """Update and reset gates (Cho et al. 2014), fused; torch's form, reset after the product.
+
+    r, z = σ(W [x_t, h_{t-1}] + b);  n = tanh(W_n x_t + b_n + r∘(U_n h_{t-1} + c_n));
+    h_t = (1 - z)∘n + z∘h_{t-1}
+    """
+
+    def __init__(self, input_width: int, width: int) -> None:
+        super().__init__(input_width, width)
+        self.fused = nn.GRU(input_width, width, batch_first=True)
+
+    def forward(self, inputs: Tensor, state: CellState) -> tuple[Tensor, CellState]:
+        outputs, last = self.fused(inputs, state[0][None].contiguous())
+        return outputs, (last[0],)
+
+
+class PeepholeLSTMCell(Cell):
+    """The LSTM whose f, i, o also see c_{t-1}, by full matrices as 002 §3.3.3.1 writes it.
+
+    i, f, o = σ(W [h_{t-1}, x_t, c_{t-1}] + b);  g = tanh(W_c [h_{t-1}, x_t] + b_c);
+    c_t = f∘c_{t-1} + i∘g;  h_t = o∘tanh(c_t). (Gers and Schmidhuber 2000 have diagonal ones.)
+    """
+
+    names: ClassVar[tuple[str, ...]] = ("hidden", "cell")
+
+    def __init__(self, input_width: int, width: int) -> None:
+        super().__init__(input_width, width)
+        self.from_input = nn.Linear(input_width, 4 * width)
+        self.from_hidden = nn.Parameter(torch.empty(width, 4 * width))
+        self.from_cell = nn.Parameter(torch.empty(width, 3 * width))
+        for weight in (self.from_hidden, self.from_cell):
+            nn.init.uniform_(weight, -(width**-0.5), width**-0.5)
+
+    def forward(self, inputs: Tensor, state: CellState) -> tuple[Tensor, CellState]:
+        hidden, cell = state
+        width = self.width
+        # The candidate's block sees no cell: zeros make both products one.
+        blind = F.pad(self.from_cell, (0, width))
+        recurrent = torch.cat([self.from_hidden, blind])
+        outputs = []
+        for projected in self.from_input(inputs.transpose(0, 1)).unbind(0):
+            summed = torch.addmm(projected, torch.cat([hidden, cell], 1), recurrent)
+            gates = summed[:, : 3 * width].sigmoid()
+            admit, keep, show = gates.chunk(3, dim=1)
+            candidate = summed[:, 3 * width :].tanh()
+            cell = torch.addcmul(keep * cell, admit, candidate)
+            hidden = show * cell.tanh()
+            outputs.append(hidden)
+        return torch.stack(outputs, 1), (hidden, cell)
+
+
+class CoupledLSTMCell(Cell):
+    """The LSTM with f = 1 - i (002 §3.3.3.2): what comes in takes the place of what goes.
+
+    i, o = σ(W [h_{t-1}, x_t] + b);  g = tanh(…);  c_t = c_{t-1} + i∘(g - c_{t-1});
+    h_t = o∘tanh(c_t)
+    """
+
+    names: ClassVar[tuple[str, ...]] = ("hidden", "cell")
+
+    def __init__(self, input_width: int, width: int) -> None:
+        super().__init__(input_width, width)
+        self.from_input = nn.Linear(input_width, 3 * width)
+        self.from_hidden = nn.Parameter(torch.empty(width, 3 * width))
+        nn.init.uniform_(self.from_hidden, -(width**-0.5), width**-0.5)
+
+    def forward(self, inputs: Tensor, state: CellState) -> tuple[Tensor, CellState]:
+        hidden, cell = state
+        width = self.width
+        outputs = []
+        for projected in self.from_input(inputs.transpose(0, 1)).unbind(0):
+            summed = torch.addmm(projected, hidden, self.from_hidden)
+            admit, show = summed[:, : 2 * width].sigmoid().chunk(2, dim=1)
+            cell = torch.lerp(cell, summed[:, 2 * width :].tanh(), admit)
+            hidden = show * cell.tanh()
+            outputs.append(hidden)
+        return torch.stack(outputs, 1), (hidden, cell)
+
+
+class NotesGRUCell(Cell):
+    """002 §3.3.3.3's GRU, in which the reset gate multiplies the input and there are no biases.
+
+    z, r = σ(W [h_{t-1}, x_t]);  h̃ = tanh(W [h_{t-1}, r∘x_t]);  h_t = (1 - z)∘h_{t-1} + z∘h̃.
+    The paper's (Cho et al. 2014) reset gate multiplies h_{t-1}; the notes' slip is kept on purpose.
+    """
+
+    def __init__(self, input_width: int, width: int) -> None:
+        super().__init__(input_width, width)
+        self.gates_from_input = nn.Linear(input_width, width + input_width, bias=False)
+        self.candidate_from_input = nn.Parameter(torch.empty(input_width, width))
+        self.from_hidden = nn.Parameter(torch.empty(width, 2 * width + input_width))
+        for weight in (self.candidate_from_input, self.from_hidden):
+            nn.init.uniform_(weight, -(width**-0.5), width**-0.5)
+
+    def forward(self, inputs: Tensor, state: CellState) -> tuple[Tensor, CellState]:
+        (hidden,) = state
+        width, outputs = self.width, []
+        by_time = inputs.transpose(0, 1)
+        # The candidate's share of the product with h waits in the last columns, without input.
+        projected = F.pad(self.gates_from_input(by_time), (0, width))
+        for observed, waiting in zip(by_time.unbind(0), projected.unbind(0), strict=True):
+            summed = torch.addmm(waiting, hidden, self.from_hidden)
+            gates = summed[:, :-width].sigmoid()
+            update, reset = gates[:, :width], gates[:, width:]
+            candidate = torch.addmm(
+                summed[:, -width:], reset * observed, self.candidate_from_input
+            ).tanh()
+            hidden = torch.lerp(hidden, candidate, update)
+            outputs.append(hidden)
+        return torch.stack(outputs, 1), (hidden,)
+
+
+def set_spectral_radius(weight: Tensor, radius: float) -> None:
+    """Scale a square matrix in place so that its largest eigenvalue has the given modulus."""
+    with torch.no_grad():
+        largest = torch.linalg.eigvals(weight).abs().max()
+        weight.mul_(radius / largest)

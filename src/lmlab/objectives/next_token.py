@@ -1,0 +1,48 @@
+"""Next token: predict every token from those before it."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+
+from lmlab.core.batch import Batch
+from lmlab.core.kinds import Kind
+from lmlab.core.parts import Network, Objective
+from lmlab.core.protocols import LogProbs
+from lmlab.core.state import State
+from lmlab.core.view import NO_TARGET, View
+from lmlab.core.visibility import Causal
+
+
+class NextToken(Objective):
+    """log p(s) = Σ_t log p(s_t | s_<t): maximum likelihood, left to right.
+
+    The tokens at places 0 … T-2 are shown and those at 1 … T-1 predicted; place 0 (the start
+    symbol, or the last token of the text before) is context alone.
+    """
+
+    kind: ClassVar[Kind] = "exact"
+
+    def view(self, batch: Batch, *, generator: torch.Generator | None = None) -> View:
+        inputs, targets = batch.tokens[:, :-1], batch.tokens[:, 1:]
+        place = torch.arange(targets.shape[1], device=targets.device)
+        real = place[None, :] < (batch.lengths[:, None] - 1)
+        return View(
+            inputs=inputs,
+            lengths=(batch.lengths - 1).clamp(min=0),
+            visibility=Causal(),
+            targets=targets.masked_fill(~real, NO_TARGET),
+            origins=(place[None, :] + 1).masked_fill(~real, -1),
+        )
+
+    def log_prob(
+        self,
+        network: Network,
+        batch: Batch,
+        *,
+        state: State | None = None,
+        generator: torch.Generator | None = None,
+    ) -> LogProbs:
+        predictions = network.target_log_probs(self.view(batch, generator=generator), state)
+        return LogProbs(per_token=predictions.spread(), kind=self.kind, state=predictions.state)

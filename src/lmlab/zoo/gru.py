@@ -1,0 +1,32 @@
+"""GRU language model: update and reset gates, no separate memory cell.
+
+    r, z = σ(W [h, x] + b);  n = tanh(W_n x + b_n + r∘(U_n h + c_n));  h' = (1 - z)∘n + z∘h
+
+The reset gate acts after the product with U_n, as cuDNN and torch have it; z keeps the old state,
+where 002 lets it admit the new one.
+"""
+
+from __future__ import annotations
+
+from lmlab.core.card import Card
+from lmlab.core.system import LeftToRight
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.layers.cells import GRUCell
+from lmlab.zoo._recurrent import RECURRENT_SIZES, RecurrentConfig, build_recurrent
+
+CARD = Card(
+    family="recurrent",
+    kind="exact",
+    paper="Cho et al. 2014, Learning Phrase Representations using RNN Encoder-Decoder",
+    source="002 §3.3.3.3, 003 DLM43",
+    aliases=("DLM43",),
+    protocols=("LogProb", "Step"),
+    oracle="torch.nn.GRU with the same weights: tests/parity/test_recurrent.py",
+)
+
+Config = RecurrentConfig
+SIZES = RECURRENT_SIZES
+
+
+def build(config: RecurrentConfig, vocabulary: Vocabulary) -> LeftToRight:
+    return build_recurrent(config, vocabulary, GRUCell)

@@ -1,0 +1,31 @@
+"""GRU as the notes write it: the reset gate multiplies the input.
+
+    z, r = σ(W [h, x]);  h̃ = tanh(W [h, r∘x]);  h' = (1 - z)∘h + z∘h̃
+
+The paper's reset gate multiplies h; 002 has it on x, without biases. Kept to be compared.
+"""
+
+from __future__ import annotations
+
+from lmlab.core.card import Card
+from lmlab.core.system import LeftToRight
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.layers.cells import NotesGRUCell
+from lmlab.zoo._recurrent import RECURRENT_SIZES, RecurrentConfig, build_recurrent
+
+CARD = Card(
+    family="recurrent",
+    kind="exact",
+    paper="Cho et al. 2014, Learning Phrase Representations using RNN Encoder-Decoder (varied)",
+    source="002 §3.3.3.3",
+    aliases=(),
+    protocols=("LogProb", "Step"),
+    oracle="a step worked by hand: tests/parity/test_recurrent.py",
+)
+
+Config = RecurrentConfig
+SIZES = RECURRENT_SIZES
+
+
+def build(config: RecurrentConfig, vocabulary: Vocabulary) -> LeftToRight:
+    return build_recurrent(config, vocabulary, NotesGRUCell)

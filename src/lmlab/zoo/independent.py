@@ -1,0 +1,72 @@
+"""Context-free mixture: every token drawn alone, from one of K tables.
+
+    p(s) = Σ_z π_z P(s | z)
+
+A sum of tables is a table, so nothing it does can beat the unigram entropy on its training text;
+003 asks whether components help, and this is the check. Fitted by EM or by gradient.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor
+
+from lmlab.backbones.window import NoContext
+from lmlab.core.batch import Batch
+from lmlab.core.card import Card
+from lmlab.core.parts import target_places
+from lmlab.core.system import LeftToRight
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.emissions.mixture_table import MixtureTable
+from lmlab.objectives.next_token import NextToken
+
+CARD = Card(
+    family="counting",
+    kind="exact",
+    paper="Dempster, Laird and Rubin 1977 (EM)",
+    source="003 DLM9",
+    aliases=("DLM9",),
+    protocols=("LogProb", "Step", "ExpectationMaximisation"),
+    fitting="em",
+    baseline="uniform",
+    oracle="unigram entropy of the training split: tests/parity/test_windows.py",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """Settings of the context-free mixture."""
+
+    states: int = 8
+    """K, the number of tables."""
+    fitting: Literal["em", "gradient"] = "em"
+    """By expectation-maximisation or by gradient."""
+
+
+SIZES = {"tiny": Config(states=3), "small": Config(), "base": Config(states=64)}
+
+
+class IndependentMixture(LeftToRight):
+    """The mixture with the two steps of EM."""
+
+    emission: MixtureTable
+
+    def expect(self, batch: Batch) -> dict[str, Tensor]:
+        view = self.objective.view(batch)
+        assert view.targets is not None
+        return {"counts": self.emission.expected_counts(view.targets[target_places(view)])}
+
+    def maximise(self, counts: dict[str, Tensor]) -> None:
+        self.emission.set_from_counts(counts["counts"])
+
+
+def build(config: Config, vocabulary: Vocabulary) -> LeftToRight:
+    return IndependentMixture(
+        vocabulary=vocabulary,
+        backbone=NoContext(),
+        emission=MixtureTable(config.states, vocabulary),
+        objective=NextToken(),
+        fitting=config.fitting,
+    )

@@ -1,0 +1,30 @@
+"""LSTM language model: a memory cell that gates write, keep and show.
+
+i, f, o = σ(W [h, x] + b);  g = tanh(W_g [h, x] + b_g);  c' = f∘c + i∘g;  h' = o∘tanh(c')
+p(next) = softmax(E h' + b)
+"""
+
+from __future__ import annotations
+
+from lmlab.core.card import Card
+from lmlab.core.system import LeftToRight
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.layers.cells import LSTMCell
+from lmlab.zoo._recurrent import RECURRENT_SIZES, RecurrentConfig, build_recurrent
+
+CARD = Card(
+    family="recurrent",
+    kind="exact",
+    paper="Hochreiter and Schmidhuber 1997, Long Short-Term Memory; Gers et al. 2000 (forget gate)",
+    source="002 §3.3, 003 DLM12",
+    aliases=("DLM12",),
+    protocols=("LogProb", "Step"),
+    oracle="torch.nn.LSTM with the same weights: tests/parity/test_recurrent.py",
+)
+
+Config = RecurrentConfig
+SIZES = RECURRENT_SIZES
+
+
+def build(config: RecurrentConfig, vocabulary: Vocabulary) -> LeftToRight:
+    return build_recurrent(config, vocabulary, LSTMCell)

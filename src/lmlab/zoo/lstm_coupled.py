@@ -1,0 +1,29 @@
+"""LSTM whose forget gate is one minus its input gate.
+
+i, o = σ(W [h, x] + b);  g = tanh(W_g [h, x] + b_g);  c' = (1 - i)∘c + i∘g;  h' = o∘tanh(c')
+"""
+
+from __future__ import annotations
+
+from lmlab.core.card import Card
+from lmlab.core.system import LeftToRight
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.layers.cells import CoupledLSTMCell
+from lmlab.zoo._recurrent import RECURRENT_SIZES, RecurrentConfig, build_recurrent
+
+CARD = Card(
+    family="recurrent",
+    kind="exact",
+    paper="Greff et al. 2017, LSTM: A Search Space Odyssey (CIFG)",
+    source="002 §3.3.3.2",
+    aliases=(),
+    protocols=("LogProb", "Step"),
+    oracle="a step worked by hand: tests/parity/test_recurrent.py",
+)
+
+Config = RecurrentConfig
+SIZES = RECURRENT_SIZES
+
+
+def build(config: RecurrentConfig, vocabulary: Vocabulary) -> LeftToRight:
+    return build_recurrent(config, vocabulary, CoupledLSTMCell)

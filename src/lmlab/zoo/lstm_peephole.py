@@ -1,0 +1,31 @@
+"""LSTM whose gates also see the memory cell, by full matrices.
+
+    i, f, o = σ(W [h, x, c] + b);  g = tanh(W_g [h, x] + b_g);  c' = f∘c + i∘g;  h' = o∘tanh(c')
+
+Gers and Schmidhuber's peepholes are diagonal; 002 writes full matrices, and so does this.
+"""
+
+from __future__ import annotations
+
+from lmlab.core.card import Card
+from lmlab.core.system import LeftToRight
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.layers.cells import PeepholeLSTMCell
+from lmlab.zoo._recurrent import RECURRENT_SIZES, RecurrentConfig, build_recurrent
+
+CARD = Card(
+    family="recurrent",
+    kind="exact",
+    paper="Gers and Schmidhuber 2000, Recurrent Nets that Time and Count",
+    source="002 §3.3.3.1",
+    aliases=(),
+    protocols=("LogProb", "Step"),
+    oracle="a step worked by hand: tests/parity/test_recurrent.py",
+)
+
+Config = RecurrentConfig
+SIZES = RECURRENT_SIZES
+
+
+def build(config: RecurrentConfig, vocabulary: Vocabulary) -> LeftToRight:
+    return build_recurrent(config, vocabulary, PeepholeLSTMCell)

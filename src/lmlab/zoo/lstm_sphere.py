@@ -1,0 +1,59 @@
+"""LSTM with embeddings and outputs on a sphere: directions speak, lengths are silent.
+
+    x = √W e(s)/|e(s)|;  h by the LSTM;  p(k) = softmax_k(β cos(e_k, h)), β learned
+
+003 finds that the sphere helps a great deal; docs/results.md tells what we measured.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import nn
+
+from lmlab.backbones.recurrent import Recurrent
+from lmlab.core.card import Card
+from lmlab.core.system import LeftToRight
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.emissions.sphere import Sphere
+from lmlab.layers.cells import LSTMCell
+from lmlab.layers.sphere import SphereEmbedding
+from lmlab.objectives.next_token import NextToken
+from lmlab.zoo._recurrent import RecurrentConfig
+
+CARD = Card(
+    family="recurrent",
+    kind="exact",
+    paper="003 (CATSMILE-9020), DLM23; cf. Wang et al. 2017, NormFace (scaled cosine softmax)",
+    source="003 DLM23",
+    aliases=("DLM23",),
+    protocols=("LogProb", "Step"),
+    oracle="lengths and cosines by arithmetic: tests/parity/test_recurrent.py",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(RecurrentConfig):
+    """Settings of the LSTM on the sphere."""
+
+    scale: float | None = None
+    """β at the start; None is √width."""
+
+
+SIZES = {
+    "tiny": Config(width=16, dropout=0.0),
+    "small": Config(),
+    "base": Config(width=650, layers=2, dropout=0.5, tied=True),
+}
+
+
+def build(config: Config, vocabulary: Vocabulary) -> LeftToRight:
+    embedding: nn.Embedding = SphereEmbedding(vocabulary.size, config.width)
+    tied = embedding if config.tied else None
+    cells = [LSTMCell(config.width, config.width) for _ in range(config.layers)]
+    return LeftToRight(
+        vocabulary=vocabulary,
+        backbone=Recurrent(embedding, cells, config.dropout),
+        emission=Sphere(config.width, vocabulary, tied=tied, scale=config.scale),
+        objective=NextToken(),
+    )

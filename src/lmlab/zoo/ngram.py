@@ -1,0 +1,61 @@
+"""Count n-gram with interpolated modified Kneser-Ney smoothing, of any order.
+
+    p(w | u) = max(c(uw) - D(c(uw)), 0) / c(u·)  +  γ(u) p(w | u'),   u' is u less its oldest word
+
+Lower orders count in how many contexts a word was seen, not how often; D has one value each for
+counts of 1, 2 and 3 or more. Equal to KenLM's `lmplz`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from lmlab.backbones.window import Context
+from lmlab.core.card import Card
+from lmlab.core.system import LeftToRight
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.emissions.count_table import CountTable
+from lmlab.objectives.next_token import NextToken
+
+CARD = Card(
+    family="counting",
+    kind="exact",
+    paper="Kneser and Ney 1995; Chen and Goodman 1998; Heafield et al. 2013 (KenLM)",
+    source="002 §3.4",
+    aliases=("kneser-ney",),
+    protocols=("LogProb", "Step", "Countable"),
+    fitting="counting",
+    oracle="KenLM's lmplz and its reader: tests/parity/test_kenlm.py",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """Settings of the n-gram."""
+
+    order: int = 5
+    """Words in the longest n-gram, the predicted one included."""
+
+
+SIZES = {"tiny": Config(order=3), "small": Config(order=5), "base": Config(order=5)}
+
+
+class CountedNgram(LeftToRight):
+    """The n-gram with its one pass of counting."""
+
+    emission: CountTable
+
+    def fit_counts(self, tokens: np.ndarray, offsets: np.ndarray) -> None:
+        self.emission.fit(tokens, offsets)
+
+
+def build(config: Config, vocabulary: Vocabulary) -> LeftToRight:
+    return CountedNgram(
+        vocabulary=vocabulary,
+        backbone=Context(config.order - 1),
+        emission=CountTable(config.order, vocabulary),
+        objective=NextToken(),
+        fitting="counting",
+    )

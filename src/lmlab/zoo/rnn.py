@@ -1,0 +1,51 @@
+"""Simple recurrent network: tanh, or linear to study how gradients grow and die.
+
+    h_t = tanh(W x_t + U h_{t-1} + b);  p(next) = softmax(E h_t + b)
+
+With `activation=linear` the gradient through t steps is U^t exactly (002 §3.2.3); `radius` sets the
+spectral radius that U starts with.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+from lmlab.core.card import Card
+from lmlab.core.system import LeftToRight
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.layers.cells import LinearCell, TanhCell
+from lmlab.zoo._recurrent import RecurrentConfig, build_recurrent
+
+CARD = Card(
+    family="recurrent",
+    kind="exact",
+    paper="Elman 1990, Finding Structure in Time; Mikolov et al. 2010, RNN based language model",
+    source="002 §3.2, 003 DLM11",
+    aliases=("DLM11",),
+    protocols=("LogProb", "Step"),
+    oracle="torch.nn.RNN with the same weights: tests/parity/test_recurrent.py",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(RecurrentConfig):
+    """Settings of a simple recurrent network."""
+
+    activation: Literal["tanh", "linear"] = "tanh"
+    """What is applied to the sum: tanh, or nothing."""
+    radius: float | None = None
+    """Spectral radius of U at the start; None leaves torch's own initialisation."""
+
+
+SIZES = {
+    "tiny": Config(width=16, dropout=0.0),
+    "small": Config(),
+    "base": Config(width=650, layers=2, dropout=0.5, tied=True),
+}
+
+
+def build(config: Config, vocabulary: Vocabulary) -> LeftToRight:
+    cell = TanhCell if config.activation == "tanh" else LinearCell
+    return build_recurrent(config, vocabulary, partial(cell, radius=config.radius))

@@ -1,0 +1,59 @@
+"""Log-bilinear n-gram: a sum over the last words, one matrix for each distance.
+
+    p(s_i = k | s_<i) = softmax_k(e(k) · Σ_{j=1..n} W_j e(s_{i-j}) + b_k)
+
+One embedding serves both sides. Tokens before the start symbol count as zero.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import nn
+
+from lmlab.backbones.window import Window
+from lmlab.core.card import Card
+from lmlab.core.system import LeftToRight
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.emissions.softmax import Softmax
+from lmlab.objectives.next_token import NextToken
+
+CARD = Card(
+    family="window",
+    kind="exact",
+    paper="Mnih and Hinton 2007, Three New Graphical Models for Statistical Language Modelling",
+    source="003 DLM1",
+    aliases=("DLM1",),
+    protocols=("LogProb", "Step"),
+    oracle="a sentence worked by hand: tests/parity/test_windows.py",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """Settings of the window model."""
+
+    width: int = 128
+    """Numbers in an embedding."""
+    size: int = 5
+    """Tokens looked back on."""
+    dropout: float = 0.3
+    """Share of embedding entries set to zero in training."""
+
+
+SIZES = {
+    "tiny": Config(width=16, size=3, dropout=0.0),
+    "small": Config(),
+    "base": Config(width=512, dropout=0.5),
+}
+
+
+def build(config: Config, vocabulary: Vocabulary) -> LeftToRight:
+    embedding = nn.Embedding(vocabulary.size, config.width)
+    nn.init.normal_(embedding.weight, std=config.width**-0.5)
+    return LeftToRight(
+        vocabulary=vocabulary,
+        backbone=Window(embedding, config.size, config.dropout),
+        emission=Softmax(config.width, vocabulary, tied=embedding),
+        objective=NextToken(),
+    )
