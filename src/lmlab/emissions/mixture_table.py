@@ -35,7 +35,8 @@ class MixtureTable(Emission):
         return F.log_softmax(self.weights, 0)[:, None] + F.log_softmax(self.table + self.never, 1)
 
     def log_prob(self, hidden: Tensor, targets: Tensor) -> Tensor:
-        return torch.logsumexp(self.joint(), 0)[targets]
+        # Gathered before the sum: a column of -inf has no gradient.
+        return torch.logsumexp(self.joint()[:, targets], 0)
 
     def log_probs(self, hidden: Tensor) -> Tensor:
         mixed = torch.logsumexp(self.joint(), 0)
