@@ -58,7 +58,9 @@ class Babi:
                 continue
             head, _, rest = line.partition(" ")
             if not head.isdecimal():
-                raise UserError(f"{self.path}, line {place}: expected a number first, got {head!r}.")
+                raise UserError(
+                    f"{self.path}, line {place}: expected a number first, got {head!r}."
+                )
             if int(head) == 1:
                 sentences, numbers = [], []
             if "\t" not in rest:

@@ -51,9 +51,7 @@ class Split:
         return cls(Generated(lambda: kept, identity), name=name)
 
     @classmethod
-    def generated(
-        cls, make: Callable[[], Iterable[Example]], *, identity: str, name: str
-    ) -> Split:
+    def generated(cls, make: Callable[[], Iterable[Example]], *, identity: str, name: str) -> Split:
         """A split made afresh by `make` on each pass, always the same examples."""
         return cls(Generated(make, identity), name=name)
 

@@ -1,11 +1,11 @@
 """From what a user writes (`--data CORPUS`) to a corpus.
 
-    capitals                    a built-in name
-    poems.txt                   a file: split 90/5/5 by seed
-    folder/                     with train*, val*|valid*|dev*, test* (files, shards or folders)
-    contiguous:PATH             a file or folder read as one stream, as PTB is
-    parallel:de-en:FOLDER       train*.de with train*.en, and so on
-    multi30k-l20:PATH           a protocol and where its data is, or without PATH in LMLAB_DATA
+capitals                    a built-in name
+poems.txt                   a file: split 90/5/5 by seed
+folder/                     with train*, val*|valid*|dev*, test* (files, shards or folders)
+contiguous:PATH             a file or folder read as one stream, as PTB is
+parallel:de-en:FOLDER       train*.de with train*.en, and so on
+multi30k-l20:PATH           a protocol and where its data is, or without PATH in LMLAB_DATA
 """
 
 from __future__ import annotations
@@ -118,15 +118,18 @@ def _split_file(
         return {"train": whole}, f"the file {path.name}: {few}"
     if contiguous:
         total = sum(1 for _ in whole)
-        parts = {part: Split(by_position(reader, part, total), name=part) for part in FOLDER_PATTERNS}
-        return parts, f"the file {path.name}: the first 90 % train, 5 % validation, the last 5 % test"
+        parts = {
+            part: Split(by_position(reader, part, total), name=part) for part in FOLDER_PATTERNS
+        }
+        return (
+            parts,
+            f"the file {path.name}: the first 90 % train, 5 % validation, the last 5 % test",
+        )
     parts = {part: Split(by_block(reader, part, seed), name=part) for part in FOLDER_PATTERNS}
     return parts, f"the file {path.name}, split 90/5/5 by seed {seed}: of each 20 lines 18/1/1"
 
 
-def _with_layout(
-    name: str, splits: dict[str, Split], description: str, contiguous: bool
-) -> Corpus:
+def _with_layout(name: str, splits: dict[str, Split], description: str, contiguous: bool) -> Corpus:
     pairs = splits["train"].first()[0].condition is not None
     if pairs and contiguous:
         raise UserError(f"{name} holds pairs, which cannot be read as contiguous text.")
@@ -217,7 +220,5 @@ def _open_parallel(rest: str, errors: Errors) -> Corpus:
 
 
 def _side_of_folder(folder: Path, part: str, language: str) -> list[Path]:
-    patterns = [
-        f"{stem}.{language}{end}" for stem in FOLDER_PATTERNS[part] for end in ("", ".gz")
-    ]
+    patterns = [f"{stem}.{language}{end}" for stem in FOLDER_PATTERNS[part] for end in ("", ".gz")]
     return sorted({path for pattern in patterns for path in folder.glob(pattern)})

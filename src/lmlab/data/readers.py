@@ -109,7 +109,9 @@ def _json_example(line: str) -> Example:
     try:
         row = json.loads(line)
     except json.JSONDecodeError as error:
-        raise ValueError(f"expected a JSON object, but {error.msg} (column {error.colno})") from None
+        raise ValueError(
+            f"expected a JSON object, but {error.msg} (column {error.colno})"
+        ) from None
     except RecursionError:
         raise ValueError("expected a JSON object, but it is nested too deeply") from None
     if not isinstance(row, dict):

@@ -1,0 +1,156 @@
+"""A split as ids: tokenised once, kept in memory-mapped files if it is large, cached by content."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lmlab.core.errors import UserError
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.data.corpus import Layout, Split
+from lmlab.data.encoding import encoded_chunks
+from lmlab.data.lines import ReadingReport
+from lmlab.data.store import Columns, ColumnWriter, cache_key, default_cache, open_columns
+from lmlab.data.tokenizers import Tokenizer
+
+IN_MEMORY = 2**20
+"""Splits of at most so many tokens are tokenised afresh each time and leave no files."""
+
+
+class TokenDataset:
+    """Sequences of ids by index, as their layout says.
+
+    Sentences and pairs: `<s> w … </s>`, cut where the layout cuts. Contiguous text: one stream
+    `</s> w … </s> w … </s>` whose first token is context only, so that every token of the text is
+    predicted once; sequence i is line i with the `</s>` before it. In each sequence the first token
+    is context and the others are predicted.
+    """
+
+    def __init__(
+        self, columns: Columns, layout: Layout, vocabulary: Vocabulary, report: ReadingReport
+    ) -> None:
+        self.layout = layout
+        self.vocabulary = vocabulary
+        self.report = report
+        """What the reader met when the split was tokenised."""
+        self.characters = columns["characters"]
+        """(N,) characters of each text: its len(); of a cut text, to the end of its last token."""
+        self.unknown_counts = columns["unknown"]
+        """(N,) unknown tokens among the predicted ones of each sequence."""
+        self._tokens = columns["tokens"]
+        self._offsets = columns["offsets"]
+        self._condition_tokens = columns.get("condition_tokens")
+        self._condition_offsets = columns.get("condition_offsets")
+        # A line of contiguous text is shown with the </s> before it, which is the last line's.
+        self._overlap = 1 if layout.kind == "contiguous" else 0
+
+    @classmethod
+    def build(
+        cls,
+        split: Split,
+        tokenizer: Tokenizer,
+        layout: Layout,
+        *,
+        cache: Path | str | None = None,
+        progress: bool = True,
+        condition_tokenizer: Tokenizer | None = None,
+        in_memory: int = IN_MEMORY,
+    ) -> TokenDataset:
+        """Tokenise a split, or open what was tokenised before.
+
+        `cache`: folder of the memory-mapped files; LMLAB_CACHE or the user's cache folder unless
+        given. `condition_tokenizer`: for the source side of pairs, if it is another. `in_memory`:
+        a split of more tokens than this goes to files, in constant memory.
+        """
+        source = condition_tokenizer or tokenizer
+        place = (default_cache() if cache is None else Path(cache)) / cache_key(
+            split=split.fingerprint(),
+            tokenizers=[tokenizer.fingerprint(), source.fingerprint()],
+            layout=asdict(layout),
+        )
+        stored = open_columns(place)
+        if stored is not None:
+            return cls(stored.columns, layout, tokenizer.vocabulary, stored.report)
+        chunks = encoded_chunks(split, tokenizer, source, layout, progress=progress)
+        first, tokens = [], 0
+        for chunk in chunks:
+            first.append(chunk)
+            tokens += len(chunk["tokens"])
+            if tokens > in_memory:
+                break
+        else:
+            columns = {name: np.concatenate([chunk[name] for chunk in first]) for name in first[0]}
+            return cls(columns, layout, tokenizer.vocabulary, split.report)
+        with ColumnWriter(place) as writer:
+            for chunk in chain(first, chunks):
+                writer.append(chunk)
+            writer.finish(split.report)
+        stored = open_columns(place)
+        assert stored is not None, f"{place} was written and cannot be read"
+        return cls(stored.columns, layout, tokenizer.vocabulary, stored.report)
+
+    def __len__(self) -> int:
+        """Number of sequences."""
+        return len(self._offsets) - 1
+
+    def __getitem__(self, index: int) -> NDArray[Any]:
+        """Ids of sequence `index`, context first; a view, not to be written to."""
+        if not 0 <= index < len(self):
+            raise IndexError(f"sequence {index} of {len(self)}")
+        return self._tokens[self._offsets[index] - self._overlap : self._offsets[index + 1]]
+
+    def condition(self, index: int) -> NDArray[Any]:
+        """Ids of what sequence `index` is given: `<s> w … </s>` of the source sentence."""
+        if self._condition_tokens is None or self._condition_offsets is None:
+            raise UserError("only a corpus of pairs has conditions; this one holds single texts.")
+        offsets = self._condition_offsets
+        return self._condition_tokens[offsets[index] : offsets[index + 1]]
+
+    @property
+    def has_condition(self) -> bool:
+        """Whether the sequences are given something."""
+        return self._condition_tokens is not None
+
+    @property
+    def stream(self) -> NDArray[Any]:
+        """All ids in a row; of contiguous text the first is context and the others predicted."""
+        return self._tokens
+
+    @property
+    def offsets(self) -> NDArray[np.int64]:
+        """(N + 1,) where in the stream each sequence starts, and the last one ends."""
+        return self._offsets
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """(N,) tokens of each sequence, context included."""
+        return self.lengths_between(0, len(self))
+
+    def lengths_between(self, low: int, high: int) -> NDArray[np.int64]:
+        """Lengths of the sequences low to high - 1, without reading the others."""
+        return np.diff(self._offsets[low : high + 1]) + self._overlap
+
+    def condition_lengths_between(self, low: int, high: int) -> NDArray[np.int64]:
+        """Lengths of the conditions of sequences low to high - 1."""
+        assert self._condition_offsets is not None, "only pairs have conditions"
+        return np.diff(self._condition_offsets[low : high + 1])
+
+    @property
+    def total_tokens(self) -> int:
+        """Number of predicted tokens."""
+        return len(self._tokens) - (1 if self._overlap else len(self))
+
+    @property
+    def total_characters(self) -> int:
+        """Number of characters the predicted tokens stand for; ends of lines are not counted."""
+        return int(self.characters.sum(dtype=np.int64))
+
+    @property
+    def unknown(self) -> int:
+        """Number of unknown tokens among the predicted ones."""
+        return int(self.unknown_counts.sum(dtype=np.int64))

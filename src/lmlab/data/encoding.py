@@ -1,0 +1,158 @@
+"""From examples to columns of ids, chunk by chunk, as a layout says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lmlab.core.errors import UserError
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.data.corpus import Layout, Split
+from lmlab.data.readers import Example
+from lmlab.data.store import Columns
+from lmlab.data.tokenizers import Tokenizer
+
+CHUNK_EXAMPLES = 4096
+CHUNK_CHARACTERS = 2**20
+
+
+def encoded_chunks(
+    split: Split, tokenizer: Tokenizer, source: Tokenizer, layout: Layout, *, progress: bool
+) -> Iterator[Columns]:
+    """The columns of a split, a few thousand examples at a time.
+
+    tokens, one entry a token; offsets, the place of each sequence's first predicted or context
+    token and after the last the end; characters and unknown, one entry an example; for pairs also
+    condition_tokens and condition_offsets. Concatenated over chunks they are the whole split.
+    """
+    target_side = _Side(tokenizer, layout)
+    source_side = _Side(source, Layout()) if layout.kind == "pairs" else None
+    with _progress_bar(split, progress) as advance:
+        for examples in _chunks(split):
+            columns = target_side.encode([example.text for example in examples])
+            if source_side is not None:
+                given = source_side.encode([_condition(example) for example in examples])
+                columns["condition_tokens"] = given["tokens"]
+                columns["condition_offsets"] = given["offsets"]
+            advance()
+            yield columns
+
+
+def _condition(example: Example) -> str:
+    if example.condition is None:
+        raise UserError(f"expected a pair, but the text {example.text[:40]!r} has no source.")
+    return example.condition
+
+
+@dataclass
+class _Side:
+    """One side of the examples (the texts, or their sources); counts where it is in the stream."""
+
+    tokenizer: Tokenizer
+    layout: Layout
+    place: int | None = None
+    """Tokens written so far; None before the first chunk."""
+
+    def encode(self, texts: list[str]) -> Columns:
+        vocabulary = self.tokenizer.vocabulary
+        head, tail = frame(vocabulary, self.layout)
+        flat: list[int] = []
+        lengths: list[int] = []
+        characters: list[int] = []
+        first = self.place is None
+        if first and self.layout.kind == "contiguous":
+            flat += tail
+        self.place = (self.place or 0) + len(flat)
+        offsets = [self.place] if first else []
+        for text, ids in zip(texts, self.tokenizer.encode_batch(texts), strict=True):
+            sequence = [*head, *ids, *tail][: self.layout.cut]
+            flat += sequence
+            lengths.append(len(sequence))
+            self.place += len(sequence)
+            offsets.append(self.place)
+            dropped = len(head) + len(ids) > len(sequence)
+            characters.append(self._kept_characters(text, len(sequence)) if dropped else len(text))
+        return self._columns(flat, offsets, lengths, characters)
+
+    def _kept_characters(self, text: str, length: int) -> int:
+        """Characters of a cut text, to the end of its last token."""
+        _, spans = self.tokenizer.encode_with_offsets(text)
+        return spans[length - 2][1] if length > 1 else 0
+
+    def _columns(
+        self, flat: list[int], offsets: list[int], lengths: list[int], characters: list[int]
+    ) -> Columns:
+        vocabulary = self.tokenizer.vocabulary
+        tokens = np.array(flat, dtype=np.uint16 if vocabulary.size <= 2**16 else np.uint32)
+        extra = len(tokens) - sum(lengths)  # the context before contiguous text
+        return {
+            "tokens": tokens,
+            "offsets": np.array(offsets, dtype=np.int64),
+            "characters": np.array(characters, dtype=np.int32),
+            "unknown": _count_unknown(tokens[extra:], lengths, vocabulary.unknown),
+        }
+
+
+def frame(vocabulary: Vocabulary, layout: Layout) -> tuple[list[int], list[int]]:
+    """The ids before and after the tokens of a text."""
+    start = vocabulary.end if vocabulary.start is None else vocabulary.start
+    if start is None or (layout.end and vocabulary.end is None):
+        raise UserError(
+            "this tokeniser has no start or end symbol (<s>, </s> or their like), and texts need "
+            "them; train one with --tokenizer."
+        )
+    tail = [vocabulary.end] if layout.end and vocabulary.end is not None else []
+    return ([] if layout.kind == "contiguous" else [start]), tail
+
+
+def _count_unknown(
+    tokens: NDArray[Any], lengths: list[int], unknown: int | None
+) -> NDArray[np.int32]:
+    if unknown is None:
+        return np.zeros(len(lengths), dtype=np.int32)
+    before = np.concatenate([[0], np.cumsum(tokens == unknown)])
+    ends = np.cumsum(lengths)
+    return (before[ends] - before[ends - lengths]).astype(np.int32)
+
+
+def _chunks(split: Iterable[Example]) -> Iterator[list[Example]]:
+    """Lists of examples, bounded in number and in characters."""
+    chunk: list[Example] = []
+    characters = 0
+    for example in split:
+        chunk.append(example)
+        characters += len(example.text)
+        if len(chunk) >= CHUNK_EXAMPLES or characters >= CHUNK_CHARACTERS:
+            yield chunk
+            chunk, characters = [], 0
+    if chunk:
+        yield chunk
+
+
+@contextmanager
+def _progress_bar(split: Split, shown: bool) -> Iterator[Any]:
+    """A bar on standard error that disappears when it is full; hands out what advances it."""
+    if not shown:
+        yield lambda: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    bar = Progress(
+        TextColumn("tokenising {task.fields[name]}"),
+        BarColumn(),
+        TextColumn("{task.fields[examples]:,} examples"),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    )
+    with bar:
+        task = bar.add_task("", total=split.size_bytes(), name=split.name, examples=0)
+        yield lambda: bar.update(
+            task, completed=split.report.bytes_read, examples=split.report.examples
+        )

@@ -1,0 +1,179 @@
+"""How each kind of tokeniser is made: its settings in the `tokenizers` library, its vocabulary."""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
+from tokenizers import Tokenizer as HfTokenizer
+from tokenizers.processors import ByteLevel as ByteLevelOffsets
+from tokenizers.trainers import BpeTrainer, WordPieceTrainer
+
+from lmlab.core.errors import UserError, unknown_name
+from lmlab.core.vocabulary import END, MASK, PAD, START, SYMBOLS, UNKNOWN
+
+NOT_WORDS = frozenset({PAD, START, END, MASK})
+"""Symbols that no text can write."""
+SUBWORD_SIZE = 8000
+SYMBOL_WORD = r"(?<!\S)<(?:pad|s|/s|mask)>(?!\S)"
+SYMBOL_OPENING = r"<(?=(?:pad|s|/s|mask)>)"
+IDEOGRAPH = r"[\x{3400}-\x{4dbf}\x{4e00}-\x{9fff}\x{f900}-\x{faff}\x{20000}-\x{3ffff}]"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of tokeniser."""
+
+    assemble: Callable[[Any], HfTokenizer]
+    """From a vocabulary (or a trained model) to the tokeniser."""
+    train: Callable[[Iterable[str], int, int | None], HfTokenizer]
+    """From texts, least count and size to the tokeniser."""
+
+
+def trained(kind: str, texts: Iterable[str], *, min_count: int, size: int | None) -> HfTokenizer:
+    """A tokeniser of that kind from texts, one pass over them."""
+    if kind not in TRAINERS:
+        raise unknown_name("tokeniser", kind, TRAINERS)
+    if min_count < 1:
+        raise UserError(f"the least count of a token must be 1 or more, not {min_count}.")
+    if size is not None and size <= len(SYMBOLS):
+        raise UserError(f"a vocabulary needs more than its {len(SYMBOLS)} symbols, not {size}.")
+    return TRAINERS[kind].train(texts, min_count, size)
+
+
+def without_vocabulary(settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings of a tokeniser but for what it learnt, for comparison."""
+    bare = copy.copy(settings)
+    bare["model"] = {key: value for key, value in settings["model"].items() if key != "vocab"}
+    bare["added_tokens"] = [
+        {key: value for key, value in token.items() if key != "id"}
+        for token in settings["added_tokens"]
+    ]
+    return bare
+
+
+def _word_level(vocabulary: dict[str, int]) -> HfTokenizer:
+    inner = HfTokenizer(models.WordLevel(vocabulary, unk_token=UNKNOWN))
+    # Rust does not call the separators 1c to 1f white space, Python does.
+    inner.normalizer = normalizers.Sequence(
+        [
+            normalizers.Replace(Regex(r"[\x1c-\x1f]"), " "),
+            normalizers.Replace(Regex(SYMBOL_WORD), UNKNOWN),
+        ]
+    )
+    inner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return inner
+
+
+def _train_words(texts: Iterable[str], min_count: int, size: int | None) -> HfTokenizer:
+    counts: Counter[str] = Counter()
+    for text in texts:
+        counts.update(text.split())
+    return _word_level(_by_count(counts, min_count, size, "word"))
+
+
+def _characters(vocabulary: dict[str, int]) -> HfTokenizer:
+    # BPE without merges: one token a character, and much quicker than splitting into words first.
+    inner = HfTokenizer(models.BPE(vocab=vocabulary, merges=[], unk_token=UNKNOWN))
+    inner.decoder = decoders.Fuse()
+    inner.add_special_tokens([AddedToken(UNKNOWN, normalized=False, special=True)])
+    return inner
+
+
+def _train_characters(texts: Iterable[str], min_count: int, size: int | None) -> HfTokenizer:
+    counts: Counter[str] = Counter()
+    for text in texts:
+        counts.update(text.replace(UNKNOWN, ""))
+    return _characters(_by_count(counts, min_count, size, "character"))
+
+
+def _by_count(counts: Counter[str], min_count: int, size: int | None, what: str) -> dict[str, int]:
+    """Symbols first, then tokens by falling count, equal ones in order of their characters."""
+    enough = [token for token in counts if counts[token] >= min_count and token not in SYMBOLS]
+    if not enough:
+        raise UserError(
+            f"no {what} occurs at least {min_count:,} times, so there is no vocabulary; lower the "
+            "least count or give more text."
+        )
+    enough.sort(key=lambda token: (-counts[token], token))
+    room = None if size is None else size - len(SYMBOLS)
+    return {token: number for number, token in enumerate([*SYMBOLS, *enough[:room]])}
+
+
+def _byte_pairs(model: models.BPE) -> HfTokenizer:
+    # Bytes as letters (Radford et al. 2019): lossless, and nothing is unknown. Letters never join
+    # with other signs, so that no merge can spell a symbol.
+    inner = HfTokenizer(model)
+    inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    inner.decoder = decoders.ByteLevel()
+    inner.post_processor = ByteLevelOffsets(trim_offsets=True)
+    inner.add_special_tokens([AddedToken(UNKNOWN, lstrip=True, normalized=False, special=True)])
+    return inner
+
+
+def _train_byte_pairs(texts: Iterable[str], min_count: int, size: int | None) -> HfTokenizer:
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    least = len(SYMBOLS) + len(alphabet)
+    if size is not None and size < least:
+        raise UserError(
+            f"a BPE vocabulary has at least {least} entries (symbols, bytes), not {size}."
+        )
+    trainer = BpeTrainer(
+        vocab_size=size or SUBWORD_SIZE,
+        min_frequency=max(2, min_count),
+        special_tokens=list(SYMBOLS),
+        initial_alphabet=alphabet,
+        show_progress=False,
+    )
+    draft = _byte_pairs(models.BPE())
+    draft.train_from_iterator(_chunks(texts), trainer=trainer)
+    return _byte_pairs(draft.model)
+
+
+def _word_pieces(model: models.WordPiece) -> HfTokenizer:
+    # Words are split at white space only, so that decoding gives the text back; each ideograph is
+    # a word, as in BERT, because a sentence of them has no spaces.
+    inner = HfTokenizer(model)
+    inner.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.WhitespaceSplit(),
+            pre_tokenizers.Split(Regex(IDEOGRAPH), "isolated"),
+            pre_tokenizers.Split(Regex(SYMBOL_OPENING), "isolated"),
+        ]
+    )
+    inner.decoder = decoders.WordPiece(prefix="##", cleanup=False)
+    inner.add_special_tokens([AddedToken(UNKNOWN, normalized=False, special=True)])
+    return inner
+
+
+def _train_word_pieces(texts: Iterable[str], min_count: int, size: int | None) -> HfTokenizer:
+    trainer = WordPieceTrainer(
+        vocab_size=size or SUBWORD_SIZE,
+        min_frequency=max(2, min_count),
+        special_tokens=list(SYMBOLS),
+        show_progress=False,
+    )
+    draft = _word_pieces(models.WordPiece(unk_token=UNKNOWN))
+    draft.train_from_iterator(_chunks(texts), trainer=trainer)
+    learnt = draft.model
+    return _word_pieces(learnt)
+
+
+def _chunks(texts: Iterable[str], size: int = 1000) -> Iterator[list[str]]:
+    """Texts in lists, because crossing into the library for each costs more than the work."""
+    remaining = iter(texts)
+    while chunk := [text.replace(UNKNOWN, " ") for text in islice(remaining, size)]:
+        yield chunk
+
+
+TRAINERS: dict[str, Kind] = {
+    "word": Kind(_word_level, _train_words),
+    "char": Kind(_characters, _train_characters),
+    "bpe": Kind(_byte_pairs, _train_byte_pairs),
+    "wordpiece": Kind(_word_pieces, _train_word_pieces),
+}

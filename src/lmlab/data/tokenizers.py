@@ -1,0 +1,201 @@
+"""Tokenisers: words, characters, BPE and WordPiece, by the `tokenizers` library.
+
+All are saved as `tokenizer.json`, which Hugging Face's libraries load and give the same ids. Ours
+have the symbols <pad> <unk> <s> </s> <mask> with ids 0 to 4. A literal "<unk>" in a text (PTB has
+them) is the unknown symbol; the other symbols cannot be written in a text: a word "<s>" is unknown,
+and the other kinds see its characters.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import tokenizers as hf
+
+from lmlab.core.errors import UserError
+from lmlab.core.vocabulary import END, MASK, PAD, START, UNKNOWN, Vocabulary
+from lmlab.data.corpus import Corpus
+from lmlab.data.tokenizer_training import NOT_WORDS, TRAINERS, trained, without_vocabulary
+
+SYMBOL_NAMES: dict[str, tuple[str, ...]] = {
+    "pad": (PAD, "[PAD]", "<|pad|>", "<|padding|>"),
+    "unknown": (UNKNOWN, "[UNK]"),
+    "start": (START, "[CLS]", "<bos>", "<|startoftext|>", "<|begin_of_text|>", "<|endoftext|>"),
+    "end": (END, "[SEP]", "<eos>", "<|endoftext|>", "<|end_of_text|>"),
+    "mask": (MASK, "[MASK]"),
+}
+"""What each symbol is called by tokenisers from elsewhere, best first."""
+
+
+class Tokenizer:
+    """From text to ids and back, around a `tokenizers.Tokenizer`."""
+
+    def __init__(self, inner: hf.Tokenizer) -> None:
+        self._inner = inner
+        inner.no_padding()
+        inner.no_truncation()
+        self._settings: dict[str, Any] = json.loads(inner.to_str())
+        self.kind = _kind(self._settings)
+        """word, char, bpe, wordpiece or unigram."""
+        self.vocabulary = _vocabulary(inner, self._settings)
+        self._lookup = self._make_lookup()
+        self._dropped = set(self.vocabulary.unpredictable) | {self.vocabulary.end}
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of a text, without start or end."""
+        return self.encode_batch([text])[0]
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """Ids of each text, without start or end."""
+        if self._lookup is not None:
+            return [self._look_up(text) for text in texts]
+        encodings = self._inner.encode_batch_fast(list(texts), add_special_tokens=False)
+        return [encoding.ids for encoding in encodings]
+
+    def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        """Ids of a text, and for each the characters [start, end) of the text it stands for."""
+        encoding = self._inner.encode(text, add_special_tokens=False)
+        return encoding.ids, encoding.offsets
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of ids: words joined by spaces, characters by nothing.
+
+        Symbols are dropped, but for <unk>, which is an outcome like the others and stays visible.
+        """
+        kept = [int(i) for i in ids if i not in self._dropped]
+        if self.kind in ("word", "char"):
+            tokens = [self.token(i) for i in kept]
+            return (" " if self.kind == "word" else "").join(tokens)
+        text = self._inner.decode(kept, skip_special_tokens=False)
+        # The unknown symbol of byte-level BPE swallows the space before it; give it back.
+        return text.replace(UNKNOWN, f" {UNKNOWN}").strip() if self.kind == "bpe" else text
+
+    def token(self, id: int) -> str:
+        """The token of an id, as the vocabulary spells it; an id without one is <pad>'s."""
+        found: str | None = self._inner.id_to_token(int(id))
+        return PAD if found is None else found
+
+    def id(self, token: str) -> int | None:
+        """The id of a token as the vocabulary spells it, or None."""
+        found: int | None = self._inner.token_to_id(token)
+        return found
+
+    def save(self, path: Path | str) -> None:
+        """Write `tokenizer.json`, whole or not at all."""
+        path = Path(path)
+        partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+        try:
+            partial.write_text(self._inner.to_str(pretty=True), encoding="utf-8")
+            os.replace(partial, path)
+        except OSError as error:
+            partial.unlink(missing_ok=True)
+            raise UserError(f"cannot write {path}: {error.strerror or error}.") from error
+
+    @classmethod
+    def load(cls, path: Path | str) -> Tokenizer:
+        """A tokeniser from any `tokenizer.json`, ours or Hugging Face's.
+
+        Of tokenisers from elsewhere the symbols are found by their customary names; where one
+        token serves as both start and end (GPT-2) it is the end, and stands before a text too;
+        where there is no padding symbol, an id beyond the vocabulary serves.
+        """
+        try:
+            inner = hf.Tokenizer.from_str(Path(path).read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise UserError(f"cannot read the tokeniser {path}: {reason}.") from error
+        except Exception as error:  # the library raises bare Exceptions
+            raise UserError(f"{path} is not a tokenizer.json: {error}.") from error
+        return cls(inner)
+
+    def fingerprint(self) -> str:
+        """Hash of everything that decides the ids."""
+        return hashlib.blake2b(self._inner.to_str().encode(), digest_size=16).hexdigest()
+
+    def _make_lookup(self) -> dict[str, int] | None:
+        """For our own words and characters, a dictionary: five times as quick as the library.
+
+        Only where the settings are those of a tokeniser of ours, for which the two are equal.
+        """
+        if self.kind not in ("word", "char"):
+            return None
+        ours = json.loads(TRAINERS[self.kind].assemble({UNKNOWN: 0}).to_str())
+        if without_vocabulary(ours) != without_vocabulary(self._settings):
+            return None
+        return {
+            token: number
+            for token, number in self._settings["model"]["vocab"].items()
+            if token not in NOT_WORDS
+        }
+
+    def _look_up(self, text: str) -> list[int]:
+        assert self._lookup is not None
+        unknown, get = self._lookup[UNKNOWN], self._lookup.get
+        if self.kind == "word":
+            return [get(word, unknown) for word in text.split()]
+        if UNKNOWN not in text:
+            return [get(character, unknown) for character in text]
+        first, *others = text.split(UNKNOWN)
+        ids = [get(character, unknown) for character in first]
+        for piece in others:
+            ids += [unknown, *(get(character, unknown) for character in piece)]
+        return ids
+
+
+def train_tokenizer(
+    kind: str, texts: Iterable[str], *, min_count: int = 1, size: int | None = None
+) -> Tokenizer:
+    """A tokeniser of a kind (word, char, bpe, wordpiece) made from texts.
+
+    `min_count`: words or characters (for BPE and WordPiece pairs of pieces) seen less often get no
+    token of their own. `size`: most entries of the vocabulary, symbols counted; BPE and WordPiece
+    take 8,000 unless told, the others all. Memory grows with the number of different words.
+    """
+    return Tokenizer(trained(kind, texts, min_count=min_count, size=size))
+
+
+def tokenizer_for(
+    corpus: Corpus,
+    kind: str | None = None,
+    *,
+    min_count: int | None = None,
+    size: int | None = None,
+) -> Tokenizer:
+    """The tokeniser a corpus asks for, or another kind, trained on the splits it names."""
+    return train_tokenizer(
+        kind or corpus.tokenizer,
+        corpus.vocabulary_texts(),
+        min_count=corpus.min_count if min_count is None else min_count,
+        size=size,
+    )
+
+
+def _kind(settings: dict[str, Any]) -> str:
+    model = settings["model"]
+    kinds = {"WordLevel": "word", "WordPiece": "wordpiece", "Unigram": "unigram"}
+    if model["type"] == "BPE":
+        # Ours of characters merges nothing and splits nothing beforehand.
+        return "bpe" if model["merges"] or settings["pre_tokenizer"] else "char"
+    return kinds.get(model["type"], model["type"].lower())
+
+
+def _vocabulary(inner: hf.Tokenizer, settings: dict[str, Any]) -> Vocabulary:
+    ids: dict[str, int] = inner.get_vocab(with_added_tokens=True)
+    unknown = settings["model"].get("unk_token")
+    names = SYMBOL_NAMES | {"unknown": (*SYMBOL_NAMES["unknown"], *([unknown] if unknown else []))}
+    found = {
+        symbol: next((ids[name] for name in spelled if name in ids), None)
+        for symbol, spelled in names.items()
+    }
+    if found["start"] == found["end"]:
+        found["start"] = None
+    size = max(ids.values()) + 1
+    pad = found.pop("pad")
+    if pad is None:
+        return Vocabulary(size=size + 1, pad=size, **found)
+    return Vocabulary(size=size, pad=pad, **found)
