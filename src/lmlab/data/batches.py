@@ -127,7 +127,8 @@ class StreamBatches:
     def __init__(self, dataset: TokenDataset, *, lanes: int, span: int) -> None:
         if dataset.layout.kind != "contiguous":
             raise UserError(
-                f"only contiguous text can be read in lanes, this corpus holds {dataset.layout.kind}."
+                "only contiguous text can be read in lanes, and this corpus holds "
+                f"{dataset.layout.kind}."
             )
         if lanes < 1 or span < 1:
             raise UserError(f"lanes and span must be at least 1, not {lanes} and {span}.")

@@ -28,10 +28,8 @@ def open_builtin(name: str, seed: int = 0) -> Corpus:
     if name not in registered:
         raise unknown_name("built-in corpus", name, registered)
     make = importlib.import_module(registered[name][0]).corpus
-    if "seed" in inspect.signature(make).parameters:
-        made = make(seed=seed)
-    else:
-        made = make()
+    drawn = "seed" in inspect.signature(make).parameters
+    made = make(seed=seed) if drawn else make()
     assert isinstance(made, Corpus), f"{name} made a {type(made).__name__}"
     return made
 

@@ -22,7 +22,7 @@ class Layout:
     """How examples become sequences of tokens."""
 
     kind: Literal["sentences", "contiguous", "pairs"] = "sentences"
-    """Each text afresh from <s>; one stream that carries its state over </s>; a text given another."""
+    """Each text afresh from <s>; one stream that goes on over </s>; each text given another."""
     cut: int | None = None
     """Most tokens in all, <s> and </s> counted; a longer sequence is simply cut and has no </s>."""
     end: bool = True
@@ -103,7 +103,7 @@ class Corpus:
     min_count: int = 1
     """Words seen less often in training become <unk>, by default."""
     vocabulary_from: Sequence[str] = ("train",)
-    """Splits whose words make the vocabulary; only a protocol that says so takes more than train."""
+    """Splits whose words make the vocabulary: train, unless a protocol says otherwise."""
     truth: Truth | None = None
     description: str = ""
 
@@ -123,8 +123,8 @@ class Corpus:
         if name == "validation":
             return self.splits.get("test", self.splits["train"])
         raise UserError(
-            f"the corpus {self.name} has no {name} split, only {', '.join(self.splits)}; choose one "
-            "of these."
+            f"the corpus {self.name} has no {name} split, only {', '.join(self.splits)}; choose "
+            "one of these."
         )
 
     def vocabulary_texts(self) -> Iterator[str]:

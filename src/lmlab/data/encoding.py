@@ -117,7 +117,8 @@ def _count_unknown(
         return np.zeros(len(lengths), dtype=np.int32)
     before = np.concatenate([[0], np.cumsum(tokens == unknown)])
     ends = np.cumsum(lengths)
-    return (before[ends] - before[ends - lengths]).astype(np.int32)
+    counts: NDArray[np.int32] = (before[ends] - before[ends - lengths]).astype(np.int32)
+    return counts
 
 
 def _chunks(split: Iterable[Example]) -> Iterator[list[Example]]:

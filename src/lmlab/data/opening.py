@@ -11,6 +11,7 @@ multi30k-l20:PATH           a protocol and where its data is, or without PATH in
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,7 +36,7 @@ FOLDER_PATTERNS = {
     "validation": ("val*", "dev*"),
     "test": ("test*",),
 }
-FORMATS = {
+FORMATS: dict[str, Callable[..., Reader]] = {
     ".jsonl": JsonLines,
     ".ndjson": JsonLines,
     ".fa": Fasta,
@@ -116,17 +117,16 @@ def _split_file(
     if len(whole.first(BLOCK)) < BLOCK:
         few = f"fewer than {BLOCK} examples, so all of them are train and nothing is held out"
         return {"train": whole}, f"the file {path.name}: {few}"
+    selected: dict[str, Reader]
     if contiguous:
         total = sum(1 for _ in whole)
-        parts = {
-            part: Split(by_position(reader, part, total), name=part) for part in FOLDER_PATTERNS
-        }
-        return (
-            parts,
-            f"the file {path.name}: the first 90 % train, 5 % validation, the last 5 % test",
-        )
-    parts = {part: Split(by_block(reader, part, seed), name=part) for part in FOLDER_PATTERNS}
-    return parts, f"the file {path.name}, split 90/5/5 by seed {seed}: of each 20 lines 18/1/1"
+        selected = {part: by_position(reader, part, total) for part in FOLDER_PATTERNS}
+        how = ": the first 90 % train, the next 5 % validation, the last 5 % test"
+    else:
+        selected = {part: by_block(reader, part, seed) for part in FOLDER_PATTERNS}
+        how = f", split 90/5/5 by seed {seed}: of each {BLOCK} examples 18 train, 1 and 1 held out"
+    splits = {part: Split(inner, name=part) for part, inner in selected.items()}
+    return splits, f"the file {path.name}{how}"
 
 
 def _with_layout(name: str, splits: dict[str, Split], description: str, contiguous: bool) -> Corpus:

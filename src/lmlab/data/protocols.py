@@ -39,8 +39,8 @@ class Source:
                     if candidate.is_file():
                         return candidate
         raise UserError(
-            f"the protocol {self.protocol} needs {names[0]}, which is neither in {self.root} nor in "
-            f"{self.root / self.folder}."
+            f"the protocol {self.protocol} needs {names[0]}, which is neither in {self.root} nor "
+            f"in {self.root / self.folder}."
         )
 
     def text(self, *names: str) -> PlainText:

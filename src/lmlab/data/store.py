@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -131,10 +132,9 @@ class ColumnWriter:
         trace: TracebackType | None,
     ) -> None:
         for file in self._files.values():
-            try:
+            # A full disk was told already, when the write failed.
+            with contextlib.suppress(OSError):
                 file.close()
-            except OSError:
-                pass  # a full disk was told already, when the write failed
         shutil.rmtree(self._folder, ignore_errors=True)
 
 

@@ -160,8 +160,7 @@ def _train_word_pieces(texts: Iterable[str], min_count: int, size: int | None) -
     )
     draft = _word_pieces(models.WordPiece(unk_token=UNKNOWN))
     draft.train_from_iterator(_chunks(texts), trainer=trainer)
-    learnt = draft.model
-    return _word_pieces(learnt)
+    return _word_pieces(draft.model)
 
 
 def _chunks(texts: Iterable[str], size: int = 1000) -> Iterator[list[str]]:

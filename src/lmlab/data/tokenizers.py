@@ -44,7 +44,7 @@ class Tokenizer:
         """word, char, bpe, wordpiece or unigram."""
         self.vocabulary = _vocabulary(inner, self._settings)
         self._lookup = self._make_lookup()
-        self._dropped = set(self.vocabulary.unpredictable) | {self.vocabulary.end}
+        self._dropped = {*self.vocabulary.unpredictable, self.vocabulary.end}
 
     def encode(self, text: str) -> list[int]:
         """Ids of a text, without start or end."""
@@ -176,12 +176,12 @@ def tokenizer_for(
 
 
 def _kind(settings: dict[str, Any]) -> str:
-    model = settings["model"]
+    model: dict[str, Any] = settings["model"]
     kinds = {"WordLevel": "word", "WordPiece": "wordpiece", "Unigram": "unigram"}
     if model["type"] == "BPE":
         # Ours of characters merges nothing and splits nothing beforehand.
         return "bpe" if model["merges"] or settings["pre_tokenizer"] else "char"
-    return kinds.get(model["type"], model["type"].lower())
+    return kinds.get(str(model["type"]), str(model["type"]).lower())
 
 
 def _vocabulary(inner: hf.Tokenizer, settings: dict[str, Any]) -> Vocabulary:
