@@ -1,0 +1,100 @@
+"""One tiny training for each system of the zoo, shared by all conformance checks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lmlab.core.registry import catalogue
+from lmlab.core.system import System
+from lmlab.training.runs import Model, load_run
+from lmlab.training.train import train
+
+STEPS = 60
+SETTINGS = {
+    "learning_rate": "0.02",
+    "schedule": "constant",
+    "tokens_per_batch": "512",
+    "weight_decay": "0",
+}
+
+
+def draw_lines(count: int, seed: int) -> list[str]:
+    """Sentences of a and b in which a letter repeats itself nine times in ten: a bigram sees it."""
+    generator = np.random.default_rng(seed)
+    lines = []
+    for _ in range(count):
+        words = [generator.choice(["a", "b"])]
+        while generator.random() > 0.25 and len(words) < 12:
+            same = generator.random() < 0.9
+            words.append(words[-1] if same else {"a": "b", "b": "a"}[words[-1]])
+        lines.append(" ".join(words))
+    return lines
+
+
+@cache
+def write_corpus(folder: Path) -> Path:
+    corpus = folder / "ab"
+    corpus.mkdir()
+    for split, (count, seed) in {"train": (600, 0), "valid": (60, 1), "test": (200, 2)}.items():
+        text = "\n".join(draw_lines(count, seed)) + "\n"
+        (corpus / f"{split}.txt").write_text(text, encoding="utf-8")
+    return corpus
+
+
+def train_tiny(name: str, corpus: Path, out: Path, *, steps: int = STEPS, **words) -> Path:
+    """A tiny run. Systems fitted by counting or EM take no steps: their own budget holds."""
+    by_gradient = catalogue()[name].fitting == "gradient"
+    train(
+        name,
+        data=str(corpus),
+        out=out,
+        size="tiny",
+        settings=SETTINGS,
+        steps=steps if by_gradient else None,
+        quiet=True,
+        **words,
+    )
+    return out
+
+
+@dataclass(frozen=True)
+class Specimen:
+    """A system of the zoo after its tiny training."""
+
+    name: str
+    corpus: Path
+    run: Path
+    model: Model
+
+    @property
+    def system(self) -> System:
+        return self.model.system
+
+
+@pytest.fixture(scope="session")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_corpus(tmp_path_factory.mktemp("corpus"))
+
+
+_specimens: dict[str, Specimen] = {}
+
+
+@pytest.fixture
+def specimen(request: pytest.FixtureRequest, corpus: Path, tmp_path_factory) -> Specimen:
+    name: str = request.param
+    if name not in _specimens:
+        run = train_tiny(name, corpus, tmp_path_factory.mktemp("runs") / name)
+        _specimens[name] = Specimen(name, corpus, run, load_run(run))
+    return _specimens[name]
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Every system of the zoo, and all checks of one system on one worker, which trained it."""
+    if "specimen" in metafunc.fixturenames:
+        names = [pytest.param(n, marks=pytest.mark.xdist_group(n)) for n in catalogue()]
+        metafunc.parametrize("specimen", names, indirect=True, ids=list(catalogue()))

@@ -1,0 +1,261 @@
+"""What every system of the zoo must satisfy; `design.md` numbers the seven checks."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from lmlab.core.batch import Batch
+from lmlab.core.kinds import NORMALISED
+from lmlab.core.protocols import PROTOCOLS, LogProb, Step
+from lmlab.core.registry import catalogue, full_card, system_module
+from lmlab.core.system import Assembly
+from lmlab.data.corpus import open_corpus
+from lmlab.sampling.decode import sample
+from lmlab.scoring.score import Scorer
+
+from .conftest import Specimen, train_tiny
+
+LONGEST = 5
+"""Tokens after the start symbol in the enumerable space."""
+
+
+def skip_if_exempt(specimen: Specimen, check: str) -> None:
+    reason = catalogue()[specimen.name].exempt.get(check)
+    if reason:
+        pytest.skip(f"{specimen.name} is exempt from {check!r}: {reason}")
+
+
+def enumerate_space(specimen: Specimen) -> tuple[Batch, Batch]:
+    """All complete sequences of at most LONGEST tokens, and all unfinished ones of LONGEST."""
+    vocabulary = specimen.system.vocabulary
+    end, start = vocabulary.end, vocabulary.start
+    inner = [i for i in range(vocabulary.size) if i not in (*vocabulary.unpredictable, end)]
+    assert 2 <= len(inner) <= 5, "the space must be enumerable"
+    complete = [
+        [start, *body, end]
+        for length in range(LONGEST)
+        for body in itertools.product(inner, repeat=length)
+    ]
+    unfinished = [[start, *body] for body in itertools.product(inner, repeat=LONGEST)]
+    pad = vocabulary.pad
+    return Batch.from_sequences(complete, pad=pad), Batch.from_sequences(unfinished, pad=pad)
+
+
+@torch.no_grad()
+def totals(specimen: Specimen, batch: Batch) -> torch.Tensor:
+    return specimen.system.log_prob(batch).totals.double()
+
+
+def some_sentences(specimen: Specimen) -> list[list[int]]:
+    tokenizer = specimen.model.tokenizer
+    vocabulary = specimen.system.vocabulary
+    texts = ["a a a b", "b", "a b a b b b a", "b b a zzz a"]
+    return [[vocabulary.start, *tokenizer.encode(text), vocabulary.end] for text in texts]
+
+
+def test_card_tells_the_truth(specimen: Specimen):
+    """The card read from the file equals the imported one, and its protocols are those it has."""
+    card = catalogue()[specimen.name]
+    assert card == full_card(system_module(specimen.name))
+    has = {name for name, protocol in PROTOCOLS.items() if isinstance(specimen.system, protocol)}
+    assert has == set(card.protocols)
+    batch = Batch.from_sequences(some_sentences(specimen), pad=specimen.system.vocabulary.pad)
+    assert specimen.system.log_prob(batch).kind == card.kind
+
+
+def test_1_it_is_a_distribution(specimen: Specimen):
+    skip_if_exempt(specimen, "distribution")
+    complete, unfinished = enumerate_space(specimen)
+    mass = totals(specimen, complete).exp().sum() + totals(specimen, unfinished).exp().sum()
+    kind = catalogue()[specimen.name].kind
+    assert kind in NORMALISED
+    if kind == "exact":
+        assert mass.item() == pytest.approx(1.0, abs=1e-5)
+    else:
+        assert mass.item() <= 1.0 + 1e-5
+
+
+def test_2_it_does_not_cheat(specimen: Specimen):
+    """Changing an input that the view hides from a place changes nothing that is predicted there."""
+    skip_if_exempt(specimen, "cheat")
+    system = specimen.system
+    assert isinstance(system, Assembly)
+    sentence = some_sentences(specimen)[2]
+    batch = Batch.from_sequences([sentence], pad=system.vocabulary.pad)
+    view = system.objective.view(batch, generator=torch.Generator().manual_seed(0))
+    allowed = view.visibility.mask(view.lengths, view.inputs.shape[1])[0]
+    reached = 0
+    with torch.no_grad():
+        before = system.target_log_probs(view).spread()[0]
+        for changed in range(view.inputs.shape[1]):
+            inputs = view.inputs.clone()
+            inputs[0, changed] = 5 if inputs[0, changed] != 5 else 6
+            after = system.target_log_probs(_with_inputs(view, inputs)).spread()[0]
+            hidden_from = ~allowed[:, changed]
+            assert torch.equal(after[hidden_from], before[hidden_from])
+            reached += int((after != before).sum())
+    if "sight" not in catalogue()[specimen.name].exempt:
+        assert reached > 0, "no input changes any prediction: the check would pass on anything"
+
+
+def _with_inputs(view, inputs):
+    from dataclasses import replace
+
+    return replace(view, inputs=inputs)
+
+
+def test_3_it_does_not_depend_on_company(specimen: Specimen):
+    skip_if_exempt(specimen, "company")
+    sentences, pad = some_sentences(specimen), specimen.system.vocabulary.pad
+    alone = torch.cat([totals(specimen, Batch.from_sequences([s], pad=pad)) for s in sentences])
+    together = totals(specimen, Batch.from_sequences(sentences, pad=pad))
+    backwards = totals(specimen, Batch.from_sequences(sentences[::-1], pad=pad)).flip(0)
+    wider = Batch.from_sequences([*sentences, [2] + [5] * 30], pad=pad)
+    padded = totals(specimen, wider)[: len(sentences)]
+    for company in (together, backwards, padded):
+        torch.testing.assert_close(company, alone, atol=1e-5, rtol=0)
+
+
+def baseline_entropy(specimen: Specimen, baseline: str) -> float:
+    """Nats a token of the trivial model on the test split, fitted on the training split."""
+    tokenizer = specimen.model.tokenizer
+    vocabulary = tokenizer.vocabulary
+    corpus = open_corpus(str(specimen.corpus))
+
+    def tokens(split: str) -> list[int]:
+        lines = (tokenizer.encode(example.text) for example in corpus.splits[split])
+        return [token for ids in lines for token in (*ids, vocabulary.end)]
+
+    if baseline == "uniform":
+        return math.log(vocabulary.size - len(vocabulary.unpredictable))
+    counts = np.bincount(tokens("train"), minlength=vocabulary.size)
+    return float(-np.log(counts[tokens("test")] / counts.sum()).mean())
+
+
+def test_4_it_learns(specimen: Specimen):
+    card = catalogue()[specimen.name]
+    model = specimen.model
+    corpus = open_corpus(str(specimen.corpus))
+    texts = [example.text for example in corpus.splits["test"]]
+    scores = list(Scorer(model.system, model.tokenizer, model.layout).score(texts))
+    reached = -sum(s.total for s in scores) / sum(s.tokens for s in scores)
+    assert reached < baseline_entropy(specimen, card.baseline) - 0.05
+
+
+def test_4_every_parameter_gets_a_gradient(specimen: Specimen):
+    system = specimen.system
+    if not any(parameter.requires_grad for parameter in system.parameters()):
+        assert catalogue()[specimen.name].fitting != "gradient"
+        pytest.skip("it has tables and no trainable parameter")
+    batch = Batch.from_sequences(some_sentences(specimen), pad=system.vocabulary.pad)
+    system.zero_grad()
+    loss, _ = system.loss(batch, generator=torch.Generator().manual_seed(0))
+    loss.total.backward()
+    still = [
+        name
+        for name, parameter in system.named_parameters()
+        if parameter.grad is None or not parameter.grad.abs().sum() > 0
+    ]
+    system.zero_grad()
+    assert still == []
+
+
+def test_5_saved_and_loaded_it_scores_the_same(specimen: Specimen):
+    from lmlab.training.runs import load_run
+
+    again = load_run(specimen.run)
+    batch = Batch.from_sequences(some_sentences(specimen), pad=specimen.system.vocabulary.pad)
+    with torch.no_grad():
+        first = specimen.system.log_prob(batch).per_token
+        second = again.system.log_prob(batch).per_token
+    assert torch.equal(first, second)
+
+
+def losses_of(run) -> list[tuple[int, float]]:
+    lines = (json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines())
+    return [(line["step"], line["loss"]) for line in lines if line["event"] == "train"]
+
+
+def test_5_stopped_and_resumed_it_trains_the_same(specimen: Specimen, tmp_path):
+    """To the bit: the same losses and the same weights as a training that was never stopped."""
+    whole = train_tiny(specimen.name, specimen.corpus, tmp_path / "whole", steps=8)
+    if catalogue()[specimen.name].fitting == "gradient":
+        halves = train_tiny(specimen.name, specimen.corpus, tmp_path / "halves", steps=4)
+        train_tiny(specimen.name, specimen.corpus, halves, steps=8, resume=True)
+        assert losses_of(halves) == losses_of(whole)
+        assert len(losses_of(whole)) > 0
+    else:
+        halves = train_tiny(specimen.name, specimen.corpus, tmp_path / "halves")
+    first, second = load_file(whole / "model.safetensors"), load_file(halves / "model.safetensors")
+    assert first.keys() == second.keys()
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def chi_square_p_value(observed: np.ndarray, expected: np.ndarray) -> float:
+    """Upper tail of Pearson's statistic, cells with fewer than 5 expected pooled into one."""
+    small = expected < 5
+    observed = np.append(observed[~small], observed[small].sum())
+    expected = np.append(expected[~small], expected[small].sum())
+    kept = expected > 0
+    statistic = ((observed - expected)[kept] ** 2 / expected[kept]).sum()
+    degrees = torch.tensor((kept.sum() - 1) / 2.0, dtype=torch.float64)
+    half = torch.tensor(statistic / 2, dtype=torch.float64)
+    return torch.special.gammaincc(degrees, half).item()
+
+
+def test_6_it_samples_what_it_scores(specimen: Specimen):
+    skip_if_exempt(specimen, "sample")
+    complete, unfinished = enumerate_space(specimen)
+    expected: dict[tuple[int, ...], float] = {}
+    for batch in (complete, unfinished):
+        for tokens, length, total in zip(
+            batch.tokens.tolist(), batch.lengths.tolist(), totals(specimen, batch), strict=True
+        ):
+            expected[tuple(tokens[1:length])] = total.exp().item()
+    drawn = 4000
+    samples = sample(
+        specimen.system, drawn, max_length=LONGEST, generator=torch.Generator().manual_seed(0)
+    )
+    counts = dict.fromkeys(expected, 0)
+    for one in samples:
+        counts[tuple(one.tokens)] += 1
+    p_value = chi_square_p_value(
+        np.array(list(counts.values()), float), drawn * np.array(list(expected.values()))
+    )
+    assert p_value > 1e-6
+
+
+def test_7_it_steps_as_it_scores(specimen: Specimen):
+    system = specimen.system
+    if not isinstance(system, Step):
+        pytest.skip("it does not step: see its card's protocols")
+    assert isinstance(system, LogProb)
+    sentence = some_sentences(specimen)[2]
+    batch = Batch.from_sequences([sentence], pad=system.vocabulary.pad)
+    with torch.no_grad():
+        at_once = system.log_prob(batch).per_token[0]
+        state, stepped = system.start(1), []
+        for token in sentence[1:]:
+            stepped.append(system.peek(state).log_probs[0, token])
+            state = system.advance(state, torch.tensor([token]))
+    torch.testing.assert_close(torch.stack(stepped).to(at_once), at_once, atol=1e-5, rtol=0)
+
+
+def test_7_selecting_rows_forks_the_state(specimen: Specimen):
+    system = specimen.system
+    if not isinstance(system, Step):
+        pytest.skip("it does not step: see its card's protocols")
+    with torch.no_grad():
+        state = system.advance(system.start(2), torch.tensor([5, 6]))
+        before = system.peek(state).log_probs
+        swapped = system.peek(state.select(torch.tensor([1, 0, 1]))).log_probs
+        again = system.peek(state).log_probs
+    torch.testing.assert_close(swapped, before[[1, 0, 1]])
+    assert torch.equal(again, before), "peek must not change the state"
