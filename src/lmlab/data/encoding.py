@@ -76,13 +76,9 @@ class _Side:
             self.place += len(sequence)
             offsets.append(self.place)
             dropped = len(head) + len(ids) > len(sequence)
-            characters.append(self._kept_characters(text, len(sequence)) if dropped else len(text))
+            kept = len(sequence) - len(head)
+            characters.append(self.tokenizer.reach(text, kept) if dropped else len(text))
         return self._columns(flat, offsets, lengths, characters)
-
-    def _kept_characters(self, text: str, length: int) -> int:
-        """Characters of a cut text, to the end of its last token."""
-        _, spans = self.tokenizer.encode_with_offsets(text)
-        return spans[length - 2][1] if length > 1 else 0
 
     def _columns(
         self, flat: list[int], offsets: list[int], lengths: list[int], characters: list[int]

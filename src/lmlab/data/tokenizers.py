@@ -62,6 +62,13 @@ class Tokenizer:
         encoding = self._inner.encode(text, add_special_tokens=False)
         return encoding.ids, encoding.offsets
 
+    def reach(self, text: str, count: int) -> int:
+        """How many characters of a text its first `count` tokens stand for, to their end."""
+        if self._lookup is not None and self.kind == "char" and UNKNOWN not in text:
+            return min(count, len(text))
+        spans = self.encode_with_offsets(text)[1][:count]
+        return spans[-1][1] if spans else 0
+
     def decode(self, ids: Iterable[int]) -> str:
         """The text of ids: words joined by spaces, characters by nothing.
 
