@@ -1,0 +1,199 @@
+"""Beam search on `Step`: the most probable sequences, as far as a beam sees.
+
+Written once for every system that steps; for a batch of sources (a translator) as for none.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lmlab.core.batch import Batch
+from lmlab.core.errors import UserError
+from lmlab.core.protocols import Step, require
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.sampling.decode import Generated, after_prefix, check_prefix
+from lmlab.scoring.evaluating import evaluating
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hypothesis(Generated):
+    """A sequence that the search found; `log_prob` is the system's own, `score` what ranked it."""
+
+    score: float = 0.0
+    """log_prob / length^penalty, the length counted from the prefix with the end symbol."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Beam:
+    """How a search goes.
+
+    Hypotheses are ranked by log p(y) / |y|^length_penalty, |y| the tokens after the prefix with
+    the end symbol: 0 ranks by probability, 1 by the mean log-probability of a token.
+    """
+
+    width: int = 4
+    """Open hypotheses that are kept at each step. One that ends takes no place among them."""
+    best: int = 1
+    """How many sequences are given back, best first; the first is the same whatever their number."""
+    length_penalty: float = 0.0
+    """0 or more; the greater, the longer the sequences."""
+    max_length: int = 100
+    """Most tokens after the prefix, the end symbol included."""
+
+    def __post_init__(self) -> None:
+        for what, value in (
+            ("beam width", self.width),
+            ("number of sequences", self.best),
+            ("greatest length", self.max_length),
+        ):
+            if value < 1:
+                raise UserError(f"the {what} must be 1 or more, and {value} came.")
+        if not 0 <= self.length_penalty < float("inf"):
+            raise UserError(
+                f"a length penalty must be 0 or more, and {self.length_penalty:g} came."
+            )
+
+    def score(self, log_prob: float, length: int) -> float:
+        """What a sequence is ranked by."""
+        return log_prob / length**self.length_penalty
+
+    def promise(self, log_prob: float) -> float:
+        """The most that an open hypothesis can come to.
+
+        Its log-probability only falls, so at best it stays and is divided by the greatest length.
+        """
+        return self.score(log_prob, self.max_length)
+
+
+def beam_search(
+    system: Any,
+    beam: Beam,
+    *,
+    sources: int = 1,
+    prefix: Sequence[int] | None = None,
+    condition: Batch | None = None,
+) -> list[list[Hypothesis]]:
+    """The best sequences for each source (row of the condition), best first.
+
+    At each step every open hypothesis is also tried as ended, and the `width` best ways to go on
+    stay open. The search for a source stops when no open hypothesis can still come before the
+    worst of the `best` that are kept, so a beam as wide as the space is exhaustive search.
+    Sequences still open at `max_length` are given only where too few ended, after those that did,
+    with `finished` false. Cost: at most max_length steps of sources × width rows.
+    """
+    require(system, Step, "beam search")
+    vocabulary: Vocabulary = system.vocabulary
+    given = check_prefix(prefix, vocabulary)
+    if condition is not None:
+        sources = len(condition)
+    if sources < 1:
+        raise UserError(f"at least one source must be given, and {sources} came.")
+    searches = [_Search(beam, given) for _ in range(sources)]
+    with evaluating(system):
+        state = after_prefix(system, sources, given, condition)
+        for length in range(1, beam.max_length + 1):
+            log_probs = system.peek(state).log_probs
+            rows, tokens = _extend_all(searches, log_probs, length, vocabulary)
+            if not rows or length == beam.max_length:
+                break
+            device = log_probs.device
+            state = state.select(torch.tensor(rows, device=device))
+            state = system.advance(state, torch.tensor(tokens, device=device))
+    return [search.results() for search in searches]
+
+
+@dataclass(frozen=True)
+class _Open:
+    """A hypothesis that goes on: what follows the prefix, and its log-probability."""
+
+    tokens: tuple[int, ...]
+    log_prob: float
+
+
+def _extend_all(
+    searches: Sequence[_Search], log_probs: Tensor, length: int, vocabulary: Vocabulary
+) -> tuple[list[int], list[int]]:
+    """One step of every search; the rows that go on, and the token each goes on with."""
+    rows: list[int] = []
+    tokens: list[int] = []
+    first = 0
+    for search in searches:
+        count = len(search.open)
+        chosen = search.extend(log_probs[first : first + count], length, vocabulary.end)
+        rows += [first + row for row, _ in chosen]
+        tokens += [token for _, token in chosen]
+        first += count
+    return rows, tokens
+
+
+@dataclass
+class _Search:
+    """The search for one source."""
+
+    beam: Beam
+    prefix: tuple[int, ...]
+    open: list[_Open] = field(default_factory=lambda: [_Open((), 0.0)])
+    kept: list[Hypothesis] = field(default_factory=list)
+    """The best that ended, best first, at most as many as are asked for."""
+
+    def extend(self, log_probs: Tensor, length: int, end: int | None) -> list[tuple[int, int]]:
+        """Try each open hypothesis (row) as ended; keep the best ways on, as (row, token)."""
+        if not self.open:
+            return []
+        before = torch.tensor([each.log_prob for each in self.open], dtype=torch.float64)
+        totals = before[:, None] + log_probs.double().cpu()
+        if end is not None:
+            for hypothesis, total in zip(self.open, totals[:, end].tolist(), strict=True):
+                self._keep(hypothesis.tokens, total, length)
+            totals[:, end] = float("-inf")
+        size = totals.shape[1]
+        values, places = totals.flatten().topk(min(self.beam.width, totals.numel()))
+        chosen = [
+            (place // size, place % size, value)
+            for place, value in zip(places.tolist(), values.tolist(), strict=True)
+            if value > float("-inf")
+        ]
+        self.open = [_Open((*self.open[r].tokens, token), value) for r, token, value in chosen]
+        if self._settled():
+            self.open = []
+            return []
+        return [(row, token) for row, token, _ in chosen]
+
+    def _keep(self, tokens: tuple[int, ...], log_prob: float, length: int) -> None:
+        if log_prob == float("-inf"):
+            return
+        found = self._hypothesis(tokens, log_prob, length, finished=True)
+        # After its equals: what was found first stays first, however many are asked for.
+        bisect.insort_right(self.kept, found, key=lambda each: -each.score)
+        del self.kept[self.beam.best :]
+
+    def _settled(self) -> bool:
+        """Whether nothing that is open can still come among the kept."""
+        if len(self.kept) < self.beam.best:
+            return False
+        most = max((self.beam.promise(each.log_prob) for each in self.open), default=-float("inf"))
+        return most <= self.kept[-1].score
+
+    def results(self) -> list[Hypothesis]:
+        cut_off = [
+            self._hypothesis(each.tokens, each.log_prob, self.beam.max_length, finished=False)
+            for each in self.open
+        ]
+        return (self.kept + cut_off)[: self.beam.best]
+
+    def _hypothesis(
+        self, tokens: tuple[int, ...], log_prob: float, length: int, *, finished: bool
+    ) -> Hypothesis:
+        return Hypothesis(
+            tokens=self.prefix + tokens,
+            log_prob=log_prob,
+            finished=finished,
+            given=len(self.prefix),
+            score=self.beam.score(log_prob, length),
+        )

@@ -1,0 +1,233 @@
+"""One decoding loop for every system that steps: greedy, ancestral, truncated.
+
+The loop knows nothing of a system but `start`, `peek`, `advance` and `state.select`, so a bigram,
+an LSTM, a GPT and a translator are decoded by the same lines. A system that can't step but draws
+whole sequences (`Sample`) serves ancestral sampling too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lmlab.core.batch import Batch
+from lmlab.core.distribution import Categorical
+from lmlab.core.errors import UserError
+from lmlab.core.protocols import LogProb, Sample, Step, require
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.sampling.truncation import apply, filters
+from lmlab.scoring.batching import batch_of
+from lmlab.scoring.evaluating import device_of, evaluating
+
+MOST_NUMBERS = 16_000_000
+"""Rows times vocabulary in one step; more rows than fit are drawn in several goes."""
+
+Choose = Callable[[Categorical], Tensor]
+"""From the next token's distribution (rows, V) to the ids (rows,) that are taken."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Generated:
+    """A sequence that a system wrote."""
+
+    tokens: tuple[int, ...]
+    """Ids, the prefix included, without start and end symbol."""
+    log_prob: float | None
+    """The system's own log-probability, in nats, of all that follows the prefix, its end included;
+    no temperature or truncation. None where the system can't tell."""
+    finished: bool
+    """Whether the end symbol came; if not, max_length cut it off."""
+    given: int = 0
+    """How many of the tokens are the prefix."""
+
+
+def sample(
+    system: object,
+    rows: int,
+    *,
+    max_length: int,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    prefix: Sequence[int] | None = None,
+    generator: torch.Generator | None = None,
+    condition: Batch | None = None,
+) -> list[Generated]:
+    """Draw `rows` sequences, token by token: s_t ~ p(· | s_<t), truncated if asked.
+
+    At most `max_length` tokens are drawn after the prefix, the end symbol included. Cost: one step
+    a token for the rows that are not finished.
+    """
+    steps = filters(temperature=temperature, top_k=top_k, top_p=top_p)
+    _check(rows, max_length)
+    if not isinstance(system, Step) and isinstance(system, Sample):
+        return _sample_whole(system, rows, max_length, bool(steps or prefix), generator, condition)
+
+    def draw(distribution: Categorical) -> Tensor:
+        log_probs = apply(steps, distribution).log_probs
+        if generator is not None:
+            log_probs = log_probs.to(generator.device)
+        return Categorical(log_probs).sample(generator=generator)
+
+    return decode(system, rows, draw, max_length=max_length, prefix=prefix, condition=condition)
+
+
+def greedy(
+    system: object,
+    rows: int = 1,
+    *,
+    max_length: int,
+    prefix: Sequence[int] | None = None,
+    condition: Batch | None = None,
+) -> list[Generated]:
+    """The most probable token at every step; of equals the first id. Not the best sequence."""
+
+    def best(distribution: Categorical) -> Tensor:
+        return distribution.log_probs.argmax(-1)
+
+    return decode(system, rows, best, max_length=max_length, prefix=prefix, condition=condition)
+
+
+def decode(
+    system: Any,
+    rows: int,
+    choose: Choose,
+    *,
+    max_length: int,
+    prefix: Sequence[int] | None = None,
+    condition: Batch | None = None,
+) -> list[Generated]:
+    """The loop: peek, choose, advance, until every row has ended or is `max_length` long."""
+    require(system, Step, "decoding token by token")
+    _check(rows, max_length)
+    vocabulary: Vocabulary = system.vocabulary
+    given = check_prefix(prefix, vocabulary)
+    # A condition belongs to its rows, so those are not divided.
+    most = rows if condition is not None else max(1, MOST_NUMBERS // vocabulary.size)
+    written: list[Generated] = []
+    with evaluating(system):
+        for first in range(0, rows, most):
+            some = min(most, rows - first)
+            written += _decode_some(system, some, choose, max_length, given, condition)
+    return written
+
+
+def _decode_some(
+    system: Any,
+    rows: int,
+    choose: Choose,
+    max_length: int,
+    given: tuple[int, ...],
+    condition: Batch | None,
+) -> list[Generated]:
+    end = system.vocabulary.end
+    state = after_prefix(system, rows, given, condition)
+    tokens: list[list[int]] = [list(given) for _ in range(rows)]
+    log_probs = torch.zeros(rows, dtype=torch.float64)
+    finished = [False] * rows
+    going = torch.arange(rows)
+    for _ in range(max_length):
+        distribution = system.peek(state)
+        chosen = choose(distribution).to(distribution.log_probs.device)
+        log_probs[going] += distribution.log_prob(chosen).double().cpu()
+        stays = []
+        for place, (row, token) in enumerate(zip(going.tolist(), chosen.tolist(), strict=True)):
+            if token == end:
+                finished[row] = True
+            else:
+                tokens[row].append(token)
+                stays.append(place)
+        if not stays:
+            break
+        if len(stays) < len(going):
+            # Finished rows leave the batch: what is still being written costs all there is.
+            kept = torch.tensor(stays)
+            going, chosen = going[kept], chosen[kept.to(chosen.device)]
+            state = state.select(kept.to(chosen.device))
+        state = system.advance(state, chosen)
+    return [
+        Generated(
+            tokens=tuple(tokens[row]),
+            log_prob=float(log_probs[row]),
+            finished=finished[row],
+            given=len(given),
+        )
+        for row in range(rows)
+    ]
+
+
+def after_prefix(
+    system: Any, rows: int, prefix: Sequence[int], condition: Batch | None = None
+) -> Any:
+    """The state of `rows` sequences after the start symbol and the given tokens."""
+    state = system.start(rows, condition=condition)
+    for token in prefix:
+        state = system.advance(state, torch.full((rows,), token, device=device_of(system)))
+    return state
+
+
+def check_prefix(prefix: Sequence[int] | None, vocabulary: Vocabulary) -> tuple[int, ...]:
+    """The prefix as ids that can stand inside a sequence, or a UserError."""
+    given = tuple(prefix or ())
+    for token in given:
+        if not 0 <= token < vocabulary.size:
+            raise UserError(
+                f"a prefix needs token ids from 0 to {vocabulary.size - 1}, and {token} came."
+            )
+        if token == vocabulary.end or token in vocabulary.unpredictable:
+            raise UserError(
+                f"a prefix goes on, so it can't hold start, end, mask or padding: id {token} is "
+                "one of them; leave it out (the start symbol is added by itself)."
+            )
+    return given
+
+
+def _check(rows: int, max_length: int) -> None:
+    if rows < 1:
+        raise UserError(f"at least one sequence must be asked for, and {rows} came.")
+    if max_length < 1:
+        raise UserError(f"the greatest length must be 1 or more, and {max_length} came.")
+
+
+def _sample_whole(
+    system: Any,
+    rows: int,
+    max_length: int,
+    shaped: bool,
+    generator: torch.Generator | None,
+    condition: Batch | None,
+) -> list[Generated]:
+    """Sequences from a system that draws them whole, each with its own log-probability."""
+    if shaped:
+        raise UserError(
+            "this system draws whole sequences, so it can't follow a prefix, a temperature, top-k "
+            "or top-p; leave them out."
+        )
+    end = system.vocabulary.end
+    with evaluating(system):
+        drawn = system.sample(rows, max_length=max_length, condition=condition, generator=generator)
+        written = []
+        for ids in drawn:
+            finished = bool(ids) and ids[-1] == end
+            written.append(
+                Generated(
+                    tokens=tuple(ids[:-1] if finished else ids),
+                    log_prob=_log_prob_of(system, ids, condition) if finished else None,
+                    finished=finished,
+                )
+            )
+    return written
+
+
+def _log_prob_of(system: Any, ids: list[int], condition: Batch | None) -> float | None:
+    """The system's own log-probability of one complete sequence, where it has one."""
+    if condition is not None or not isinstance(system, LogProb):
+        return None
+    vocabulary: Vocabulary = system.vocabulary  # type: ignore[attr-defined]
+    first = vocabulary.end if vocabulary.start is None else vocabulary.start
+    assert first is not None, "a vocabulary needs a start or an end symbol"
+    return float(system.log_prob(batch_of([[first, *ids]], system)).totals[0])

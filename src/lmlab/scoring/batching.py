@@ -1,0 +1,30 @@
+"""Rows of ids as batches, gathered by length to a budget of tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from lmlab.core.batch import Batch
+from lmlab.scoring.evaluating import device_of
+
+
+def batch_of(rows: Sequence[Sequence[int]], system: Any) -> Batch:
+    """The rows as one batch, padded at their ends, where the system's numbers live."""
+    return Batch.from_sequences(rows, system.vocabulary.pad).to(device_of(system))
+
+
+def by_budget(lengths: Sequence[int], tokens_per_batch: int) -> Iterator[list[int]]:
+    """Indices of rows in groups of like length, each of at most that many places, padding counted.
+
+    A row longer than the budget stands alone. Longest first, so that a batch that needs too much
+    memory fails at once.
+    """
+    group: list[int] = []
+    for index in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
+        if group and lengths[group[0]] * (len(group) + 1) > tokens_per_batch:
+            yield group
+            group = []
+        group.append(index)
+    if group:
+        yield group

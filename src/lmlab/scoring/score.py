@@ -1,0 +1,288 @@
+"""Scoring: the log-probability of texts, in any number and of any length, in bounded memory."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from lmlab.core.errors import UserError
+from lmlab.core.protocols import LogProb, require
+from lmlab.core.score import Convention, Score
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.data.corpus import Layout
+from lmlab.scoring.batching import batch_of, by_budget
+from lmlab.scoring.evaluating import evaluating
+from lmlab.scoring.pieces import Piece, pieces
+from lmlab.scoring.streams import CannotCarry, Carried, Rolling, Stream, rolling_windows
+from lmlab.scoring.tally import Tally
+
+AHEAD_TEXTS = 4096
+AHEAD_CHARACTERS = 131_072
+"""How much is read ahead to gather texts of like length; a longer text is scored by itself."""
+
+Progress = Callable[[int], None]
+"""Told after each batch how many tokens it has scored."""
+
+
+class Scorer:
+    """Scores texts with one system: log p(text) in nats, by token, with the conventions stated.
+
+    Texts are read ahead in bounded chunks, gathered by length, and given back in their order. A
+    text that doesn't fit in a batch is scored exactly by carrying the state from block to block;
+    where the system has none but a greatest input (`window`), by rolling windows of that length.
+    With a contiguous layout all texts are one stream: each is followed by the end symbol, and the
+    state goes on from one to the next.
+
+    Texts are not cut unless `cut` is given, even where the layout has a cut for training.
+    """
+
+    def __init__(
+        self,
+        system: Any,
+        tokenizer: Any,
+        layout: Layout,
+        *,
+        tokens_per_batch: int = 8192,
+        window: int | None = None,
+        stride: int | None = None,
+        cut: int | None = None,
+        seed: int = 0,
+        progress: Progress | None = None,
+    ) -> None:
+        require(system, LogProb, "scoring")
+        if layout.kind == "pairs":
+            raise UserError("this model scores a text given another, and no source texts came.")
+        if tokens_per_batch < 1:
+            raise UserError(f"a batch needs at least one token, and {tokens_per_batch} came.")
+        if cut is not None and cut < 2:
+            raise UserError(f"a cut must leave at least <s> and one token, not {cut}.")
+        self.system = system
+        self.tokenizer = tokenizer
+        self.layout = layout
+        self.window, self.stride = _check_window(window, stride, getattr(system, "window", None))
+        self.cut = cut
+        self.tokens_per_batch = tokens_per_batch
+        self._vocabulary: Vocabulary = system.vocabulary
+        self._seed = seed
+        self._progress = progress or (lambda tokens: None)
+        self.convention = self._make_convention()
+        """The choices behind every score that this gives."""
+
+    def score(self, texts: Iterable[str], per_token: bool = True) -> Iterator[Score]:
+        """The score of each text, in their order; `per_token=False` leaves the tokens out.
+
+        Memory is bounded whatever the number of texts; and without `per_token` whatever the length
+        of one, since then nothing is kept of a token but its share of the sum.
+        """
+        # One seed, one result: systems whose scores are estimates draw from this.
+        generator = torch.Generator().manual_seed(self._seed)
+        if self.layout.kind == "contiguous":
+            yield from self._score_contiguous(texts, per_token, generator)
+            return
+        for chunk in _read_ahead(texts):
+            yield from self._score_chunk(chunk, per_token, generator)
+
+    def score_one(self, text: str) -> Score:
+        """The score of a single text, by token."""
+        return next(self.score([text]))
+
+    def _make_convention(self) -> Convention:
+        contiguous = self.layout.kind == "contiguous"
+        return Convention(
+            tokenizer=f"{self.tokenizer.kind}, {self._vocabulary.size} tokens",
+            start=not contiguous and self._vocabulary.start is not None,
+            end=self.layout.end,
+            window=self.window,
+            stride=self.stride,
+            carried=contiguous,
+            cut=self.cut,
+        )
+
+    @property
+    def _first(self) -> int:
+        """The token before the first: <s>; in contiguous text, and where there is no <s>, </s>."""
+        start, end = self._vocabulary.start, self._vocabulary.end
+        first = end if start is None or self.layout.kind == "contiguous" else start
+        assert first is not None, "a vocabulary needs a start or an end symbol"
+        return first
+
+    def _score_chunk(
+        self, chunk: Sequence[str], per_token: bool, generator: torch.Generator
+    ) -> Iterator[Score]:
+        """Scores of some texts, each from its own start, in their order."""
+        scores: dict[int, Score] = {}
+        tallies: dict[int, Tally] = {}
+        for place, text in enumerate(chunk):
+            tally = Tally(text, self._vocabulary, per_token=per_token)
+            if len(text) <= AHEAD_CHARACTERS:
+                tally.take(self._predicted(tally, per_token))
+            if self._is_long(tally):
+                scores[place] = self._score_long(text, per_token, generator)
+            else:
+                tallies[place] = tally
+        self._score_rows([r for tally in tallies.values() for r in self._rows(tally)], generator)
+        for place in range(len(chunk)):
+            yield scores[place] if place in scores else tallies[place].score(self.convention)
+
+    def _is_long(self, tally: Tally) -> bool:
+        if len(tally.text) > AHEAD_CHARACTERS:
+            return True
+        return self.window is None and len(tally.waiting) > self.tokens_per_batch
+
+    def _predicted(self, tally: Tally, per_token: bool) -> Iterator[Piece]:
+        """The tokens of a text that are predicted, its end among them, piece by piece."""
+        text, left, count = tally.text, self.cut and self.cut - 1, 0
+        for piece in pieces(self.tokenizer, text, offsets=per_token or left is not None):
+            count += len(piece.ids)
+            if left is not None and count >= left:
+                kept = len(piece.ids) - (count - left)
+                tally.characters = piece.spans[kept - 1][1]
+                yield Piece(piece.ids[:kept], piece.spans[:kept])
+                return
+            yield piece
+        if self.layout.end:
+            assert self._vocabulary.end is not None, "a layout with an end needs an end symbol"
+            yield Piece([self._vocabulary.end], [(len(text), len(text))])
+        elif count == 0:
+            raise UserError(
+                f"the text {text[:20]!r} has no token and this model predicts no end symbol, so "
+                "there is nothing to score; leave empty texts out."
+            )
+
+    def _rows(self, tally: Tally) -> list[_Row]:
+        """The sequence of a text as one row, or as rolling windows where it is too long."""
+        sequence = [self._first, *tally.waiting]
+        window = self.window or len(sequence)
+        found = rolling_windows(len(sequence), window, self.stride or window)
+        return [_Row(tally, sequence[w.begin : w.end], w.scored) for w in found]
+
+    def _score_rows(self, rows: Sequence[_Row], generator: torch.Generator) -> None:
+        """Score rows in batches of like length, then hand each text its own in order."""
+        values: list[list[float]] = [[] for _ in rows]
+        for group in by_budget([len(row.tokens) for row in rows], self.tokens_per_batch):
+            with evaluating(self.system):
+                batch = batch_of([rows[index].tokens for index in group], self.system)
+                found = self.system.log_prob(batch, generator=generator)
+            per_token = found.per_token.double().cpu().numpy()
+            for place, index in enumerate(group):
+                row, last = rows[index], len(rows[index].tokens) - 1
+                values[index] = per_token[place, last - row.scored : last].tolist()
+                row.tally.add_whole(found, place)
+            self._progress(sum(rows[index].scored for index in group))
+        for row, scored in zip(rows, values, strict=True):
+            row.tally.add(scored, row.tally.kind)
+
+    def _score_long(self, text: str, per_token: bool, generator: torch.Generator) -> Score:
+        try:
+            return next(self._score_stream([text], per_token, generator))
+        except CannotCarry:
+            # Neither a state nor a window: the whole at once is the only score there is.
+            tally = Tally(text, self._vocabulary, per_token=per_token)
+            tally.take(self._predicted(tally, per_token))
+            self._score_rows(self._rows(tally), generator)
+            return tally.score(self.convention)
+
+    def _score_contiguous(
+        self, texts: Iterable[str], per_token: bool, generator: torch.Generator
+    ) -> Iterator[Score]:
+        try:
+            yield from self._score_stream(texts, per_token, generator)
+        except CannotCarry:
+            raise UserError(
+                "contiguous text needs a system that carries its state, and this one doesn't; "
+                "give a window to score it by rolling windows."
+            ) from None
+
+    def _score_stream(
+        self, texts: Iterable[str], per_token: bool, generator: torch.Generator
+    ) -> Iterator[Score]:
+        """Scores of texts that are one stream, each when the last of its tokens is scored."""
+        stream = self._stream(generator)
+        under_way: deque[Tally] = deque()
+        for block in self._blocks(texts, stream, under_way, per_token):
+            with evaluating(self.system):
+                log_probs: Sequence[float] = stream.feed(block).tolist()
+            self._progress(len(block))
+            for tally in under_way:
+                log_probs = tally.add(log_probs, stream.kind)
+            while under_way and under_way[0].complete:
+                yield under_way.popleft().score(self.convention)
+        for tally in under_way:
+            yield tally.score(self.convention)
+
+    def _stream(self, generator: torch.Generator) -> Stream:
+        if self.window is None:
+            block = self.tokens_per_batch
+            return Carried(self.system, self._first, block=block, generator=generator)
+        assert self.stride is not None
+        return Rolling(
+            self.system,
+            self._first,
+            window=self.window,
+            stride=self.stride,
+            tokens_per_batch=self.tokens_per_batch,
+            generator=generator,
+        )
+
+    def _blocks(
+        self, texts: Iterable[str], stream: Stream, under_way: deque[Tally], per_token: bool
+    ) -> Iterator[list[int]]:
+        """The tokens of all texts in blocks as the stream wants them; the last may be smaller."""
+        buffer: list[int] = []
+        for text in texts:
+            tally = Tally(text, self._vocabulary, per_token=per_token)
+            under_way.append(tally)
+            for piece in self._predicted(tally, per_token):
+                tally.take([piece])
+                buffer += piece.ids
+                while len(buffer) >= stream.wants:
+                    block, buffer = buffer[: stream.wants], buffer[stream.wants :]
+                    yield block
+            tally.closed = True
+        if buffer:
+            yield buffer
+
+
+class _Row(NamedTuple):
+    """One row of a batch: a text, or one window of it."""
+
+    tally: Tally
+    tokens: list[int]
+    scored: int
+    """How many tokens at its end are counted."""
+
+
+def _read_ahead(texts: Iterable[str]) -> Iterator[list[str]]:
+    """Texts in lists of bounded size; one that is longer than the bound comes alone."""
+    chunk: list[str] = []
+    characters = 0
+    for text in texts:
+        if chunk and (len(chunk) == AHEAD_TEXTS or characters + len(text) > AHEAD_CHARACTERS):
+            yield chunk
+            chunk, characters = [], 0
+        chunk.append(text)
+        characters += len(text)
+    if chunk:
+        yield chunk
+
+
+def _check_window(
+    window: int | None, stride: int | None, longest: int | None
+) -> tuple[int | None, int | None]:
+    """Window and stride to score by; the system's own window and half of it unless told."""
+    if window is None:
+        window = longest
+    if window is None:
+        if stride is not None:
+            raise UserError("a stride needs a window; give both.")
+        return None, None
+    if window < 1 or (longest is not None and window > longest):
+        most = "" if longest is None else f" and at most {longest}, the longest input it takes"
+        raise UserError(f"a window must be 1 or more{most}, and {window} came.")
+    stride = max(1, window // 2) if stride is None else stride
+    if not 1 <= stride <= window:
+        raise UserError(f"a stride must be from 1 to the window's {window}, and {stride} came.")
+    return window, stride

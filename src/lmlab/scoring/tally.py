@@ -1,0 +1,97 @@
+"""A text while it is being scored: tokens still waiting, and the sum of those that are done."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from lmlab.core.kinds import Kind
+from lmlab.core.protocols import LogProbs
+from lmlab.core.score import Convention, Score, TokenScore
+from lmlab.core.vocabulary import END, Vocabulary
+from lmlab.scoring.pieces import Piece
+
+
+class Tally:
+    """Collects the log-probabilities of one text's tokens as they come, in order.
+
+    Without `per_token` nothing is kept of a token once it is added, so that a text of any length
+    costs little memory.
+    """
+
+    def __init__(self, text: str, vocabulary: Vocabulary, *, per_token: bool) -> None:
+        self.text = text
+        self.waiting: list[int] = []
+        """Ids whose log-probability has not come yet."""
+        self.closed = False
+        """Whether all of the text's tokens have been handed in."""
+        self.characters = len(text)
+        self._vocabulary = vocabulary
+        self._spans: list[tuple[int, int]] = []
+        self._kept: list[TokenScore] | None = [] if per_token else None
+        self._total, self._tokens, self._unknown = 0.0, 0, 0
+        self.kind: Kind = "exact"
+        self._per_sequence = 0.0
+        self._low: float | None = None
+        self._high: float | None = None
+
+    @property
+    def complete(self) -> bool:
+        return self.closed and not self.waiting
+
+    def take(self, pieces: Iterable[Piece]) -> None:
+        """More of the text's tokens, to be scored."""
+        for piece in pieces:
+            self.waiting += piece.ids
+            self._spans += piece.spans
+
+    def add(self, log_probs: Sequence[float], kind: Kind) -> Sequence[float]:
+        """Log-probabilities of the waiting tokens, from the first; gives back what is too many."""
+        count = min(len(log_probs), len(self.waiting))
+        unknown = self._vocabulary.unknown
+        if self._kept is not None:
+            for id, span, value in zip(self.waiting, self._spans, log_probs, strict=False):
+                self._kept.append(self._token(id, span, value))
+            self._spans = self._spans[count:]
+        self._total += sum(log_probs[:count])
+        self._tokens += count
+        self._unknown += self.waiting[:count].count(-1 if unknown is None else unknown)
+        self.kind = kind
+        self.waiting = self.waiting[count:]
+        return log_probs[count:]
+
+    def add_whole(self, found: LogProbs, row: int) -> None:
+        """What a row of a batch says of the text as a whole: a term of its own, an interval."""
+        self.kind = found.kind
+        if found.per_sequence is not None:
+            self._per_sequence = float(found.per_sequence[row])
+        if found.low is not None:
+            self._low = float(found.low[row])
+        if found.high is not None:
+            self._high = float(found.high[row])
+
+    def score(self, convention: Convention) -> Score:
+        """The record of the finished text."""
+        assert not self.waiting, "a text is scored when all its tokens are"
+        return Score(
+            text=self.text,
+            total=self._total + self._per_sequence,
+            tokens=self._tokens,
+            characters=self.characters,
+            kind=self.kind,
+            convention=convention,
+            per_token=tuple(self._kept or ()),
+            per_sequence=self._per_sequence,
+            low=self._low,
+            high=self._high,
+            unknown=self._unknown,
+        )
+
+    def _token(self, id: int, span: tuple[int, int], log_prob: float) -> TokenScore:
+        start, end = span
+        return TokenScore(
+            token=END if id == self._vocabulary.end else self.text[start:end],
+            start=start,
+            end=end,
+            log_prob=log_prob,
+            unknown=id == self._vocabulary.unknown,
+        )

@@ -1,0 +1,121 @@
+"""Beam search against exhaustive search and the notes' example."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from lmlab.core.batch import Batch
+from lmlab.core.errors import UserError
+from lmlab.sampling.beam import Beam, beam_search
+from lmlab.sampling.decode import greedy
+
+
+def exhaustive(system, penalty: float = 0.0) -> list[tuple[tuple[int, ...], float]]:
+    """Every complete sequence with its log-probability, best first by the penalised score."""
+    complete = [
+        (tokens[:-1], math.log(mass))
+        for tokens, mass in system.mass.items()
+        if tokens[-1:] == (system.vocabulary.end,) and mass > 0
+    ]
+    return sorted(complete, key=lambda each: -each[1] / (len(each[0]) + 1) ** penalty)
+
+
+def test_a_beam_of_two_finds_what_greedy_misses(notes_example):
+    system, tokens = notes_example
+    prefix = [tokens.index(character) for character in "我爱"]
+    ((best, second),) = beam_search(system, Beam(width=2, best=2), prefix=prefix)
+    assert "".join(tokens[token] for token in best.tokens) == "我爱苹果"
+    assert best.log_prob == pytest.approx(math.log(0.45), abs=1e-12)
+    assert "".join(tokens[token] for token in second.tokens) == "我爱大妈"
+    assert second.log_prob == pytest.approx(math.log(0.12), abs=1e-12)
+
+
+@pytest.mark.parametrize("penalty", [0.0, 0.6, 1.0, 2.0])
+def test_a_beam_as_wide_as_the_space_is_exhaustive(random_table, penalty):
+    beam = Beam(width=27, best=40, length_penalty=penalty, max_length=4)
+    (found,) = beam_search(random_table, beam)
+    expected = exhaustive(random_table, penalty)
+    assert len(expected) == 40  # 1 + 3 + 9 + 27 sequences
+    assert [each.tokens for each in found] == [tokens for tokens, _ in expected]
+    assert [each.log_prob for each in found] == pytest.approx([value for _, value in expected])
+    assert all(each.finished for each in found)
+
+
+@pytest.mark.parametrize("penalty", [0.0, 1.0])
+@pytest.mark.parametrize("width", [1, 2, 5, 27])
+def test_the_best_is_the_same_however_many_are_asked_for(random_table, width, penalty):
+    lists = [
+        beam_search(
+            random_table, Beam(width=width, best=best, length_penalty=penalty, max_length=4)
+        )[0]
+        for best in (1, 2, 3, 10)
+    ]
+    for shorter, longer in zip(lists, lists[1:], strict=False):
+        assert longer[: len(shorter)] == shorter
+        assert [e.score for e in longer] == sorted((e.score for e in longer), reverse=True)
+
+
+def test_a_beam_of_one_is_never_worse_than_greedy(random_table):
+    for first in (5, 6, 7):
+        (following,) = greedy(random_table, max_length=3, prefix=[first])
+        ((found,),) = beam_search(random_table, Beam(width=1, max_length=3), prefix=[first])
+        assert found.log_prob >= following.log_prob
+
+
+def test_the_search_stops_when_nothing_open_can_win(table):
+    # The end comes first with 0.9, so no longer sequence can be more probable than that.
+    system = table({(): 0.9, (5, 5, 5): 0.1}, 6)
+    ((found,),) = beam_search(system, Beam(width=3, max_length=50))
+    assert found.tokens == () and found.log_prob == pytest.approx(math.log(0.9))
+    assert system.steps == 1
+    # By the mean the long one wins, so the search must go on: log 0.1 / 4 > log 0.9 is false,
+    # but log 0.3 / 4 = -0.30 > log 0.7 / 1 = -0.36 holds.
+    system = table({(): 0.7, (5, 5, 5): 0.3}, 6)
+    ((found,),) = beam_search(system, Beam(width=3, length_penalty=1.0, max_length=50))
+    assert found.tokens == (5, 5, 5)
+    assert found.score == pytest.approx(math.log(0.3) / 4)
+    assert found.log_prob == pytest.approx(math.log(0.3))
+
+
+def test_what_is_cut_off_is_marked_and_comes_last(table):
+    system = table({(): 0.1, (5, 5, 5): 0.6, (6, 6, 6): 0.3}, 7)
+    (found,) = beam_search(system, Beam(width=4, best=3, max_length=2))
+    assert [(each.tokens, each.finished) for each in found] == [
+        ((), True),
+        ((5, 5), False),
+        ((6, 6), False),
+    ]
+    assert found[1].log_prob == pytest.approx(math.log(0.6))
+
+
+def test_impossible_sequences_never_come(table):
+    system = table({(5,): 1.0}, 9)
+    (found,) = beam_search(system, Beam(width=4, best=4, max_length=5))
+    assert [each.tokens for each in found] == [(5,)]
+
+
+def test_each_source_has_its_own_search(random_table):
+    condition = Batch.from_sequences([[2, 5], [2, 6], [2, 7]], 0)
+    beam = Beam(width=3, best=2, max_length=3)
+    together = beam_search(random_table, beam, condition=condition)
+    for row in range(3):
+        (alone,) = beam_search(random_table, beam, condition=condition.select([row]))
+        assert [e.tokens for e in together[row]] == [e.tokens for e in alone]
+        assert [e.log_prob for e in together[row]] == pytest.approx([e.log_prob for e in alone])
+    assert len({together[row][0].log_prob for row in range(3)}) == 3
+
+
+@pytest.mark.parametrize(
+    "bad", [{"width": 0}, {"best": 0}, {"max_length": 0}, {"length_penalty": -1.0}]
+)
+def test_values_out_of_range_are_refused(bad):
+    with pytest.raises(UserError):
+        Beam(**bad)
+
+
+def test_the_callers_grad_mode_is_left_alone(random_table):
+    beam_search(random_table, Beam(width=2, max_length=3))
+    assert torch.is_grad_enabled()

@@ -1,0 +1,250 @@
+"""The scorer against token-by-token stepping, which shares none of its code."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import tracemalloc
+
+import pytest
+import torch
+
+from lmlab.core.errors import UserError
+from lmlab.core.score import summarise
+from lmlab.data.corpus import Layout
+from lmlab.scoring.score import Scorer
+from lmlab.scoring.streams import Window, rolling_windows
+
+
+def stepped(system, ids, state=None):
+    """Log-probabilities of ids one by one through Step, from <s>."""
+    system.eval()
+    found = []
+    with torch.no_grad():
+        state = system.start(1) if state is None else state
+        for token in ids:
+            found.append(float(system.peek(state).log_probs[0, token]))
+            state = system.advance(state, torch.tensor([token]))
+    return found
+
+
+def test_scores_equal_stepping_and_keep_the_order(words, tiny_recurrent, sentences):
+    system = tiny_recurrent(words.vocabulary)
+    texts = [*sentences, "", "cat", *reversed(sentences)]
+    scores = list(Scorer(system, words, Layout(), tokens_per_batch=24).score(texts))
+    assert [score.text for score in scores] == texts
+    for score in scores:
+        expected = stepped(system, [*words.encode(score.text), words.vocabulary.end])
+        assert [token.log_prob for token in score.per_token] == pytest.approx(expected, abs=1e-12)
+        assert score.total == pytest.approx(sum(expected), abs=1e-12)
+        assert score.tokens == len(expected)
+        assert score.characters == len(score.text)
+    assert system.largest_batch <= 24
+
+
+def test_the_system_keeps_its_mode_and_makes_no_graph(words, tiny_recurrent, sentences):
+    system = tiny_recurrent(words.vocabulary)
+    system.train()
+    system.dropout.eval()
+    scores = Scorer(system, words, Layout()).score(sentences)
+    first = next(scores)
+    # Between two scores the caller's own settings hold, though the generator is under way.
+    assert torch.is_grad_enabled() and system.training and not system.dropout.training
+    system.dropout.train()
+    again = next(Scorer(system, words, Layout()).score(sentences))
+    assert again.total == first.total, "dropout is off while scoring"
+    assert system.dropout.training
+
+
+def test_tokens_have_offsets_and_unknown_words_a_flag(words, tiny_recurrent):
+    scorer = Scorer(tiny_recurrent(words.vocabulary), words, Layout())
+    score = scorer.score_one("the  zebra sat")
+    assert [(t.token, t.start, t.end, t.unknown) for t in score.per_token] == [
+        ("the", 0, 3, False),
+        ("zebra", 5, 10, True),
+        ("sat", 11, 14, False),
+        ("</s>", 14, 14, False),
+    ]
+    assert score.unknown == 1
+    assert next(scorer.score(["the  zebra sat"], per_token=False)).unknown == 1
+
+
+def test_convention_is_stated_in_full(words, tiny_recurrent):
+    scorer = Scorer(tiny_recurrent(words.vocabulary), words, Layout(end=False), cut=5)
+    convention = scorer.score_one("the cat").convention
+    assert convention.tokenizer == f"word, {words.vocabulary.size} tokens"
+    assert (convention.start, convention.end, convention.cut) == (True, False, 5)
+    assert (convention.window, convention.stride, convention.carried) == (None, None, False)
+
+
+def test_empty_text_scores_its_end_or_is_an_error(words, tiny_recurrent):
+    system = tiny_recurrent(words.vocabulary)
+    score = Scorer(system, words, Layout()).score_one("")
+    assert score.total == pytest.approx(stepped(system, [words.vocabulary.end])[0], abs=1e-12)
+    assert (score.tokens, score.characters) == (1, 0)
+    assert [(t.token, t.start, t.end) for t in score.per_token] == [("</s>", 0, 0)]
+    with pytest.raises(UserError, match="nothing to score"):
+        Scorer(system, words, Layout(end=False)).score_one(" ")
+
+
+def test_cut_applies_only_when_asked(words, tiny_recurrent):
+    system = tiny_recurrent(words.vocabulary)
+    layout = Layout(cut=4)
+    text = "the cat sat on"
+    whole = Scorer(system, words, layout).score_one(text)
+    assert [t.token for t in whole.per_token] == ["the", "cat", "sat", "on", "</s>"]
+    cut = Scorer(system, words, layout, cut=4).score_one(text)
+    # Four in all: <s> the cat sat; characters to the end of "sat".
+    assert [t.token for t in cut.per_token] == ["the", "cat", "sat"]
+    assert (cut.characters, cut.tokens) == (11, 3)
+    shorter = Scorer(system, words, layout, cut=4).score_one("the cat")
+    assert [t.token for t in shorter.per_token] == ["the", "cat", "</s>"]
+    equal = next(Scorer(system, words, layout, cut=4).score(["the cat sat"], per_token=False))
+    assert (equal.tokens, equal.characters) == (3, 11)
+
+
+@pytest.mark.parametrize("per_token", [True, False])
+def test_long_text_is_exact_by_carrying_the_state(words, tiny_recurrent, per_token):
+    system = tiny_recurrent(words.vocabulary)
+    text = " ".join(itertools.islice(itertools.cycle(["the", "cat", "saw", "a"]), 103))
+    short = Scorer(system, words, Layout(), tokens_per_batch=1000).score([text])
+    scorer = Scorer(system, words, Layout(), tokens_per_batch=13)
+    scores = list(scorer.score(["a cat", text, "a dog"], per_token=per_token))
+    assert scores[1].total == pytest.approx(next(short).total, abs=1e-9)
+    assert scores[1].tokens == 104
+    assert [score.text for score in scores] == ["a cat", text, "a dog"]
+
+
+def test_a_system_without_state_or_window_scores_the_whole(words, tiny_recurrent):
+    carrying = tiny_recurrent(words.vocabulary)
+    alone = tiny_recurrent(words.vocabulary, carries=False)
+    text = " ".join(["the cat sat on"] * 20)
+    expected = Scorer(carrying, words, Layout()).score_one(text).total
+    scored = Scorer(alone, words, Layout(), tokens_per_batch=10).score_one(text)
+    assert scored.total == pytest.approx(expected, abs=1e-9)
+    assert scored.tokens == 81
+
+
+def test_contiguous_text_is_one_stream(words, tiny_recurrent, sentences):
+    system = tiny_recurrent(words.vocabulary)
+    scores = list(
+        Scorer(system, words, Layout(kind="contiguous"), tokens_per_batch=7).score(sentences)
+    )
+    end = words.vocabulary.end
+    stream = [[*words.encode(text), end] for text in sentences]
+    with torch.no_grad():
+        hidden = torch.zeros(1, 6, dtype=torch.float64)
+        state = type(system.start(1))({"hidden": system._next(hidden, torch.tensor([end]))})
+    expected = stepped(system, [token for line in stream for token in line], state)
+    found = [token.log_prob for score in scores for token in score.per_token]
+    assert found == pytest.approx(expected, abs=1e-12)
+    assert [score.tokens for score in scores] == [len(line) for line in stream]
+    assert scores[0].convention.carried and not scores[0].convention.start
+    with pytest.raises(UserError, match="carries its state"):
+        alone = tiny_recurrent(words.vocabulary, carries=False)
+        layout = Layout(kind="contiguous")
+        list(Scorer(alone, words, layout, tokens_per_batch=7).score(sentences))
+
+
+def test_rolling_windows_by_hand():
+    # Places 0..10, place 0 context. The first window scores places 1..4; then two more each.
+    assert rolling_windows(11, 4, 2) == [
+        Window(0, 5, 4),
+        Window(2, 7, 2),
+        Window(4, 9, 2),
+        Window(6, 11, 2),
+    ]
+    assert rolling_windows(3, 4, 2) == [Window(0, 3, 2)]
+    # An odd one out at the end still sees a whole window.
+    assert rolling_windows(6, 4, 3) == [Window(0, 5, 4), Window(1, 6, 1)]
+
+
+@pytest.mark.parametrize(("window", "stride"), [(1, 1), (4, 2), (5, 3), (6, 6)])
+def test_rolling_scores_see_just_their_window(words, tiny_recurrent, monkeypatch, window, stride):
+    system = tiny_recurrent(words.vocabulary)
+    text = " ".join(itertools.islice(itertools.cycle(["the", "cat", "saw", "a", "dog"]), 33))
+    sequence = [words.vocabulary.start, *words.encode(text), words.vocabulary.end]
+    expected = []
+    for place in range(1, len(sequence)):
+        later = max(0, -(-(place - window) // stride)) * stride
+        end = min(window + later + 1, len(sequence))
+        begin = max(0, end - window - 1)
+        hidden = torch.zeros(1, 6, dtype=torch.float64)
+        with torch.no_grad():
+            system.eval()
+            for token in sequence[begin:place]:
+                hidden = system._next(hidden, torch.tensor([token]))
+            expected.append(float(system._log_probs(hidden)[0, sequence[place]]))
+    scorer = Scorer(system, words, Layout(), window=window, stride=stride, tokens_per_batch=20)
+    found = scorer.score_one(text)
+    assert [t.log_prob for t in found.per_token] == pytest.approx(expected, abs=1e-12)
+    assert (found.convention.window, found.convention.stride) == (window, stride)
+    # The same by the stream that serves texts too long to be read at once.
+    monkeypatch.setattr("lmlab.scoring.score.AHEAD_CHARACTERS", 20)
+    monkeypatch.setattr("lmlab.scoring.pieces.PIECE_CHARACTERS", 16)
+    streamed = scorer.score_one(text)
+    assert [t.log_prob for t in streamed.per_token] == pytest.approx(expected, abs=1e-12)
+    assert [(t.start, t.end) for t in streamed.per_token] == [
+        (t.start, t.end) for t in found.per_token
+    ]
+
+
+def test_a_system_with_a_window_is_scored_by_it(words, tiny_recurrent):
+    system = tiny_recurrent(words.vocabulary)
+    system.window = 4
+    scorer = Scorer(system, words, Layout())
+    assert (scorer.window, scorer.stride) == (4, 2)
+    for bad in ({"window": 5}, {"window": 0}, {"stride": 5}, {"stride": 0}):
+        with pytest.raises(UserError):
+            Scorer(system, words, Layout(), **bad)
+    system.window = None
+    with pytest.raises(UserError, match="needs a window"):
+        Scorer(system, words, Layout(), stride=3)
+
+
+def test_summary_weighs_by_tokens(words, tiny_recurrent, sentences):
+    system = tiny_recurrent(words.vocabulary)
+    scores = list(Scorer(system, words, Layout()).score(sentences))
+    summary = summarise(scores)
+    assert summary.nats_per_token == pytest.approx(
+        -sum(score.total for score in scores) / sum(score.tokens for score in scores)
+    )
+    assert summary.perplexity == pytest.approx(math.exp(summary.nats_per_token))
+
+
+def test_progress_counts_every_token(words, tiny_recurrent, sentences):
+    seen: list[int] = []
+    system = tiny_recurrent(words.vocabulary)
+    scorer = Scorer(system, words, Layout(), tokens_per_batch=16, progress=seen.append)
+    assert sum(score.tokens for score in scorer.score(sentences)) == sum(seen)
+
+
+def test_memory_does_not_grow_with_the_number_of_texts(words, tiny_recurrent, monkeypatch):
+    monkeypatch.setattr("lmlab.scoring.score.AHEAD_TEXTS", 64)
+    system = tiny_recurrent(words.vocabulary)
+    scorer = Scorer(system, words, Layout(), tokens_per_batch=512)
+
+    def peak(count: int) -> int:
+        tracemalloc.start()
+        texts = (f"the cat sat {number}" for number in range(count))
+        assert sum(1 for _ in scorer.score(texts)) == count
+        most = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return most
+
+    peak(64)
+    assert peak(1500) < 1.2 * peak(150)
+
+
+def test_reading_goes_only_a_bounded_way_ahead(words, tiny_recurrent):
+    taken = 0
+
+    def endless():
+        nonlocal taken
+        while True:
+            taken += 1
+            yield "the cat"
+
+    scores = Scorer(tiny_recurrent(words.vocabulary), words, Layout()).score(endless())
+    assert sum(score.tokens for score in itertools.islice(scores, 10)) == 30
+    assert taken <= 5000
