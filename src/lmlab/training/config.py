@@ -1,0 +1,209 @@
+"""What a training is told, and how `--set key=value` becomes part of it."""
+
+from __future__ import annotations
+
+import math
+import types
+from collections.abc import Mapping
+from dataclasses import Field, dataclass, field, fields, is_dataclass, replace
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from lmlab.core.errors import UserError, unknown_name
+
+OptimizerName = Literal["adamw", "adam", "sgd", "rmsprop"]
+ScheduleName = Literal["constant", "cosine", "inverse-square-root", "plateau"]
+BUDGETS = ("epochs", "steps", "minutes")
+
+AnyConfig = TypeVar("AnyConfig")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingConfig:
+    """Settings of the fitters; a field's metadata give its range: above, at_least, below, at_most."""
+
+    optimizer: OptimizerName = "adamw"
+    """adamw, adam, sgd or rmsprop."""
+    learning_rate: float = field(default=2e-3, metadata={"above": 0})
+    """Highest learning rate, reached after the warm-up."""
+    eps: float | None = field(default=None, metadata={"above": 0})
+    """Added to the denominator of Adam and RMSprop; the optimiser's own default where none."""
+    weight_decay: float = field(default=0.0, metadata={"at_least": 0})
+    """Decoupled in adamw; an L2 penalty in the others. Applies to matrices, never to vectors."""
+    momentum: float = field(default=0.0, metadata={"at_least": 0, "below": 1})
+    """Momentum of sgd and rmsprop."""
+    schedule: ScheduleName = "constant"
+    """constant, cosine (to a hundredth over the budget), inverse-square-root, or plateau."""
+    warmup_steps: int = field(default=0, metadata={"at_least": 0})
+    """Steps over which the learning rate rises linearly from zero."""
+    plateau_factor: float = field(default=0.5, metadata={"above": 0, "below": 1})
+    """What plateau multiplies the learning rate by when the validation loss stops falling."""
+    plateau_patience: int = field(default=1, metadata={"at_least": 1})
+    """Validations without gain after which plateau acts."""
+    clip: float = field(default=1.0, metadata={"at_least": 0})
+    """Largest global norm of the gradient; 0 for no clipping."""
+    tokens_per_batch: int = field(default=2048, metadata={"at_least": 1})
+    """Tokens of a batch of sentences, padding included."""
+    lanes: int = field(default=20, metadata={"at_least": 1})
+    """Rows of a batch of contiguous text, each going on where it stopped."""
+    span: int = field(default=35, metadata={"at_least": 1})
+    """Tokens that a lane of contiguous text advances in a batch."""
+    accumulate: int = field(default=1, metadata={"at_least": 1})
+    """Batches whose gradients are added up before a step."""
+    epochs: int | None = field(default=10, metadata={"at_least": 1})
+    """Budget: passes over the training split."""
+    steps: int | None = field(default=None, metadata={"at_least": 1})
+    """Budget: steps of the optimiser, instead of epochs."""
+    minutes: float | None = field(default=None, metadata={"above": 0})
+    """Budget: minutes by the clock, instead of epochs."""
+    patience: int = field(default=0, metadata={"at_least": 0})
+    """Validations without gain after which training stops early; 0 for never."""
+    evaluate_every: int = field(default=0, metadata={"at_least": 0})
+    """Steps between validations; 0 for one after every epoch."""
+    log_every: int = field(default=50, metadata={"at_least": 1})
+    """Steps between training lines of metrics.jsonl, each the loss over all of them."""
+    checkpoint_minutes: float = field(default=2.0, metadata={"above": 0})
+    """Minutes between checkpoints; one more is written at the end and on Ctrl-C."""
+    checkpoint_steps: int = field(default=0, metadata={"at_least": 0})
+    """Steps between checkpoints, beside those by the clock; 0 for none."""
+    min_count: int | None = field(default=None, metadata={"at_least": 1})
+    """Words seen less often become <unk>; what the corpus asks for where none."""
+    vocabulary_size: int | None = field(default=None, metadata={"at_least": 6})
+    """Most tokens of the vocabulary, symbols counted; no limit where none (8,000 for subwords)."""
+    seed: int = field(default=0, metadata={"at_least": 0, "below": 2**31})
+    """Decides the first weights, the order of the batches and every random choice of training."""
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+        given = [name for name in BUDGETS if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise UserError(
+                "a training has one budget, in epochs, steps or minutes, and "
+                f"{' and '.join(given) or 'none'} was given; choose one."
+            )
+
+
+def with_budget(config: TrainingConfig, **budget: float | None) -> TrainingConfig:
+    """The config with the one budget that is given; unchanged where none is."""
+    given = {name: value for name, value in budget.items() if value is not None}
+    if not given:
+        return config
+    if len(given) > 1:
+        raise UserError(f"{' and '.join(given)} can't both be the budget; give one of them.")
+    changes: dict[str, Any] = {**dict.fromkeys(BUDGETS), **given}
+    return replace(config, **changes)
+
+
+def check_ranges(config: Any) -> None:
+    """Raise a UserError where a field is outside the range in its metadata, or not finite."""
+    for spec in fields(config):
+        value = getattr(config, spec.name)
+        options = _literal_options(get_type_hints(type(config))[spec.name])
+        if options and value not in options:
+            raise unknown_name(spec.name.replace("_", " "), str(value), map(str, options))
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            continue
+        if not math.isfinite(value) or not _in_range(spec, value):
+            raise UserError(f"{spec.name} must be {_range_words(spec)}, and it is {value!r}.")
+
+
+def _in_range(spec: Field[Any], value: float) -> bool:
+    bounds = spec.metadata
+    return (
+        value > bounds.get("above", -math.inf)
+        and value >= bounds.get("at_least", -math.inf)
+        and value < bounds.get("below", math.inf)
+        and value <= bounds.get("at_most", math.inf)
+    )
+
+
+def _range_words(spec: Field[Any]) -> str:
+    words = [
+        f"{name.replace('_', ' ')} {spec.metadata[name]}"
+        for name in ("above", "at_least", "below", "at_most")
+        if name in spec.metadata
+    ]
+    return " and ".join(words) or "a finite number"
+
+
+def apply_settings(config: AnyConfig, settings: Mapping[str, Any]) -> AnyConfig:
+    """A copy of a config with some fields set, each from a value or a string as of `--set`."""
+    assert is_dataclass(config) and not isinstance(config, type)
+    hints = get_type_hints(type(config))
+    parsed = {}
+    for key, value in settings.items():
+        if key not in hints:
+            raise unknown_name("setting", key, hints)
+        parsed[key] = _parse(key, value, hints[key]) if isinstance(value, str) else value
+    try:
+        changed = replace(config, **parsed)
+    except ValueError as error:  # a config's own __post_init__ refuses a value
+        raise UserError(f"{error}") from error
+    check_ranges(changed)
+    return changed
+
+
+def settings_between(
+    settings: Mapping[str, Any], system: Any, training: TrainingConfig
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Settings parted into the system's and the training's; an unknown one names its neighbours."""
+    of_system = {spec.name for spec in fields(system)}
+    of_training = {spec.name for spec in fields(training)}
+    shared = of_system & of_training
+    assert not shared, f"{type(system).__module__} and TrainingConfig share the settings {shared}"
+    normal = {key.strip().replace("-", "_"): value for key, value in settings.items()}
+    for key in normal:
+        if key not in of_system | of_training:
+            raise unknown_name("setting", key, of_system | of_training)
+    return (
+        {key: value for key, value in normal.items() if key in of_system},
+        {key: value for key, value in normal.items() if key in of_training},
+    )
+
+
+def _literal_options(hint: Any) -> tuple[Any, ...]:
+    return get_args(hint) if get_origin(hint) is Literal else ()
+
+
+def _parse(key: str, text: str, hint: Any) -> Any:
+    """One string as the type of its field: bool, int, float, str, a choice, a tuple, or none."""
+    options = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+    if type(None) in options and text.lower() in ("none", "null"):
+        return None
+    for option in options:
+        if option is type(None):
+            continue
+        try:
+            return _parse_as(text.strip(), option)
+        except ValueError:
+            continue
+    raise UserError(f"{key} must be {_type_words(hint)}, and {text!r} is not.")
+
+
+def _parse_as(text: str, hint: Any) -> Any:
+    choices = _literal_options(hint)
+    if choices:
+        matching = [choice for choice in choices if str(choice) == text]
+        return matching[0] if matching else text  # check_ranges names the nearest choices
+    if get_origin(hint) is tuple:
+        inner = get_args(hint)[0]
+        return tuple(_parse_as(part.strip(), inner) for part in text.split(",") if part.strip())
+    if hint is bool:
+        if text.lower() in ("true", "yes", "on", "1"):
+            return True
+        if text.lower() in ("false", "no", "off", "0"):
+            return False
+        raise ValueError(text)
+    if hint in (int, float, str):
+        return hint(text)
+    raise ValueError(text)
+
+
+def _type_words(hint: Any) -> str:
+    if get_origin(hint) in (Union, types.UnionType):
+        return " or ".join(_type_words(option) for option in get_args(hint))
+    if _literal_options(hint):
+        return "one of " + ", ".join(map(str, get_args(hint)))
+    if get_origin(hint) is tuple:
+        return "values parted by commas, each " + _type_words(get_args(hint)[0])
+    names = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+    return names.get(hint, "none" if hint is type(None) else "set in Python, not by a string")

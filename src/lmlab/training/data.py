@@ -1,0 +1,94 @@
+"""What a fitter reads: batches of the training split, and of the split that is watched."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lmlab.core.batch import Batch
+from lmlab.data.batches import LengthBatches, StreamBatches
+from lmlab.data.corpus import Corpus
+from lmlab.data.dataset import TokenDataset
+from lmlab.data.tokenizers import Tokenizer
+from lmlab.training.config import TrainingConfig
+
+
+class BatchSource(Protocol):
+    """Batches of a dataset, the same for the same epoch, from any place of it on."""
+
+    def batches_per_epoch(self, number: int = 0) -> int: ...
+
+    def epoch(self, number: int, start: int = 0) -> Iterator[Batch]: ...
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TrainingData:
+    """The training split, and a held-out one where the corpus has any."""
+
+    dataset: TokenDataset
+    train: BatchSource
+    held_out: BatchSource | None = None
+    held_out_split: str | None = None
+    """validation; or test, which is watched but decides nothing, where there is no validation."""
+
+    @property
+    def selects(self) -> bool:
+        """Whether the held-out loss may choose weights, stop training or change the rate."""
+        return self.held_out_split == "validation"
+
+    def flat(self) -> tuple[NDArray[np.generic], NDArray[np.int64]]:
+        """All ids in a row, and where sequences start and end (N + 1); a stream is one sequence."""
+        tokens = self.dataset.stream
+        if self.dataset.layout.kind == "contiguous":
+            return tokens, np.array([0, len(tokens)], dtype=np.int64)
+        return tokens, np.concatenate([[0], np.cumsum(self.dataset.lengths)])
+
+
+def training_data(
+    corpus: Corpus, tokenizer: Tokenizer, config: TrainingConfig, *, progress: bool = True
+) -> TrainingData:
+    """Tokenise a corpus and set up its batches.
+
+    Where it has no validation split, the loss on its test split is shown but chooses nothing.
+    """
+    held_out_split = next((name for name in ("validation", "test") if name in corpus.splits), None)
+    dataset = TokenDataset.build(
+        corpus.splits["train"], tokenizer, corpus.layout, progress=progress
+    )
+    held_out = None
+    if held_out_split is not None:
+        held_out = TokenDataset.build(
+            corpus.splits[held_out_split], tokenizer, corpus.layout, progress=progress
+        )
+    return TrainingData(
+        dataset=dataset,
+        train=batches_of(dataset, config, shuffle=True),
+        held_out=None if held_out is None else batches_of(held_out, config, shuffle=False),
+        held_out_split=held_out_split,
+    )
+
+
+def batches_of(dataset: TokenDataset, config: TrainingConfig, *, shuffle: bool) -> BatchSource:
+    """Lanes of contiguous text, or batches of like lengths."""
+    if dataset.layout.kind == "contiguous":
+        return StreamBatches(dataset, lanes=config.lanes, span=config.span)
+    return LengthBatches(
+        dataset, tokens_per_batch=config.tokens_per_batch, seed=config.seed, shuffle=shuffle
+    )
+
+
+def groups(source: BatchSource, *, epoch: int, position: int, size: int) -> Iterator[list[Batch]]:
+    """Batches `size` at a time, epoch after epoch without end, from a place on.
+
+    The last group of an epoch may be smaller; no group spans two epochs.
+    """
+    while True:
+        batches = source.epoch(epoch, position)
+        while group := list(islice(batches, size)):
+            yield group
+        epoch, position = epoch + 1, 0

@@ -1,0 +1,124 @@
+"""The three ways to fit, behind one interface: `FITTERS[system.fitting](job)`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from lmlab.core.protocols import Countable, ExpectationMaximisation
+from lmlab.training.checkpoints import Checkpoint
+from lmlab.training.evaluate import evaluate
+from lmlab.training.loop import Job, Outcome, fit_by_gradient, save_weights
+from lmlab.training.processes import share
+from lmlab.training.progress import Budget, Clock, Progress, StopSignals
+
+SMALLEST_GAIN = 1e-5
+"""Nats per token below which EM has converged."""
+ROUNDING = 1e-4
+"""Nats per token by which single precision may seem to lower the likelihood."""
+
+
+def fit_by_counting(job: Job) -> Outcome:
+    """One pass of counting over the training split; every process counts for itself."""
+    assert isinstance(job.system, Countable), "fitting by counting needs fit_counts"
+    progress, clock = Progress(), Clock()
+    if job.run.weights.exists():
+        return Outcome(progress=Progress(step=1, epoch=1), reason="nothing")
+    job.reporter.begin(after=0)
+    with job.reporter:
+        job.system.fit_counts(*job.data.flat())
+        job.system.to(job.accelerator.device)
+        progress.step = progress.epoch = 1
+        progress.seconds = clock.seconds()
+        trained = evaluate(job.system, job.data.train, job.accelerator)
+        job.reporter.write("train", progress, loss=trained.loss, count=trained.count)
+        loss = _watch(job, progress)
+        save_weights(job)
+    return Outcome(progress=progress, reason="budget", loss=loss)
+
+
+def fit_by_em(job: Job) -> Outcome:
+    """Expectation-maximisation (Dempster, Laird and Rubin 1977), an epoch an iteration.
+
+    The training likelihood never falls; iterations end when it gains less than 1e-5 nats per token.
+    """
+    system = job.system
+    assert isinstance(system, ExpectationMaximisation), "fitting by EM needs expect and maximise"
+    system.to(job.accelerator.device)
+    progress, budget = _restore(job), Budget(job.config, per_epoch=1)
+    if budget.over(progress) or progress.waited:
+        return Outcome(progress=progress, reason="nothing")
+    clock, loss, saved_at, asked = Clock(progress.seconds), None, progress.seconds, False
+    with job.reporter, StopSignals() as signals, torch.no_grad():
+        while not (budget.over(progress) or progress.waited or asked):
+            # The loss of the parameters that this iteration starts from: it may only fall.
+            trained = evaluate(system, job.data.train, job.accelerator)
+            before, progress.best = progress.best, trained.loss
+            assert trained.loss <= before + ROUNDING, f"EM went from {before} to {trained.loss}"
+            progress.waited = int(before - trained.loss < SMALLEST_GAIN)
+
+            # Expected counts of all batches and processes, then the best parameters given them.
+            system.maximise(expected_counts(job))
+            progress.step, progress.epoch = progress.step + 1, progress.epoch + 1
+            progress.seconds = clock.seconds()
+            job.reporter.write("train", progress, loss=trained.loss, count=trained.count)
+            loss = _watch(job, progress)
+            job.reporter.show(progress, budget)
+
+            asked = signals.asked
+            due = progress.seconds - saved_at >= 60 * job.config.checkpoint_minutes
+            if due or asked or progress.waited or budget.over(progress):
+                _save(job, progress)
+                saved_at = progress.seconds
+    save_weights(job)
+    reason = "early" if progress.waited else "budget" if budget.over(progress) else "interrupted"
+    return Outcome(progress=progress, reason=reason, loss=loss)
+
+
+def expected_counts(job: Job) -> dict[str, Tensor]:
+    """The expected counts of a whole pass over the training split, in double precision."""
+    assert isinstance(job.system, ExpectationMaximisation)
+    sums: dict[str, Tensor] = {}
+    for whole in job.data.train.epoch(0):
+        batch = share(whole, job.accelerator)
+        counts = {} if batch is None else job.system.expect(batch)
+        for name, value in counts.items():
+            value = value if value.device.type == "mps" else value.double()
+            sums[name] = sums[name] + value if name in sums else value
+    if job.accelerator.num_processes == 1:
+        return sums
+    return {name: job.accelerator.reduce(value, reduction="sum") for name, value in sums.items()}
+
+
+def _watch(job: Job, progress: Progress) -> float | None:
+    if job.data.held_out is None:
+        return None
+    held_out = evaluate(job.system, job.data.held_out, job.accelerator)
+    job.reporter.evaluated(progress, held_out, str(job.data.held_out_split))
+    return held_out.loss
+
+
+def _save(job: Job, progress: Progress) -> None:
+    if job.accelerator.is_main_process:
+        state = {"progress": progress.state()}
+        model = job.system.state_dict()
+        job.run.save_checkpoint(Checkpoint(step=progress.step, state=state, model=model))
+    job.accelerator.wait_for_everyone()
+
+
+def _restore(job: Job) -> Progress:
+    checkpoint = job.run.load_checkpoint(job.reporter.tell)
+    job.reporter.begin(after=0 if checkpoint is None else checkpoint.step)
+    if checkpoint is None:
+        return Progress()
+    job.system.load_state_dict(checkpoint.model)
+    return Progress.restored(checkpoint.state["progress"])
+
+
+FITTERS: dict[str, Callable[[Job], Outcome]] = {
+    "gradient": fit_by_gradient,
+    "counting": fit_by_counting,
+    "em": fit_by_em,
+}

@@ -1,0 +1,222 @@
+"""The training loop."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor
+
+from lmlab.core.errors import UserError
+from lmlab.core.state import State
+from lmlab.core.system import System
+from lmlab.training.checkpoints import (
+    Checkpoint,
+    carried_state,
+    carried_tensors,
+    optimizer_tensors,
+    restore_optimizer,
+)
+from lmlab.training.config import TrainingConfig
+from lmlab.training.data import TrainingData, groups
+from lmlab.training.evaluate import evaluate
+from lmlab.training.optimizers import build_optimizer
+from lmlab.training.processes import (
+    gather_rows,
+    own_rows,
+    seed_step,
+    share,
+    sum_gradients,
+    sum_numbers,
+)
+from lmlab.training.progress import Budget, Clock, Progress, StopSignals
+from lmlab.training.reporting import Reporter
+from lmlab.training.runs import RunFolder
+from lmlab.training.schedules import Schedule
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Job:
+    """Everything a fitter is given."""
+
+    system: System
+    data: TrainingData
+    config: TrainingConfig
+    run: RunFolder
+    accelerator: Accelerator
+    reporter: Reporter
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """How a fit ended."""
+
+    progress: Progress
+    reason: str
+    """budget, early (validation stopped falling), interrupted, or nothing (it was over before)."""
+    loss: float | None = None
+    """The last held-out loss, in nats per token."""
+
+
+def fit_by_gradient(job: Job) -> Outcome:
+    """Minimise the system's loss by gradient, from the last checkpoint on where there is one."""
+    config, data, accelerator, reporter = job.config, job.data, job.accelerator, job.reporter
+    optimizer = build_optimizer(job.system, config)
+    model = accelerator.prepare_model(job.system, evaluation_mode=True)
+    optimizer = accelerator.prepare_optimizer(optimizer)
+    parameters = [p for p in job.system.parameters() if p.requires_grad]
+    schedule, budget = Schedule(config), Budget(config, data.train.batches_per_epoch())
+    progress, carried = restore(job, optimizer, schedule)
+    if budget.over(progress):
+        return Outcome(progress=progress, reason="nothing")
+    clock, held_out_loss, saved_at = Clock(progress.seconds), None, progress.seconds
+    place = {"epoch": progress.epoch, "position": progress.position}
+    model.train()
+
+    with reporter, StopSignals() as signals, torch.random.fork_rng():
+        for batches in groups(data.train, size=config.accumulate, **place):
+            # The randomness of a step depends on the seed and the step's number alone.
+            began = time.perf_counter()
+            generator = seed_step(config.seed, progress.step, accelerator)
+
+            # Gradients of totals, not of means, so that they simply add up over batches …
+            sums = torch.zeros(4, dtype=torch.float64)
+            for whole in batches:
+                batch = share(whole, accelerator)
+                if batch is None:
+                    continue
+                state = carried if batch.carries else None
+                loss, carried = model(batch, state=state, generator=generator)
+                accelerator.backward(loss.total)
+                # Text goes on in the next batch, but its gradient ends here.
+                carried = None if carried is None else carried.detach()
+                sums[:2] += torch.stack([loss.total.detach(), loss.count]).double().cpu()
+
+            # … and over processes; the clock of the first one and any wish to stop travel along.
+            sums[2:] = torch.tensor([signals.asked, accelerator.is_main_process * clock.seconds()])
+            total, count, asked, progress.seconds = sum_numbers(sums, accelerator)
+            sum_gradients(parameters, accelerator)
+
+            # One division, by the count of all of them: never a mean of means.
+            norm = scale_and_clip(parameters, 1 / max(count, 1), config.clip)
+            if not math.isfinite(total) or not math.isfinite(norm):
+                raise not_finite(progress, total, norm, config)
+
+            # Only a sound gradient reaches the weights.
+            rate = schedule.rate(progress.step, budget.spent(progress))
+            set_rate(optimizer, rate)
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+            seconds = time.perf_counter() - began
+            progress.advance(total, count, seconds, len(batches), budget.per_epoch)
+
+            # Look at held-out text now and then; only a validation split may decide anything.
+            evaluating = budget.evaluation_due(progress) or budget.spent(progress) >= 1
+            reporter.step(progress, budget, rate=rate, norm=norm, flush=evaluating)
+            if evaluating and data.held_out is not None:
+                held_out = evaluate(job.system, data.held_out, accelerator)
+                held_out_loss = held_out.loss
+                reporter.evaluated(progress, held_out, str(data.held_out_split))
+                if data.selects:
+                    schedule.validated(held_out.loss)
+                    if progress.validated(held_out.loss):
+                        save_weights(job)
+
+            # A checkpoint holds all that the next step depends on.
+            ending = budget.over(progress) or asked > 0
+            by_clock = progress.seconds - saved_at >= 60 * config.checkpoint_minutes
+            by_steps = config.checkpoint_steps and progress.step % config.checkpoint_steps == 0
+            if ending or by_clock or by_steps:
+                save(job, progress, optimizer, schedule, carried)
+                saved_at = progress.seconds
+            if ending:
+                break
+
+    if not data.selects or not job.run.weights.exists():
+        save_weights(job)
+    reason = "interrupted" if not budget.over(progress) else "budget"
+    reason = "early" if budget.stopped_early(progress) else reason
+    return Outcome(progress=progress, reason=reason, loss=held_out_loss)
+
+
+def scale_and_clip(parameters: list[torch.nn.Parameter], scale: float, clip: float) -> float:
+    """Multiply gradients by `scale`, then shorten them to the norm `clip`; gives the norm between."""
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    if not gradients:
+        return 0.0
+    norms = torch.stack(torch._foreach_norm(gradients))
+    norm = float(torch.linalg.vector_norm(norms)) * scale
+    if clip and math.isfinite(norm) and norm > clip:
+        scale = scale * clip / norm
+    torch._foreach_mul_(gradients, scale)
+    return norm
+
+
+def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    """Set the learning rate of every group of parameters."""
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+
+
+def not_finite(progress: Progress, total: float, norm: float, config: TrainingConfig) -> UserError:
+    """The error for a loss or gradient that is no number, with what to try."""
+    what = "loss" if not math.isfinite(total) else "gradient"
+    tries = [f"a learning_rate below {config.learning_rate:g}"]
+    if not config.clip or config.clip > 1:
+        tries.append("clip=1")
+    if not config.warmup_steps:
+        tries.append("warmup_steps=100")
+    return UserError(
+        f"the {what} is not finite at step {progress.step + 1} (epoch {progress.epoch + 1}), so "
+        f"training stopped; the last checkpoint is still good: try --set with "
+        f"{', or '.join(tries)}."
+    )
+
+
+def save_weights(job: Job) -> None:
+    """Make the weights of this moment the run's own."""
+    if job.accelerator.is_main_process:
+        job.run.save_weights(job.system)
+    job.accelerator.wait_for_everyone()
+
+
+def save(
+    job: Job,
+    progress: Progress,
+    optimizer: torch.optim.Optimizer,
+    schedule: Schedule,
+    carried: State | None,
+) -> None:
+    """Write a checkpoint; the first process writes for all."""
+    rows = gather_rows(carried_tensors(carried), job.accelerator)
+    if job.accelerator.is_main_process:
+        job.reporter.flush()  # the metrics up to this step are on the disk before it is
+        job.run.save_checkpoint(
+            Checkpoint(
+                step=progress.step,
+                state={"progress": progress.state(), "schedule": schedule.state()},
+                model=job.system.state_dict(),
+                optimizer=optimizer_tensors(optimizer),
+                carried=rows,
+            )
+        )
+    job.accelerator.wait_for_everyone()
+
+
+def restore(
+    job: Job, optimizer: torch.optim.Optimizer, schedule: Schedule
+) -> tuple[Progress, State | None]:
+    """Go back to the last checkpoint, if there is one, and drop the metrics that came after it."""
+    checkpoint = job.run.load_checkpoint(job.reporter.tell)
+    if checkpoint is None:
+        job.reporter.begin(after=0)
+        return Progress(), None
+    job.system.load_state_dict(checkpoint.model)
+    restore_optimizer(optimizer, checkpoint.optimizer)
+    schedule.restore(checkpoint.state["schedule"])
+    job.reporter.begin(after=checkpoint.step)
+    carried: dict[str, Tensor] = own_rows(checkpoint.carried, job.accelerator)
+    return Progress.restored(checkpoint.state["progress"]), carried_state(carried)

@@ -1,0 +1,39 @@
+"""The optimisers, by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from lmlab.training.config import TrainingConfig
+
+
+def build_optimizer(system: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
+    """The optimiser of a config over a system's trainable parameters.
+
+    Weight decay acts on matrices alone: biases, gains and scales have no reason to be small.
+    """
+    trainable = [parameter for parameter in system.parameters() if parameter.requires_grad]
+    matrices = [parameter for parameter in trainable if parameter.ndim >= 2]
+    vectors = [parameter for parameter in trainable if parameter.ndim < 2]
+    groups: list[dict[str, Any]] = [
+        {"params": matrices, "weight_decay": config.weight_decay},
+        {"params": vectors, "weight_decay": 0.0},
+    ]
+    groups = [group for group in groups if group["params"]]
+    words: dict[str, Any] = {"lr": config.learning_rate}
+    if config.optimizer != "sgd" and config.eps is not None:
+        words["eps"] = config.eps
+    if config.optimizer in ("sgd", "rmsprop"):
+        words["momentum"] = config.momentum
+    return _CLASSES[config.optimizer](groups, **words)
+
+
+_CLASSES: dict[str, Any] = {
+    "adamw": torch.optim.AdamW,
+    "adam": torch.optim.Adam,
+    "sgd": torch.optim.SGD,
+    "rmsprop": torch.optim.RMSprop,
+}

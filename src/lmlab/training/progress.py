@@ -1,0 +1,136 @@
+"""Where a training stands, how much of its budget is spent, and when it is asked to stop."""
+
+from __future__ import annotations
+
+import math
+import signal
+import threading
+import time
+from dataclasses import asdict, dataclass
+from types import FrameType, TracebackType
+from typing import Any, Self
+
+from lmlab.training.config import TrainingConfig
+
+
+@dataclass
+class Progress:
+    """Everything small that changes from step to step; a checkpoint keeps all of it."""
+
+    step: int = 0
+    epoch: int = 0
+    position: int = 0
+    """Batches of this epoch already used."""
+    seconds: float = 0.0
+    """By the clock, over all sittings."""
+    best: float = math.inf
+    """Lowest validation loss so far."""
+    best_step: int = 0
+    waited: int = 0
+    """Validations since the best one."""
+    window_total: float = 0.0
+    """Loss since the last training line of the metrics …"""
+    window_count: float = 0.0
+    """… and predictions …"""
+    window_seconds: float = 0.0
+    """… and seconds of training alone."""
+
+    def advance(
+        self, total: float, count: float, seconds: float, batches: int, per_epoch: int
+    ) -> None:
+        """One step was made."""
+        self.step += 1
+        self.position += batches
+        self.window_total += total
+        self.window_count += count
+        self.window_seconds += seconds
+        if self.position >= per_epoch:
+            self.epoch, self.position = self.epoch + 1, 0
+
+    def validated(self, loss: float) -> bool:
+        """Take note of a validation loss; true if it is the best so far."""
+        if loss < self.best:
+            self.best, self.best_step, self.waited = loss, self.step, 0
+            return True
+        self.waited += 1
+        return False
+
+    def state(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def restored(cls, state: dict[str, Any]) -> Self:
+        return cls(**state)
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How long a training may be."""
+
+    config: TrainingConfig
+    per_epoch: int
+    """Batches of an epoch."""
+
+    def spent(self, progress: Progress) -> float:
+        """The share that is used up; 1 or more when it is over."""
+        if self.config.epochs is not None:
+            done = progress.epoch + progress.position / max(self.per_epoch, 1)
+            return done / self.config.epochs
+        if self.config.steps is not None:
+            return progress.step / self.config.steps
+        assert self.config.minutes is not None
+        return progress.seconds / (60 * self.config.minutes)
+
+    def over(self, progress: Progress) -> bool:
+        """Whether training is finished, by the budget or by early stopping."""
+        return self.spent(progress) >= 1 or self.stopped_early(progress)
+
+    def stopped_early(self, progress: Progress) -> bool:
+        return 0 < self.config.patience <= progress.waited
+
+    def evaluation_due(self, progress: Progress) -> bool:
+        if self.config.evaluate_every:
+            return progress.step % self.config.evaluate_every == 0
+        return progress.position == 0
+
+
+class Clock:
+    """Seconds of a training, over all its sittings."""
+
+    def __init__(self, before: float = 0.0) -> None:
+        self._start = time.perf_counter() - before
+
+    def seconds(self) -> float:
+        return time.perf_counter() - self._start
+
+
+class StopSignals:
+    """Ctrl-C and SIGTERM ask politely: the step under way ends, a checkpoint is written.
+
+    An exception in the middle of a step would leave weights that are half changed. A second Ctrl-C
+    does raise, for whoever can't wait.
+    """
+
+    def __init__(self) -> None:
+        self.asked = False
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._before[number] = signal.signal(number, self._ask)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _ask(self, number: int, frame: FrameType | None) -> None:
+        if self.asked:
+            raise KeyboardInterrupt
+        self.asked = True

@@ -1,0 +1,33 @@
+"""Recipes: named settings that go together, general ones and those of a system's own zoo file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import ModuleType
+from typing import Any
+
+from lmlab.core.errors import unknown_name
+
+GENERAL: dict[str, dict[str, Any]] = {
+    "default": {},
+    # 003: RMSprop with eps 0.01, batches of 280 sentences; of multi30k at 20 tokens, 14 each.
+    "notes": {
+        "optimizer": "rmsprop",
+        "eps": 0.01,
+        "learning_rate": 1e-3,
+        "tokens_per_batch": 280 * 14,
+        "clip": 0.0,
+        "epochs": 30,
+    },
+}
+
+
+def recipe_settings(module: ModuleType, name: str | None) -> dict[str, Any]:
+    """The settings of a recipe; `default` is applied always, the named one on top of it."""
+    own: Mapping[str, Mapping[str, Any]] = getattr(module, "RECIPES", {})
+    if name is not None and name not in GENERAL and name not in own:
+        raise unknown_name("recipe", name, {*GENERAL, *own})
+    settings: dict[str, Any] = {}
+    for layer in ("default", name or "default"):
+        settings |= {**GENERAL.get(layer, {}), **own.get(layer, {})}
+    return settings

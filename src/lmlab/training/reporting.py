@@ -1,0 +1,202 @@
+"""What a training tells while it runs: a bar or a line now and then, metrics.jsonl, TensorBoard."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Self
+
+from rich.console import Console
+from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as Bar
+
+from lmlab.training.config import TrainingConfig
+from lmlab.training.evaluate import Evaluation
+from lmlab.training.files import disk_error, telling_disk_errors, write_text
+from lmlab.training.progress import Budget, Progress
+
+LINE_SECONDS = 20.0
+"""Seconds between lines where there is no terminal to draw a bar on."""
+
+
+class Reporter:
+    """Tells a person and writes the metrics. On all processes but the first it does nothing."""
+
+    def __init__(
+        self,
+        metrics: Path,
+        config: TrainingConfig,
+        *,
+        quiet: bool = False,
+        silent: bool = False,
+        tensorboard: Path | None = None,
+    ) -> None:
+        """`quiet` keeps the person out, `silent` writes no files either."""
+        self._path = metrics
+        self._config = config
+        self._silent = silent
+        self._console = Console(stderr=True, quiet=quiet or silent)
+        self._file: IO[str] | None = None
+        self._bar: Bar | None = None
+        self._task = TaskID(0)
+        self._told = time.perf_counter()
+        self._last_loss = float("nan")
+        self._held_out = ""
+        self._tensorboard = _tensorboard(None if silent else tensorboard)
+
+    def tell(self, sentence: str) -> None:
+        """A sentence for the person."""
+        self._console.print(sentence, highlight=False, markup=False, soft_wrap=True)
+
+    def begin(self, *, after: int) -> None:
+        """Open the metrics, dropping lines of later steps, which will be written again."""
+        if self._silent:
+            return
+        kept = [line for line in _whole_lines(self._path) if line["step"] <= after]
+        text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in kept)
+        write_text(self._path, text if after else "")
+        with telling_disk_errors(self._path):
+            self._file = self._path.open("a", encoding="utf-8")
+
+    def __enter__(self) -> Self:
+        if self._console.is_terminal and not self._console.quiet:
+            self._bar = Bar(
+                TextColumn("{task.description}"),
+                BarColumn(bar_width=None),
+                TextColumn("{task.percentage:>3.0f}%"),
+                TextColumn("{task.fields[figures]}"),
+                TimeElapsedColumn(),
+                TextColumn("{task.fields[left]}"),
+                console=self._console,
+            )
+            self._task = self._bar.add_task("training", total=1.0, figures="", left="")
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+        if self._tensorboard is not None:
+            self._tensorboard.close()
+
+    def step(
+        self, progress: Progress, budget: Budget, *, rate: float, norm: float, flush: bool
+    ) -> None:
+        """A step was made; every so many, and when `flush` asks, the loss since is written down."""
+        if not flush and progress.step % self._config.log_every and progress.step > 1:
+            return
+        loss = progress.window_total / max(progress.window_count, 1)
+        speed = progress.window_count / max(progress.window_seconds, 1e-9)
+        self.write(
+            "train",
+            progress,
+            loss=loss,
+            count=int(progress.window_count),
+            learning_rate=rate,
+            gradient_norm=norm,
+            tokens_per_second=round(speed, 1),
+        )
+        progress.window_total = progress.window_count = progress.window_seconds = 0.0
+        self.show(progress, budget, speed)
+
+    def evaluated(self, progress: Progress, evaluation: Evaluation, split: str) -> None:
+        """A held-out split was looked at."""
+        self.write(split, progress, loss=evaluation.loss, count=evaluation.count)
+        self._held_out = f" · {split} {evaluation.loss:.4f}"
+        if self._bar is None:
+            self.tell(
+                f"epoch {progress.epoch}, step {progress.step}: training {self._last_loss:.4f}, "
+                f"{split} {evaluation.loss:.4f} nats a token"
+            )
+            self._told = time.perf_counter()
+
+    def write(self, event: str, progress: Progress, **values: Any) -> None:
+        """One line of metrics.jsonl."""
+        if event == "train":
+            self._last_loss = values["loss"]
+        if self._tensorboard is not None:
+            for name, value in values.items():
+                self._tensorboard.add_scalar(f"{event}/{name}", value, progress.step)
+        if self._file is None:
+            return
+        line = {"step": progress.step, "epoch": progress.epoch, "event": event, **values}
+        line["seconds"] = round(progress.seconds, 3)
+        try:
+            self._file.write(json.dumps(line, ensure_ascii=False) + "\n")
+            self._file.flush()
+        except OSError as error:
+            raise disk_error(self._path, error) from error
+
+    def flush(self) -> None:
+        """Hand everything written so far to the system."""
+        if self._file is not None:
+            with telling_disk_errors(self._path):
+                self._file.flush()
+
+    def show(self, progress: Progress, budget: Budget, speed: float | None = None) -> None:
+        """Move the bar on, or write a line if the last one is some time ago."""
+        spent = min(budget.spent(progress), 1.0)
+        left = progress.seconds * (1 - spent) / max(spent, 1e-9)
+        figures = f"loss {self._last_loss:.4f}{self._held_out}"
+        figures += "" if speed is None else f" · {speed:,.0f} tokens/s"
+        if self._bar is not None:
+            self._bar.update(
+                self._task,
+                completed=spent,
+                description=f"epoch {progress.epoch + 1}",
+                figures=figures,
+                left=f"{duration(left)} left",
+            )
+        elif time.perf_counter() - self._told > LINE_SECONDS:
+            self._told = time.perf_counter()
+            self.tell(
+                f"epoch {progress.epoch + 1}, step {progress.step}: {figures}, "
+                f"{duration(left)} left"
+            )
+
+
+def duration(seconds: float) -> str:
+    """A time in the words a person would use."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """The lines of a metrics.jsonl; a last one that a kill cut short is left out."""
+    return _whole_lines(path)
+
+
+def _whole_lines(path: Path) -> list[dict[str, Any]]:
+    lines = []
+    if path.exists():
+        for text in path.read_text(encoding="utf-8", errors="replace").splitlines():
+            try:
+                line = json.loads(text)
+            except ValueError:
+                continue
+            if isinstance(line, dict) and "step" in line:
+                lines.append(line)
+    return lines
+
+
+def _tensorboard(folder: Path | None) -> Any:
+    """A writer of TensorBoard files, where that package is installed."""
+    if folder is None or importlib.util.find_spec("tensorboard") is None:
+        return None
+    from torch.utils.tensorboard import SummaryWriter
+
+    return SummaryWriter(str(folder))

@@ -1,0 +1,213 @@
+"""Run folders: everything about one trained system, enough to load it and to repeat it.
+
+RUN/  config.json  tokenizer.json  model.safetensors  trainer/  metrics.jsonl  environment.json
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+
+from lmlab.core.card import Card
+from lmlab.core.errors import UserError
+from lmlab.core.registry import full_card, system_module
+from lmlab.core.system import System
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.data.corpus import Layout
+from lmlab.data.tokenizers import Tokenizer
+from lmlab.training import checkpoints
+from lmlab.training.config import apply_settings
+from lmlab.training.files import read_tensors, telling_disk_errors, write_json, write_tensors
+
+FORMAT = 1
+"""Version of the folder's form; a larger one was written by a later lmlab."""
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """The files of a run, by name."""
+
+    path: Path
+
+    @property
+    def config(self) -> Path:
+        return self.path / "config.json"
+
+    @property
+    def tokenizer(self) -> Path:
+        return self.path / "tokenizer.json"
+
+    @property
+    def weights(self) -> Path:
+        return self.path / "model.safetensors"
+
+    @property
+    def trainer(self) -> Path:
+        return self.path / "trainer"
+
+    @property
+    def metrics(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    @property
+    def environment(self) -> Path:
+        return self.path / "environment.json"
+
+    @property
+    def figures(self) -> Path:
+        return self.path / "figures"
+
+    def exists(self) -> bool:
+        """Whether a run was begun here."""
+        return self.config.exists()
+
+    def create(self) -> None:
+        """Make the folder, or say why it can't be."""
+        with telling_disk_errors(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+
+    def read_config(self) -> dict[str, Any]:
+        """config.json, checked to be one that this version can read."""
+        if not self.path.exists():
+            raise UserError(f"there is no run at {self.path}; check the path.")
+        if not self.config.exists():
+            raise UserError(f"{self.path} is not a run: it has no config.json.")
+        try:
+            config = json.loads(self.config.read_text(encoding="utf-8"))
+            written = int(config["format"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise UserError(
+                f"{self.config} is not the config.json of a run ({error!r})."
+            ) from error
+        if written > FORMAT:
+            raise UserError(
+                f"{self.path} was written by a later lmlab ({config.get('lmlab', '?')}, format "
+                f"{written}), and this one reads up to format {FORMAT}; upgrade lmlab."
+            )
+        return dict(config)
+
+    def write_config(self, config: Mapping[str, Any]) -> None:
+        write_json(self.config, {"format": FORMAT, "lmlab": lmlab_version(), **config})
+
+    def write_environment(self) -> None:
+        """Where the run was made, for whoever repeats it."""
+        packages = ("torch", "numpy", "tokenizers", "safetensors", "accelerate")
+        write_json(
+            self.environment,
+            {
+                "python": sys.version.split()[0],
+                "platform": platform.platform(),
+                "processor": platform.machine(),
+                "cores": os.cpu_count(),
+                "threads": torch.get_num_threads(),
+                "packages": {name: version(name) for name in packages},
+            },
+        )
+
+    def save_weights(self, system: System) -> None:
+        """Write model.safetensors, whole or not at all."""
+        write_tensors(self.weights, system.state_dict())
+
+    def save_checkpoint(self, checkpoint: checkpoints.Checkpoint) -> None:
+        checkpoints.save_checkpoint(self.trainer, checkpoint)
+
+    def load_checkpoint(self, tell: Callable[[str], None]) -> checkpoints.Checkpoint | None:
+        return checkpoints.load_checkpoint(self.trainer, tell)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Model:
+    """A trained system with all that is needed to use it."""
+
+    system: System
+    """In evaluation mode."""
+    tokenizer: Tokenizer
+    layout: Layout
+    config: dict[str, Any]
+    """config.json."""
+    card: Card
+    path: Path
+
+    @property
+    def name(self) -> str:
+        """The run's folder."""
+        return self.path.name
+
+
+def load_run(path: Path | str) -> Model:
+    """The trained system of a run folder."""
+    run = RunFolder(Path(path))
+    config = run.read_config()
+    if not run.tokenizer.exists():
+        raise UserError(f"the run {run.path} has lost its tokenizer.json; train it again.")
+    tokenizer = Tokenizer.load(run.tokenizer)
+    module = system_module(config["system"])
+    system = build_system(
+        config["system"], config["system_config"], Vocabulary(**config["vocabulary"]), seed=0
+    )
+    _load_weights(system, run)
+    return Model(
+        system=system.eval(),
+        tokenizer=tokenizer,
+        layout=Layout(**config["layout"]),
+        config=config,
+        card=full_card(module),
+        path=run.path,
+    )
+
+
+def build_system(
+    name: str, config: Mapping[str, Any], vocabulary: Vocabulary, *, seed: int
+) -> System:
+    """A new system of the zoo; `seed` decides its first weights, torch's own is left alone."""
+    module = system_module(name)
+    try:
+        settings = apply_settings(module.Config(), _tuples(config))
+    except TypeError as error:
+        raise UserError(f"these settings are not those of {name} ({error}).") from error
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        system: System = module.build(settings, vocabulary)
+    return system
+
+
+def _tuples(config: Mapping[str, Any]) -> dict[str, Any]:
+    """JSON knows no tuples, and configs no lists."""
+    return {key: tuple(v) if isinstance(v, list) else v for key, v in config.items()}
+
+
+def _load_weights(system: System, run: RunFolder) -> None:
+    if not run.weights.exists():
+        raise UserError(
+            f"the run {run.path} has no model.safetensors yet; train it on with --resume."
+        )
+    try:
+        system.load_state_dict(read_tensors(run.weights))
+    except (SafetensorError, ValueError, OSError) as error:
+        raise UserError(
+            f"{run.weights} is damaged ({error}); train on with --resume, which starts from the "
+            "last good checkpoint."
+        ) from error
+    except RuntimeError as error:
+        first = str(error).split("\n\t")[-1].strip()
+        raise UserError(
+            f"the weights of {run.path} do not fit its config.json ({first}); restore the pair "
+            "that belongs together."
+        ) from error
+
+
+def lmlab_version() -> str:
+    try:
+        return version("lmlab")
+    except PackageNotFoundError:
+        return "0+source"

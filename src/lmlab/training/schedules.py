@@ -1,0 +1,63 @@
+"""How the learning rate changes with the step, the spent share of the budget, and the gains."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from lmlab.training.config import TrainingConfig
+
+FINAL_SHARE = 0.01
+"""The share of the learning rate at which the cosine ends."""
+
+
+@dataclass
+class Schedule:
+    """The learning rate before each step, and the little that it remembers between them.
+
+    With peak rate r, warm-up of w steps, step n = 0, 1, …, spent share u of the budget:
+
+    - constant: r
+    - cosine: r (c + (1 - c)(1 + cos πu)/2), c = 0.01 (Loshchilov and Hutter 2017)
+    - inverse-square-root: r √(w / max(n + 1, w)) (Vaswani et al. 2017)
+    - plateau: r f^k after k plateaus of the validation loss
+
+    all of them times (n + 1)/w during the warm-up.
+    """
+
+    config: TrainingConfig
+    scale: float = 1.0
+    """f^k so far, of the plateau schedule."""
+    best: float = math.inf
+    waited: int = 0
+    """Validations since the best one or the last cut."""
+
+    def rate(self, step: int, spent: float) -> float:
+        """The learning rate of a step, `spent` being the share of the budget used before it."""
+        warmup = self.config.warmup_steps
+        rising = min(1.0, (step + 1) / warmup) if warmup else 1.0
+        return self.config.learning_rate * rising * self._falling(step, min(max(spent, 0.0), 1.0))
+
+    def _falling(self, step: int, spent: float) -> float:
+        if self.config.schedule == "cosine":
+            return FINAL_SHARE + (1 - FINAL_SHARE) * (1 + math.cos(math.pi * spent)) / 2
+        if self.config.schedule == "inverse-square-root":
+            warmup = max(self.config.warmup_steps, 1)
+            return math.sqrt(warmup / max(step + 1, warmup))
+        return self.scale
+
+    def validated(self, loss: float) -> None:
+        """Take note of a validation loss; the plateau schedule cuts the rate when gains end."""
+        if loss < self.best:
+            self.best, self.waited = loss, 0
+            return
+        self.waited += 1
+        if self.config.schedule == "plateau" and self.waited >= self.config.plateau_patience:
+            self.scale, self.waited = self.scale * self.config.plateau_factor, 0
+
+    def state(self) -> dict[str, float]:
+        """What a checkpoint keeps."""
+        return {"scale": self.scale, "best": self.best, "waited": self.waited}
+
+    def restore(self, state: dict[str, float]) -> None:
+        self.scale, self.best, self.waited = state["scale"], state["best"], int(state["waited"])

@@ -1,0 +1,379 @@
+"""Train a system of the zoo on a corpus: the verb `train`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from accelerate import Accelerator
+
+from lmlab.core.card import Card
+from lmlab.core.errors import UserError, unknown_name
+from lmlab.core.registry import find_system, system_module
+from lmlab.core.system import System
+from lmlab.data.corpus import Corpus, open_corpus
+from lmlab.data.tokenizers import Tokenizer, tokenizer_for
+from lmlab.training.allocator import keep_memory
+from lmlab.training.config import (
+    BUDGETS,
+    TrainingConfig,
+    apply_settings,
+    settings_between,
+    with_budget,
+)
+from lmlab.training.data import TrainingData, training_data
+from lmlab.training.fitters import FITTERS
+from lmlab.training.loop import Job, Outcome
+from lmlab.training.probe import probe
+from lmlab.training.processes import main_first, make_accelerator
+from lmlab.training.recipes import recipe_settings
+from lmlab.training.reporting import Reporter, duration
+from lmlab.training.runs import RunFolder, build_system
+
+DEFAULT_SIZE = "small"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunResult:
+    """What came of a training."""
+
+    path: Path
+    """The run's folder."""
+    reason: str
+    """budget, early, interrupted, or nothing (it was finished before)."""
+    steps: int
+    epochs: int
+    seconds: float
+    loss: float | None
+    """The last held-out loss in nats per token; None where there is no held-out split."""
+    best: float | None
+    """The loss on the validation split of the weights kept; None where there is no such split."""
+    parameters: int
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Plan:
+    """A training as asked for, names resolved and settings checked."""
+
+    card: Card
+    size: str
+    recipe: str | None
+    system_config: Any
+    training: TrainingConfig
+
+
+def train(
+    system: str,
+    *,
+    data: str | Path | Corpus,
+    out: Path | str,
+    size: str | None = None,
+    settings: Mapping[str, Any] | None = None,
+    tokenizer: str | None = None,
+    objective: str | None = None,
+    recipe: str | None = None,
+    base: str | None = None,
+    index: str | None = None,
+    knowledge: str | None = None,
+    epochs: int | None = None,
+    steps: int | None = None,
+    minutes: float | None = None,
+    seed: int | None = None,
+    data_seed: int = 0,
+    resume: bool = False,
+    errors: str = "strict",
+    quiet: bool = False,
+) -> RunResult:
+    """Train `system` on the corpus `data` into the folder `out`, and return how it went.
+
+    `settings` are those of the system and of `TrainingConfig`, as strings or values, applied after
+    those of the size and the recipe. With `resume`, a training that was stopped (by a kill, Ctrl-C,
+    or a smaller budget) goes on to the bit as if it had not been; settings not given are the run's.
+    `data_seed` decides how a corpus without splits is divided; it is the same for all seeds, so
+    that their runs compare. See `RunFolder` for what is written.
+    """
+    keep_memory()
+    run, accelerator = RunFolder(Path(out)), make_accelerator()
+    card = find_system(system)
+    check_needs(card, base=base, index=index, knowledge=knowledge)
+    given = dict(settings or {}) | _objective_setting(card, objective)
+    budget = {"epochs": epochs, "steps": steps, "minutes": minutes}
+    before = run.read_config() if _continues(run, resume) else None
+    if before is None:
+        plan = make_plan(card, size or DEFAULT_SIZE, recipe, given, budget, seed or 0)
+    else:
+        plan = continued_plan(before, card, size, recipe, given, budget, seed)
+
+    corpus = data if isinstance(data, Corpus) else open_corpus(data, errors=errors, seed=data_seed)
+    spec = corpus.name if isinstance(data, Corpus) else str(data)
+    with main_first(accelerator):
+        chosen = _tokenizer(run, before, corpus, tokenizer, plan.training)
+        description = describe(plan, corpus, spec, chosen, data_seed)
+        if before is not None:
+            check_same(before, description, run)
+        if accelerator.is_main_process:
+            _begin(run, description, chosen)
+        prepared = training_data(corpus, chosen, plan.training, progress=not quiet)
+    _check_data(prepared, plan.training, accelerator)
+    model = build_system(
+        card.name, asdict(plan.system_config), chosen.vocabulary, seed=plan.training.seed
+    )
+    reporter = Reporter(
+        run.metrics,
+        plan.training,
+        quiet=quiet,
+        silent=not accelerator.is_main_process,
+        tensorboard=run.path / "tensorboard",
+    )
+    _announce(reporter, model, prepared, plan, resume and before is not None)
+    job = Job(
+        system=model,
+        data=prepared,
+        config=plan.training,
+        run=run,
+        accelerator=accelerator,
+        reporter=reporter,
+    )
+    outcome = FITTERS[model.fitting](job)
+    reporter.tell(_farewell(outcome, run))
+    return _result(outcome, run, model, prepared)
+
+
+def make_plan(
+    card: Card,
+    size: str,
+    recipe: str | None,
+    settings: Mapping[str, Any],
+    budget: Mapping[str, float | None],
+    seed: int,
+) -> Plan:
+    """Size, then recipe, then settings, then budget: each may override those before it."""
+    module = system_module(card.name)
+    if size not in module.SIZES:
+        raise unknown_name(f"size of {card.name}", size, module.SIZES)
+    system_config, training = module.SIZES[size], TrainingConfig(seed=seed)
+    for layer in (recipe_settings(module, recipe), settings):
+        of_system, of_training = settings_between(layer, system_config, training)
+        system_config = apply_settings(system_config, of_system)
+        training = apply_settings(training, _one_budget(of_training))
+    return Plan(
+        card=card,
+        size=size,
+        recipe=recipe,
+        system_config=system_config,
+        training=with_budget(training, **budget),
+    )
+
+
+def continued_plan(
+    before: Mapping[str, Any],
+    card: Card,
+    size: str | None,
+    recipe: str | None,
+    settings: Mapping[str, Any],
+    budget: Mapping[str, float | None],
+    seed: int | None,
+) -> Plan:
+    """The plan of the run that is resumed, with what is given anew on top of it."""
+    module: ModuleType = system_module(card.name)
+    if before["system"] != card.name:
+        raise UserError(
+            f"this run is of the system {before['system']}, and {card.name} was asked for; resume "
+            "it with its own name, or choose another --out."
+        )
+    known = {spec.name for spec in fields(TrainingConfig)}
+    training = TrainingConfig(**{k: v for k, v in before["training"].items() if k in known})
+    system_config = apply_settings(module.Config(), before["system_config"])
+    of_system, of_training = settings_between(settings, system_config, training)
+    training = with_budget(apply_settings(training, _one_budget(of_training)), **budget)
+    return Plan(
+        card=card,
+        size=size or before["size"],
+        recipe=recipe if recipe is not None else before["recipe"],
+        system_config=apply_settings(system_config, of_system),
+        training=training if seed is None else replace(training, seed=seed),
+    )
+
+
+def _one_budget(settings: dict[str, Any]) -> dict[str, Any]:
+    """A budget among settings takes the place of the one before it."""
+    if any(settings.get(name) is not None for name in BUDGETS):
+        return {**dict.fromkeys(BUDGETS), **settings}
+    return settings
+
+
+MAY_CHANGE = frozenset(
+    {
+        *BUDGETS,
+        "patience",
+        "log_every",
+        "checkpoint_minutes",
+        "checkpoint_steps",
+        "evaluate_every",
+    }
+)
+"""Settings of a training that may differ when it is resumed."""
+
+
+def describe(
+    plan: Plan, corpus: Corpus, spec: str, tokenizer: Tokenizer, data_seed: int
+) -> dict[str, Any]:
+    """config.json: enough to repeat the run from its own folder."""
+    return {
+        "system": plan.card.name,
+        "size": plan.size,
+        "recipe": plan.recipe,
+        "seed": plan.training.seed,
+        "system_config": asdict(plan.system_config),
+        "vocabulary": asdict(tokenizer.vocabulary),
+        "tokenizer": tokenizer.kind,
+        "layout": asdict(corpus.layout),
+        "corpus": {
+            "name": corpus.name,
+            "spec": spec,
+            "fingerprint": corpus.fingerprint(),
+            "seed": data_seed,
+        },
+        "training": asdict(plan.training),
+    }
+
+
+def check_same(before: Mapping[str, Any], now: Mapping[str, Any], run: RunFolder) -> None:
+    """A resumed training must be the one that was begun; only its length may differ."""
+    pairs = [(name, before[name], now[name]) for name in ("size", "recipe", "tokenizer", "layout")]
+    pairs += [
+        (name, before[part].get(name), value)
+        for part in ("system_config", "training")
+        for name, value in now[part].items()
+        if name not in MAY_CHANGE and name in before[part]
+    ]
+    for name, old, new in pairs:
+        if old != new:
+            raise UserError(
+                f"the run {run.path} was begun with {name}={old}, and now it is {new}; resume it "
+                "unchanged, or choose another --out."
+            )
+    if before["corpus"]["fingerprint"] != now["corpus"]["fingerprint"]:
+        raise UserError(
+            f"the run {run.path} was begun on other text ({before['corpus']['spec']}) than "
+            f"{now['corpus']['spec']} holds now; resume it with that, or choose another --out."
+        )
+
+
+def check_needs(card: Card, **options: str | None) -> None:
+    """Refuse options that the system has no use for, and miss those it can't do without."""
+    for name, value in options.items():
+        if value is not None and name not in card.needs:
+            raise UserError(f"{card.name} has no use for --{name}; leave it out.")
+
+
+def _objective_setting(card: Card, objective: str | None) -> dict[str, Any]:
+    if objective is None or objective == card.objectives[0]:
+        return {}
+    if objective not in card.objectives:
+        raise UserError(
+            f"{card.name} can't be trained with the objective {objective!r}; those that fit: "
+            f"{', '.join(card.objectives)}."
+        )
+    return {"objective": objective}
+
+
+def _continues(run: RunFolder, resume: bool) -> bool:
+    if run.exists() and not resume:
+        raise UserError(
+            f"{run.path} already holds a run, and nothing is overwritten; go on with --resume, or "
+            "choose another --out."
+        )
+    return run.exists()
+
+
+def _tokenizer(
+    run: RunFolder,
+    before: Mapping[str, Any] | None,
+    corpus: Corpus,
+    kind: str | None,
+    config: TrainingConfig,
+) -> Tokenizer:
+    """The run's own where it has one; else loaded from a file, or trained on the corpus."""
+    if before is not None and run.tokenizer.exists():
+        if kind not in (None, before["tokenizer"]) and not str(kind).endswith(".json"):
+            raise UserError(
+                f"the run {run.path} was begun with the tokeniser {before['tokenizer']}, and now "
+                f"it is {kind}; resume it unchanged, or choose another --out."
+            )
+        return Tokenizer.load(run.tokenizer)
+    if kind is not None and kind.endswith(".json"):
+        return Tokenizer.load(kind)
+    return tokenizer_for(corpus, kind, min_count=config.min_count, size=config.vocabulary_size)
+
+
+def _begin(run: RunFolder, description: Mapping[str, Any], tokenizer: Tokenizer) -> None:
+    """Write what is known before training; config.json last, as it makes the folder a run."""
+    run.create()
+    if not run.tokenizer.exists():
+        tokenizer.save(run.tokenizer)
+    run.write_environment()
+    run.write_config(description)
+
+
+def _check_data(data: TrainingData, config: TrainingConfig, accelerator: Accelerator) -> None:
+    world, contiguous = accelerator.num_processes, data.dataset.layout.kind == "contiguous"
+    if contiguous and config.lanes % world:
+        raise UserError(
+            f"lanes={config.lanes} can't be shared among {world} processes; give a multiple of "
+            f"{world} by --set lanes=…"
+        )
+    decided = [name for name in ("patience",) if getattr(config, name)]
+    decided += ["schedule=plateau"] if config.schedule == "plateau" else []
+    if decided and not data.selects:
+        raise UserError(
+            f"{' and '.join(decided)} needs a validation split, and this corpus has none; leave it "
+            "out, or give a folder with a valid* file."
+        )
+
+
+def _announce(
+    reporter: Reporter, system: System, data: TrainingData, plan: Plan, resumed: bool
+) -> None:
+    head = f"{plan.card.name} ({plan.size})" + (", resumed" if resumed else "")
+    if system.fitting == "gradient":
+        expected = probe(system, data.train, plan.training, tokens=data.dataset.total_tokens)
+        reporter.tell(f"{head}: {expected.sentence()}")
+    else:
+        by = {"counting": "by counting", "em": "by EM"}[system.fitting]
+        reporter.tell(f"{head}: fitted {by} on {data.dataset.total_tokens:,} tokens")
+    if data.held_out_split == "test":
+        reporter.tell(
+            "this corpus has no validation split: the test loss is shown, chooses nothing, and the "
+            "last weights are kept"
+        )
+
+
+def _farewell(outcome: Outcome, run: RunFolder) -> str:
+    progress = outcome.progress
+    where = f"at step {progress.step} after {duration(progress.seconds)}"
+    if outcome.reason == "interrupted":
+        return f"stopped {where}; a checkpoint is in {run.trainer}, go on with --resume"
+    if outcome.reason == "nothing":
+        return f"{run.path} is already trained; give a larger budget to go on"
+    early = ", as the validation loss stopped falling" if outcome.reason == "early" else ""
+    loss = "" if outcome.loss is None else f", {outcome.loss:.4f} nats a token"
+    return f"finished {where}{early}{loss}: {run.path}"
+
+
+def _result(outcome: Outcome, run: RunFolder, system: System, data: TrainingData) -> RunResult:
+    progress = outcome.progress
+    best = progress.best if system.fitting == "gradient" and data.selects else outcome.loss
+    return RunResult(
+        path=run.path,
+        reason=outcome.reason,
+        steps=progress.step,
+        epochs=progress.epoch,
+        seconds=progress.seconds,
+        loss=outcome.loss,
+        best=best if data.selects else None,
+        parameters=system.parameter_count,
+    )
