@@ -1,0 +1,46 @@
+"""中国的首都是北京 and its like: real countries and capitals in Chinese, several templates.
+
+Every text's probability is known, p(template) p(country | template), so a model's regret is exact:
+in 甲甲的首都是乙乙 the two blanks depend on each other completely.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+from lmlab.data.corpus import Corpus
+from lmlab.data.languages._capitals import Template, capitals_truth
+from lmlab.data.languages._countries import Country, pairs
+from lmlab.data.languages._draw import SENTENCES, drawn_corpus
+from lmlab.data.languages._finite import FiniteTruth
+
+__all__ = ["DESCRIPTION", "TEMPLATES", "Country", "corpus", "pairs", "truth"]
+
+DESCRIPTION = "countries and their capitals in Chinese: 中国的首都是北京"
+
+TEMPLATES = (
+    Template(text="{country_zh}的首都是{capital_zh}", probability=0.5),
+    Template(text="{capital_zh}是{country_zh}的首都", probability=0.2),
+    Template(text="{country_zh}的首都叫{capital_zh}", probability=0.1),
+    Template(text="{country_zh}定都{capital_zh}", probability=0.1),
+    # Not capitals: so that 上海 is a word of the language, and 中国的首都是上海 is not a sentence.
+    Template(text="{city_zh}是{country_zh}的城市", probability=0.1),
+)
+
+
+@cache
+def truth() -> FiniteTruth:
+    """The language itself: probabilities, entropy, samples; a token is a character."""
+    return capitals_truth(TEMPLATES, count_tokens=len)
+
+
+def corpus(seed: int = 0, *, sentences: int = SENTENCES) -> Corpus:
+    """Independent draws, characters as tokens, with the exact entropy."""
+    return drawn_corpus(
+        "capitals",
+        truth(),
+        description=DESCRIPTION,
+        tokenizer="char",
+        sentences=sentences,
+        seed=seed,
+    )

@@ -1,0 +1,46 @@
+"""The capital of China is Beijing: the language `capitals` in English, words as tokens."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from lmlab.data.corpus import Corpus
+from lmlab.data.languages._capitals import Template, capitals_truth
+from lmlab.data.languages._countries import Country, pairs
+from lmlab.data.languages._draw import SENTENCES, drawn_corpus
+from lmlab.data.languages._finite import FiniteTruth
+
+__all__ = ["DESCRIPTION", "TEMPLATES", "Country", "corpus", "pairs", "truth"]
+
+DESCRIPTION = "countries and their capitals in English: the capital of China is Beijing"
+
+TEMPLATES = (
+    Template(text="the capital of {country_en} is {capital_en}", probability=0.5),
+    Template(text="{capital_en} is the capital of {country_en}", probability=0.2),
+    Template(text="{country_en} has {capital_en} as its capital", probability=0.1),
+    Template(text="{country_en} 's capital is {capital_en}", probability=0.1),
+    # Not capitals, as in Chinese.
+    Template(text="{city_en} is a city in {country_en}", probability=0.1),
+)
+
+
+def _count_words(text: str) -> int:
+    return len(text.split(" "))
+
+
+@cache
+def truth() -> FiniteTruth:
+    """The language itself: probabilities, entropy, samples; a token is a word."""
+    return capitals_truth(TEMPLATES, count_tokens=_count_words)
+
+
+def corpus(seed: int = 0, *, sentences: int = SENTENCES) -> Corpus:
+    """Independent draws, words as tokens, with the exact entropy."""
+    return drawn_corpus(
+        "capitals-en",
+        truth(),
+        description=DESCRIPTION,
+        tokenizer="word",
+        sentences=sentences,
+        seed=seed,
+    )

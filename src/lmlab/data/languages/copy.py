@@ -1,0 +1,85 @@
+"""Copying: letters, a bar, the same letters again. The second half is certain to who remembers.
+
+The entropy is all in the first half: H = log(number of lengths) + E[length] log(letters), and a
+model without memory pays for the letters twice.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from lmlab.core.errors import UserError
+from lmlab.data.corpus import Corpus
+from lmlab.data.languages._draw import SENTENCES, drawn_corpus
+
+DESCRIPTION = "random letters, a bar, the same letters again: exact memory"
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+BAR = "|"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CopyTruth:
+    """Uniform over lengths from `shortest` to `longest`, then over strings of that length."""
+
+    letters: int
+    shortest: int
+    longest: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.letters <= len(LETTERS):
+            raise UserError(f"copy has 1 to {len(LETTERS)} letters, not {self.letters}.")
+        if not 1 <= self.shortest <= self.longest:
+            raise UserError(
+                f"copy needs lengths with 1 <= shortest <= longest, not {self.shortest} "
+                f"and {self.longest}."
+            )
+
+    @property
+    def entropy(self) -> float:
+        """Nats per text."""
+        mean = (self.shortest + self.longest) / 2
+        return math.log(self.longest - self.shortest + 1) + mean * math.log(self.letters)
+
+    @property
+    def expected_tokens(self) -> float:
+        """The letters twice, the bar and the end."""
+        return self.shortest + self.longest + 2.0
+
+    def log_prob(self, text: str) -> float:
+        """The true log-probability in nats, -inf unless the text is letters, bar, same letters."""
+        words = text.split(" ")
+        length = (len(words) - 1) // 2
+        known = set(LETTERS[: self.letters])
+        if (
+            not self.shortest <= length <= self.longest
+            or words != [*words[:length], BAR, *words[:length]]
+            or not known.issuperset(words[:length])
+        ):
+            return -math.inf
+        lengths = self.longest - self.shortest + 1
+        return -math.log(lengths) - length * math.log(self.letters)
+
+    def sample(self, generator: np.random.Generator) -> str:
+        """Draw a length, the letters, and say them twice."""
+        length = int(generator.integers(self.shortest, self.longest + 1))
+        drawn = [LETTERS[place] for place in generator.integers(self.letters, size=length)]
+        return " ".join([*drawn, BAR, *drawn])
+
+
+def corpus(
+    seed: int = 0,
+    *,
+    letters: int = 8,
+    shortest: int = 2,
+    longest: int = 6,
+    sentences: int = SENTENCES,
+) -> Corpus:
+    """Independent draws; longer strings ask for longer memory."""
+    truth = CopyTruth(letters=letters, shortest=shortest, longest=longest)
+    return drawn_corpus(
+        "copy", truth, description=DESCRIPTION, tokenizer="word", sentences=sentences, seed=seed
+    )

@@ -1,0 +1,103 @@
+"""A Markov chain over a few words and the end: some words are nearly certain of the next, some not.
+
+p(w₁ … w_T) = π(w₁) Π Q(w_t, w_{t+1}) e(w_T), with Q(w, ·) and e(w) together a distribution.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Sequence
+from functools import cache
+
+import numpy as np
+
+from lmlab.data.corpus import Corpus
+from lmlab.data.languages._draw import SENTENCES, drawn_corpus
+
+DESCRIPTION = "a Markov chain over ten words, with peaked and flat rows"
+
+WORDS = ("ka", "lo", "mi", "nu", "pe", "ra", "so", "ti", "vu", "ze")
+
+
+class MarkovTruth:
+    """The distribution over sentences of a Markov chain with an end, never empty.
+
+    The expected visits n = (I - Qᵀ)⁻¹ π give everything: the entropy is H(π) + Σ_w n(w) H(row w),
+    the expected length Σ_w n(w), and one more for the end.
+    """
+
+    def __init__(self, words: Sequence[str], initial: np.ndarray, steps: np.ndarray) -> None:
+        """`initial` is π, (V,); `steps` is Q with e as its last column, (V, V + 1)."""
+        assert initial.shape == (len(words),)
+        assert steps.shape == (len(words), len(words) + 1)
+        assert np.allclose([initial.sum(), *steps.sum(1)], 1)
+        self.words = tuple(words)
+        self.initial, self.steps = initial, steps
+        self._place = {word: row for row, word in enumerate(words)}
+        self._cumulative = [_cumulative(row) for row in steps]
+        self._cumulative_initial = _cumulative(initial)
+        inner = np.eye(len(words)) - steps[:, :-1].T
+        self.visits: np.ndarray = np.linalg.solve(inner, initial)
+        self.entropy = float(_entropy(initial) + self.visits @ _entropy(steps))
+        self.expected_tokens = float(self.visits.sum() + 1)
+
+    def log_prob(self, text: str) -> float:
+        """The true log-probability of the words and the end, in nats."""
+        words = text.split(" ")
+        if any(word not in self._place for word in words):
+            return -math.inf
+        states = np.array([self._place[word] for word in words])
+        following = np.append(states[1:], len(self.words))
+        with np.errstate(divide="ignore"):  # a step that never happens has log-probability -inf
+            return float(
+                np.log(self.initial[states[0]]) + np.log(self.steps[states, following]).sum()
+            )
+
+    def sample(self, generator: np.random.Generator) -> str:
+        """Draw one sentence, word by word until the end."""
+        words: list[str] = []
+        row = self._cumulative_initial  # it has no end in it: the first word always comes
+        while (place := bisect_right(row, generator.random())) < len(self.words):
+            words.append(self.words[place])
+            row = self._cumulative[place]
+        return " ".join(words)
+
+
+def _entropy(rows: np.ndarray) -> np.ndarray:
+    """-Σ p log p over the last axis, with 0 log 0 = 0."""
+    return -(rows * np.log(np.where(rows > 0, rows, 1.0))).sum(-1)
+
+
+def _cumulative(row: np.ndarray) -> list[float]:
+    """Upper ends of the outcomes' shares of [0, 1); rounding may not leave a gap under one."""
+    sums = np.cumsum(row)
+    sums[sums >= sums[-1]] = 1.0
+    return [float(total) for total in sums]
+
+
+@cache
+def truth(*, end: float = 0.2) -> MarkovTruth:
+    """Ten words whose rows go from flat to peaked.
+
+    From word i, the word at rank r of its own order of preference has weight (1 + r)^-s with s from 0
+    (flat) to 4 (the first has nine tenths). Words end a sentence with probability `end`, but every
+    third never does.
+    """
+    size = len(WORDS)
+    place = np.arange(size)
+    # Row i prefers 3 i + 1: as 3 has no divisor in common with 10, each word is somebody's first.
+    rank = (place[None, :] - 3 * place[:, None] - 1) % size
+    sharpness = 4.0 * place / (size - 1)
+    weights = (1.0 + rank) ** -sharpness[:, None]
+    ends = np.where(place % 3 == 2, 0.0, end)
+    inner = weights / weights.sum(1, keepdims=True) * (1 - ends)[:, None]
+    initial = (1.0 + place) ** -1.0
+    return MarkovTruth(WORDS, initial / initial.sum(), np.column_stack([inner, ends]))
+
+
+def corpus(seed: int = 0, *, sentences: int = SENTENCES) -> Corpus:
+    """Independent draws from the chain, with its exact entropy."""
+    return drawn_corpus(
+        "markov", truth(), description=DESCRIPTION, tokenizer="word", sentences=sentences, seed=seed
+    )

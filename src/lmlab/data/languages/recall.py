@@ -1,0 +1,147 @@
+"""Associative recall: keys with values, then one of the keys again and the value it had.
+
+    c 3 a 7 f 3 ? a 7
+
+After the question the value is certain to who remembers; how far back it stood is controlled by
+the number of pairs, by which of them may be asked for, and by a gap of dots before the question.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from lmlab.core.errors import UserError
+from lmlab.data.corpus import Corpus
+from lmlab.data.languages._draw import SENTENCES, drawn_corpus
+
+DESCRIPTION = "keys with values, then a key again and its value: associative memory"
+
+KEYS = "abcdefghijklmnopqrstuvwxyz"
+QUESTION = "?"
+DOT = "."
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecallTruth:
+    """The number of pairs n is uniform, then their keys (all different), values and the question.
+
+    The pair asked for is uniform among those with `nearest` to `farthest` pairs after them, as far
+    as there are so many.
+    """
+
+    keys: int
+    values: int
+    fewest: int
+    most: int
+    nearest: int
+    farthest: int | None
+    gap: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.keys <= len(KEYS) or self.values < 1 or self.gap < 0:
+            raise UserError(
+                f"recall has 1 to {len(KEYS)} keys, 1 value or more and a gap of 0 or more, not "
+                f"{self.keys}, {self.values} and {self.gap}."
+            )
+        if not 1 <= self.fewest <= self.most <= self.keys:
+            raise UserError(
+                f"recall needs 1 <= fewest <= most <= keys, as keys do not come twice, not "
+                f"{self.fewest}, {self.most} and {self.keys}."
+            )
+        if not 0 <= self.nearest < self.fewest or self._farthest < self.nearest:
+            raise UserError(
+                f"recall needs 0 <= nearest < fewest and nearest <= farthest, not nearest "
+                f"{self.nearest}, farthest {self.farthest} and fewest {self.fewest}."
+            )
+
+    @property
+    def _farthest(self) -> int:
+        return self.most - 1 if self.farthest is None else self.farthest
+
+    def _askable(self, pairs: int) -> int:
+        """How many of so many pairs may be asked for."""
+        return min(self._farthest, pairs - 1) - self.nearest + 1
+
+    def _surprise(self, pairs: int) -> float:
+        """-log p of any text with so many pairs: they are all equally likely."""
+        return (
+            math.log(self.most - self.fewest + 1)
+            + math.log(math.perm(self.keys, pairs))
+            + pairs * math.log(self.values)
+            + math.log(self._askable(pairs))
+        )
+
+    @property
+    def entropy(self) -> float:
+        """Nats per text: the surprise of each number of pairs, averaged."""
+        counts = range(self.fewest, self.most + 1)
+        return math.fsum(self._surprise(pairs) for pairs in counts) / len(counts)
+
+    @property
+    def expected_tokens(self) -> float:
+        """Two for each pair, the gap, the question, the key and value again, and the end."""
+        return self.fewest + self.most + self.gap + 4.0
+
+    def log_prob(self, text: str) -> float:
+        """The true log-probability in nats, -inf for a text that could not be drawn."""
+        words = text.split(" ")
+        pairs = (len(words) - self.gap - 3) // 2
+        if not self.fewest <= pairs <= self.most:
+            return -math.inf
+        keys, values = words[: 2 * pairs : 2], words[1 : 2 * pairs : 2]
+        oldest, newest = pairs - self._askable(pairs) - self.nearest, pairs - self.nearest
+        possible = {
+            self._text(keys, values, asked)
+            for asked in range(oldest, newest)
+            if self._are_known(keys, values)
+        }
+        return -self._surprise(pairs) if text in possible else -math.inf
+
+    def sample(self, generator: np.random.Generator) -> str:
+        """Draw the number of pairs, the keys, the values and the question."""
+        pairs = int(generator.integers(self.fewest, self.most + 1))
+        keys = [KEYS[place] for place in generator.permutation(self.keys)[:pairs]]
+        values = [str(value) for value in generator.integers(self.values, size=pairs)]
+        distance = self.nearest + int(generator.integers(self._askable(pairs)))
+        return self._text(keys, values, pairs - 1 - distance)
+
+    def _are_known(self, keys: list[str], values: list[str]) -> bool:
+        return (
+            len(set(keys)) == len(keys)
+            and set(KEYS[: self.keys]).issuperset(keys)
+            and {str(value) for value in range(self.values)}.issuperset(values)
+        )
+
+    def _text(self, keys: list[str], values: list[str], asked: int) -> str:
+        told = [word for pair in zip(keys, values, strict=True) for word in pair]
+        return " ".join([*told, *[DOT] * self.gap, QUESTION, keys[asked], values[asked]])
+
+
+def corpus(
+    seed: int = 0,
+    *,
+    keys: int = 8,
+    values: int = 8,
+    fewest: int = 2,
+    most: int = 4,
+    nearest: int = 0,
+    farthest: int | None = None,
+    gap: int = 0,
+    sentences: int = SENTENCES,
+) -> Corpus:
+    """Independent draws; `nearest`, `farthest` (in pairs) and `gap` (in words) set the distance."""
+    truth = RecallTruth(
+        keys=keys,
+        values=values,
+        fewest=fewest,
+        most=most,
+        nearest=nearest,
+        farthest=farthest,
+        gap=gap,
+    )
+    return drawn_corpus(
+        "recall", truth, description=DESCRIPTION, tokenizer="word", sentences=sentences, seed=seed
+    )

@@ -1,0 +1,487 @@
+"""The generated languages: truths are distributions, entropies exact, draws fair."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
+from graphlib import CycleError
+from itertools import permutations, product
+
+import numpy as np
+import pytest
+
+from lmlab.core.errors import UserError
+from lmlab.data.corpus import Corpus
+from lmlab.data.languages import capitals, capitals_en, copy, grammar, markov, recall
+from lmlab.data.languages._capitals import fillings
+from lmlab.data.languages._countries import country_law, pairs
+from lmlab.data.languages._draw import HELD_OUT, SENTENCES, Language
+from lmlab.data.languages._finite import FiniteTruth
+from lmlab.data.languages._pcfg import GrammarTruth, rule, words
+from lmlab.data.languages.copy import CopyTruth
+from lmlab.data.languages.markov import MarkovTruth
+from lmlab.data.languages.recall import RecallTruth
+from lmlab.data.truth import TruthWithLength
+
+MODULES = {
+    "capitals": capitals,
+    "capitals-en": capitals_en,
+    "copy": copy,
+    "grammar": grammar,
+    "markov": markov,
+    "recall": recall,
+}
+
+
+@cache
+def corpus_of(name: str) -> Corpus:
+    made = MODULES[name].corpus()
+    assert isinstance(made, Corpus)
+    return made
+
+
+def truth_of(name: str) -> Language:
+    truth = corpus_of(name).truth
+    assert isinstance(truth, TruthWithLength)
+    return truth  # type: ignore[return-value]
+
+
+def count_tokens(corpus: Corpus, text: str) -> int:
+    return len(text) if corpus.tokenizer == "char" else len(text.split(" "))
+
+
+def assert_mean(values: Iterable[float], expected: float) -> None:
+    """The mean lies within four standard errors of what it estimates (the seed is fixed)."""
+    array = np.array(list(values))
+    error = array.std(ddof=1) / math.sqrt(len(array))
+    assert abs(array.mean() - expected) < 4 * error, (array.mean(), expected, error)
+
+
+def assert_frequencies(truth: Language, texts: Iterable[str], draws: int = 4_000) -> None:
+    """Each text is drawn about as often as its probability says: five binomial deviations."""
+    generator = np.random.default_rng(1)
+    counts = Counter(truth.sample(generator) for _ in range(draws))
+    for text in texts:
+        p = math.exp(truth.log_prob(text))
+        assert p > 0
+        assert abs(counts[text] - draws * p) <= 5 * math.sqrt(draws * p * (1 - p)), (text, p)
+
+
+def assert_exact(truth: Language, texts: Iterable[str], count: Callable[[str], int]) -> None:
+    """Over all texts there are, mass, entropy and expected length are what the truth says."""
+    logs = {text: truth.log_prob(text) for text in texts}
+    possible = {text: log for text, log in logs.items() if log > -math.inf}
+    assert math.fsum(map(math.exp, possible.values())) == pytest.approx(1, abs=1e-12)
+    entropy = -math.fsum(math.exp(log) * log for log in possible.values())
+    assert entropy == pytest.approx(truth.entropy, abs=1e-12)
+    length = math.fsum(math.exp(log) * (count(text) + 1) for text, log in possible.items())
+    assert length == pytest.approx(truth.expected_tokens, abs=1e-12)
+
+
+def strings(vocabulary: str, most: int) -> Iterator[str]:
+    """Every text over one-letter words, up to a length."""
+    for length in range(1, most + 1):
+        yield from map(" ".join, product(vocabulary, repeat=length))
+
+
+# What every language promises
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_mean_surprise_of_draws_is_the_entropy(name: str) -> None:
+    corpus, truth = corpus_of(name), truth_of(name)
+    texts = list(corpus.split("train").texts())
+    assert_mean([-truth.log_prob(text) for text in texts], truth.entropy)
+    assert_mean([count_tokens(corpus, text) + 1 for text in texts], truth.expected_tokens)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_impossible_texts_have_no_probability(name: str) -> None:
+    truth = truth_of(name)
+    text = corpus_of(name).split("test").first()[0].text
+    assert truth.log_prob(text) < 0
+    for wrong in (
+        "",
+        " ",
+        f"{text} ",
+        f" {text}",
+        f"{text} zzz",
+        "zzz",
+        text.replace(" ", "  ") + " ",
+    ):
+        assert truth.log_prob(wrong) == -math.inf
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_corpus_is_decided_by_its_seed(name: str) -> None:
+    first, again, other = MODULES[name].corpus(seed=3), MODULES[name].corpus(3), corpus_of(name)
+    assert first.name == name
+    assert first.description == MODULES[name].DESCRIPTION
+    assert first.fingerprint() == again.fingerprint() != other.fingerprint()
+    texts = {split: list(first.split(split).texts()) for split in first.splits}
+    assert texts == {split: list(again.split(split).texts()) for split in again.splits}
+    sizes = {"train": SENTENCES, "validation": HELD_OUT, "test": HELD_OUT}
+    assert {split: len(drawn) for split, drawn in texts.items()} == sizes
+    assert texts["validation"] != texts["test"] != texts["train"][:HELD_OUT]
+    for split, drawn in texts.items():
+        assert drawn != list(other.split(split).texts())
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_number_of_sentences_can_be_chosen(name: str) -> None:
+    texts = list(MODULES[name].corpus(sentences=7).split("train").texts())
+    # The stream is the same, so a smaller corpus is the beginning of a larger one.
+    assert texts == list(corpus_of(name).split("train").texts())[:7]
+    with pytest.raises(UserError, match="at least 1 sentence"):
+        MODULES[name].corpus(sentences=0)
+    with pytest.raises(UserError, match="seed of 0 or more"):
+        MODULES[name].corpus(seed=-1)
+
+
+# Capitals
+
+
+@pytest.mark.parametrize("module", [capitals, capitals_en], ids=["zh", "en"])
+def test_capitals_texts_sum_to_one_and_have_the_entropy_of_their_parts(module: object) -> None:
+    language: FiniteTruth = module.truth()  # type: ignore[attr-defined]
+    templates = module.TEMPLATES  # type: ignore[attr-defined]
+    texts = [text for template in templates for text, _ in fillings(template)]
+    assert len(texts) == len(set(texts)) == len(language.probabilities)
+    assert math.fsum(math.exp(language.log_prob(text)) for text in texts) == pytest.approx(1)
+    # No two ways give the same text here, so H(text) = H(template) + Σ p(template) H(country).
+    everywhere = np.array(country_law())
+    with_city = everywhere[[bool(country.city_en) for country in pairs()]]
+    countries = {False: everywhere, True: with_city / with_city.sum()}
+    expected = 0.0
+    for template in templates:
+        law = countries[template.names_city]
+        inner = -(law * np.log(law)).sum()
+        expected += template.probability * (inner - math.log(template.probability))
+    assert language.entropy == pytest.approx(expected, abs=1e-12)
+
+
+def test_capitals_knows_the_sentences_of_the_notes() -> None:
+    language = capitals.truth()
+    # China is the first country; the template has probability one half.
+    assert math.exp(language.log_prob("中国的首都是北京")) == pytest.approx(0.5 * country_law()[0])
+    for true in ("法国的首都是巴黎", "英国的首都是伦敦", "日本的首都是东京", "韩国的首都是首尔"):
+        assert language.log_prob(true) > -math.inf
+    for false in ("中国的首都是北黎", "中国的首都是上海", "上海的首都是上海", "法本的首都是巴京"):
+        assert language.log_prob(false) == -math.inf
+    # All their characters occur, so that a character tokeniser can read the false ones too.
+    seen = set("".join(corpus_of("capitals").split("train").texts()))
+    assert seen.issuperset("中国的首都是上海日本大阪法韩尔北京巴黎东")
+
+
+def test_capitals_draws_have_their_frequencies() -> None:
+    for module in (capitals, capitals_en):
+        likely = sorted(module.truth().probabilities.items(), key=lambda item: -item[1])[:50]
+        assert_frequencies(module.truth(), [text for text, _ in likely])
+
+
+def test_table_of_countries() -> None:
+    table = pairs()
+    # 193 members of the United Nations without the seven whose capital is not beyond dispute.
+    assert len(table) == 193 - 7
+    assert len({c.country_zh for c in table}) == len({c.country_en for c in table}) == len(table)
+    for country in table:
+        names = (country.country_zh, country.capital_zh, country.country_en, country.capital_en)
+        assert all(name and name == name.strip() for name in names)
+        assert bool(country.city_zh) == bool(country.city_en)
+        assert country.city_en != country.capital_en
+        assert all("\u4e00" <= character <= "\u9fff" for character in "".join(names[:2]))
+        assert "".join(names[2:]).isascii()
+    known = {c.country_en: (c.country_zh, c.capital_zh, c.capital_en) for c in table}
+    assert known["Australia"] == ("澳大利亚", "堪培拉", "Canberra")
+    assert known["Switzerland"] == ("瑞士", "伯尔尼", "Bern")
+    assert known["Burkina Faso"] == ("布基纳法索", "瓦加杜古", "Ouagadougou")
+    law = country_law()
+    assert sum(law) == pytest.approx(1)
+    assert law[0] / law[-1] == pytest.approx((len(table) + 10) / 11)
+
+
+def test_ways_to_the_same_text_add_up() -> None:
+    truth = FiniteTruth([("a b", 0.125), ("c", 0.5), ("a b", 0.375)], count_tokens=len)
+    assert truth.log_prob("a b") == truth.log_prob("c") == math.log(0.5)
+    assert truth.entropy == pytest.approx(math.log(2))
+    assert truth.expected_tokens == pytest.approx((3 + 1) / 2 + 1)
+
+
+# Grammar
+
+
+def enumerate_derivations(rules: dict[str, tuple], start: str, most: int) -> Counter[str]:  # type: ignore[type-arg]
+    """How many derivations each sentence of at most so many words has, by going through them."""
+
+    @cache
+    def yields(symbol: str, length: int) -> Counter[str]:
+        if symbol not in rules:
+            return Counter({symbol: 1} if length == 1 else {})
+        found: Counter[str] = Counter()
+        for option in rules[symbol]:
+            found.update(sequences(option.symbols, length))
+        return found
+
+    @cache
+    def sequences(symbols: tuple[str, ...], length: int) -> Counter[str]:
+        if len(symbols) == 1:
+            return yields(symbols[0], length)
+        found: Counter[str] = Counter()
+        for first in range(1, length - len(symbols) + 2):
+            for (head, ways), (tail, more) in product(
+                yields(symbols[0], first).items(), sequences(symbols[1:], length - first).items()
+            ):
+                found[f"{head} {tail}"] += ways * more
+        return found
+
+    total: Counter[str] = Counter()
+    for length in range(1, most + 1):
+        total.update(yields(start, length))
+    return total
+
+
+def with_one_word_a_class(truth: GrammarTruth) -> dict[str, tuple]:  # type: ignore[type-arg]
+    """The grammar with each class of words as a word: if it is unambiguous, so is the whole."""
+    lexical = [
+        name
+        for name, options in truth.rules.items()
+        if len(options) > 1
+        and all(len(o.symbols) == 1 and o.symbols[0] not in truth.rules for o in options)
+    ]
+    all_words = [o.symbols[0] for name in lexical for o in truth.rules[name]]
+    assert len(lexical) == 12
+    # Classes do not overlap, nor do they hold the words that rules name themselves.
+    named = {
+        s
+        for name, options in truth.rules.items()
+        if name not in lexical
+        for o in options
+        for s in o.symbols
+    }
+    assert len(all_words) == len(set(all_words))
+    assert not named.intersection(all_words)
+    return {name: options for name, options in truth.rules.items() if name not in lexical}
+
+
+def length_law(truth: GrammarTruth, most: int) -> np.ndarray:
+    """P(sentence has n words), n = 0 to most, by iterating the generating functions."""
+    law = {name: np.zeros(most + 1) for name in truth.rules}
+    word = np.eye(1, most + 1, 1)[0]
+    for _ in range(most + 1):  # each round is right for one more level of the derivation
+        law = {
+            name: sum(
+                (
+                    option.probability * _convolve([law.get(s, word) for s in option.symbols])
+                    for option in options
+                ),
+                np.zeros(most + 1),
+            )
+            for name, options in truth.rules.items()
+        }
+    return law[truth.start]
+
+
+def _convolve(factors: list[np.ndarray]) -> np.ndarray:
+    total = factors[0]
+    for factor in factors[1:]:
+        total = np.convolve(total, factor)[: len(factor)]
+    return total
+
+
+def test_grammar_is_unambiguous_as_far_as_it_is_enumerated() -> None:
+    derivations = enumerate_derivations(with_one_word_a_class(grammar.truth()), "Sentence", 11)
+    assert len(derivations) > 100_000
+    assert set(derivations.values()) == {1}
+
+
+def test_grammar_gives_short_sentences_their_mass_and_lengths_sum_to_one() -> None:
+    truth = grammar.truth()
+    small = GrammarTruth(with_one_word_a_class(truth), start="Sentence")
+    sentences = enumerate_derivations(small.rules, "Sentence", 7)
+    mass = math.fsum(math.exp(small.log_prob(sentence)) for sentence in sentences)
+    law = length_law(small, 160)
+    assert mass == pytest.approx(law[:8].sum(), abs=1e-12)
+    # Longer ones than 160 words have a mass under 1e-12: lengths fall off geometrically.
+    assert law.sum() == pytest.approx(1, abs=1e-12)
+    assert law @ np.arange(161) + 1 == pytest.approx(truth.expected_tokens, abs=1e-10)
+
+
+def test_grammar_draws_have_their_frequencies() -> None:
+    truth = grammar.truth()
+    classes = {name: [o.symbols[0] for o in truth.rules[name]] for name in ("Name", "PluralNoun")}
+    texts = [f"{name} {verb}" for name in classes["Name"] for verb in ("sleeps", "runs")]
+    texts += [f"{noun} {verb}" for noun in classes["PluralNoun"] for verb in ("sleep", "run")]
+    # One clause, singular, a name, this of four, a verb alone, this of four.
+    assert math.exp(truth.log_prob("mary sleeps")) == pytest.approx(0.85 * 0.6 * 0.3 / 4 * 0.25 / 4)
+    assert_frequencies(truth, texts)
+
+
+def test_grammar_knows_agreement_at_a_distance() -> None:
+    truth = grammar.truth()
+    assert truth.log_prob("the dogs that the girl sees sleep") > -math.inf
+    assert truth.log_prob("the dogs that the girl sees sleeps") == -math.inf
+    assert truth.log_prob("mary gives the dog that john gives a cat to") == -math.inf
+    assert truth.log_prob("Clause") == -math.inf  # the name of a rule is not a word
+
+
+def test_grammar_reads_sentences_of_any_length() -> None:
+    truth = grammar.truth()
+    logs = [truth.log_prob("mary thinks that " * depth + "john runs") for depth in (0, 1, 300)]
+    assert logs[2] - logs[0] == pytest.approx(300 * (logs[1] - logs[0]))
+
+
+def test_geometric_grammar_has_the_textbook_entropy() -> None:
+    # S → a S with p, a with 1 - p: lengths are geometric, H = h(p) / (1 - p), E = 1 / (1 - p).
+    p = 0.3
+    truth = GrammarTruth({"S": (rule(p, "a S"), rule(1 - p, "a"))}, start="S")
+    binary = -p * math.log(p) - (1 - p) * math.log(1 - p)
+    assert truth.entropy == pytest.approx(binary / (1 - p))
+    assert truth.expected_tokens == pytest.approx(1 / (1 - p) + 1)
+    assert truth.log_prob("a a a") == pytest.approx(2 * math.log(p) + math.log(1 - p))
+
+
+def test_inside_sums_over_derivations() -> None:
+    # X X yields "a a a" by (a)(a a) and by (a a)(a): 2 · ½ · ½.
+    rules = {"S": (rule(1, "X X"),), "X": (rule(0.5, "a"), rule(0.5, "a a"))}
+    truth = GrammarTruth(rules, start="S")
+    assert math.exp(truth.log_prob("a a a")) == pytest.approx(0.5)
+    assert math.exp(truth.log_prob("a a")) == pytest.approx(0.25)
+
+
+def test_bad_grammars_are_refused() -> None:
+    with pytest.raises(AssertionError, match="not one"):
+        GrammarTruth({"S": (rule(0.5, "a"),)}, start="S")
+    with pytest.raises(AssertionError, match="empty"):
+        GrammarTruth({"S": (rule(1, ""),)}, start="S")
+    with pytest.raises(AssertionError, match="may never end"):
+        GrammarTruth({"S": (rule(0.5, "a S S"), rule(0.5, "a"))}, start="S")
+    with pytest.raises(CycleError):
+        GrammarTruth({"S": (rule(0.1, "S a"), rule(0.9, "a"))}, start="S")
+    assert [option.probability for option in words("a b c d")] == [0.25] * 4
+
+
+# Markov
+
+
+def test_markov_masses_are_powers_of_its_matrix() -> None:
+    truth = markov.truth()
+    inner, ends = truth.steps[:, :-1], truth.steps[:, -1]
+    reached = truth.initial
+    for length in (1, 2, 3):
+        mass = math.fsum(
+            math.exp(truth.log_prob(" ".join(text))) for text in product(truth.words, repeat=length)
+        )
+        assert mass == pytest.approx(reached @ ends, abs=1e-12)
+        reached = reached @ inner
+    # Σ_n π Q^n e = visits · e: every sentence ends.
+    assert truth.visits @ ends == pytest.approx(1)
+
+
+def test_markov_rows_go_from_flat_to_peaked() -> None:
+    rows = markov.truth().steps[:, :-1]
+    given_no_end = rows / rows.sum(1, keepdims=True)
+    assert given_no_end[0] == pytest.approx(np.full(10, 0.1))
+    # The sharpest row: weights (1 + r)^-4.
+    assert given_no_end[9].max() == pytest.approx(1 / sum(r**-4 for r in range(1, 11)))
+    assert set(given_no_end[1:].argmax(1)) == set(range(10)) - {1}
+
+
+def test_markov_chain_of_two_words_by_enumeration() -> None:
+    steps = np.array([[0.2, 0.1, 0.7], [0.3, 0.0, 0.7]])
+    truth = MarkovTruth("ab", np.array([0.4, 0.6]), steps)
+    logs = np.array([truth.log_prob(text) for text in strings("ab", 14)])
+    logs = logs[logs > -np.inf]
+    # Sentences of more than 14 words have mass 0.3^14 = 5e-8.
+    assert np.exp(logs).sum() == pytest.approx(1 - 0.3**14, abs=1e-12)
+    assert -(np.exp(logs) * logs).sum() == pytest.approx(truth.entropy, abs=1e-5)
+    assert truth.expected_tokens == pytest.approx(1 / 0.7 + 1)
+    assert truth.log_prob("b b") == -math.inf
+
+
+def test_markov_draws_have_their_frequencies() -> None:
+    truth = markov.truth()
+    texts = [" ".join(text) for n in (1, 2) for text in product(truth.words[:5], repeat=n)]
+    assert_frequencies(truth, [text for text in texts if truth.log_prob(text) > -7])
+
+
+# Copy and recall
+
+
+def test_copy_is_exact_over_all_strings() -> None:
+    truth = CopyTruth(letters=2, shortest=1, longest=3)
+    assert_exact(truth, strings("ab|", 7), lambda text: len(text.split(" ")))
+    assert_frequencies(truth, [t for t in strings("ab|", 7) if truth.log_prob(t) > -math.inf])
+    # 2 + 4 + 8 strings, the lengths with one third each.
+    assert math.exp(truth.log_prob("a b | a b")) == pytest.approx(1 / 3 / 4)
+
+
+def test_copy_entropy_is_that_of_the_first_half() -> None:
+    truth = CopyTruth(letters=8, shortest=2, longest=6)
+    assert truth_of("copy").entropy == truth.entropy == pytest.approx(math.log(5) + 4 * math.log(8))
+
+
+def test_recall_is_exact_over_all_strings() -> None:
+    truth = RecallTruth(keys=2, values=2, fewest=1, most=2, nearest=0, farthest=None, gap=0)
+    assert_exact(truth, strings("ab01?", 7), lambda text: len(text.split(" ")))
+
+
+@pytest.mark.parametrize(
+    ("nearest", "farthest", "gap"), [(0, None, 0), (0, 0, 2), (1, 1, 1), (1, None, 0), (0, 1, 3)]
+)
+def test_recall_at_a_distance(nearest: int, farthest: int | None, gap: int) -> None:
+    truth = RecallTruth(
+        keys=4, values=2, fewest=2, most=3, nearest=nearest, farthest=farthest, gap=gap
+    )
+
+    def texts() -> Iterator[str]:
+        for n in (2, 3):
+            for keys, values in product(permutations("abcd", n), product("01", repeat=n)):
+                told = [word for pair in zip(keys, values, strict=True) for word in pair]
+                for distance in range(nearest, n if farthest is None else min(farthest + 1, n)):
+                    asked = [keys[-1 - distance], values[-1 - distance]]
+                    yield " ".join([*told, *["."] * gap, "?", *asked])
+
+    listed = list(texts())
+    assert all(truth.log_prob(text) > -math.inf for text in listed)
+    assert_exact(truth, listed, lambda text: len(text.split(" ")))
+    assert_frequencies(truth, listed)
+
+
+def test_recall_refuses_wrong_answers() -> None:
+    truth = truth_of("recall")
+    assert truth.log_prob("a 1 b 2 ? a 1") > -math.inf
+    for wrong in (
+        "a 1 b 2 ? a 2",
+        "a 1 b 2 ? c 1",
+        "a 1 a 1 ? a 1",
+        "a 1 b 9 ? a 1",
+        "a 1 b 2 ? a",
+    ):
+        assert truth.log_prob(wrong) == -math.inf
+
+
+@pytest.mark.parametrize(
+    "options", [{"shortest": 0}, {"shortest": 5, "longest": 4}, {"letters": 27}, {"letters": 0}]
+)
+def test_copy_names_bad_options(options: dict[str, int]) -> None:
+    with pytest.raises(UserError, match="copy"):
+        copy.corpus(**options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"keys": 27},
+        {"values": 0},
+        {"gap": -1},
+        {"most": 9},
+        {"fewest": 0},
+        {"nearest": 2},
+        {"nearest": 1, "farthest": 0},
+    ],
+)
+def test_recall_names_bad_options(options: dict[str, int]) -> None:
+    with pytest.raises(UserError, match="recall"):
+        recall.corpus(**options)
