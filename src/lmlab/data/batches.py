@@ -34,6 +34,8 @@ class LengthBatches:
     ) -> None:
         if tokens_per_batch < 1:
             raise UserError(f"a batch needs a budget of at least 1 token, not {tokens_per_batch}.")
+        if seed < 0:
+            raise UserError(f"a seed must be 0 or more, not {seed}.")
         self.dataset = dataset
         self.tokens_per_batch = tokens_per_batch
         self.seed = seed

@@ -110,6 +110,7 @@ class Corpus:
     def __post_init__(self) -> None:
         strange = set(self.splits) - set(SPLITS)
         assert not strange and "train" in self.splits, f"splits of {self.name}: {list(self.splits)}"
+        assert set(self.vocabulary_from) <= set(self.splits), f"vocabulary of {self.name}"
 
     def split(self, name: str) -> Split:
         """The split of that name; where there is no validation split, test (or train) stands in.

@@ -123,7 +123,7 @@ def _chunks(split: Iterable[Example]) -> Iterator[list[Example]]:
     characters = 0
     for example in split:
         chunk.append(example)
-        characters += len(example.text)
+        characters += len(example.text) + len(example.condition or "")
         if len(chunk) >= CHUNK_EXAMPLES or characters >= CHUNK_CHARACTERS:
             yield chunk
             chunk, characters = [], 0

@@ -50,6 +50,8 @@ FORMATS: dict[str, Callable[..., Reader]] = {
 def open_specification(spec: str, *, errors: str, seed: int) -> Corpus:
     """The corpus that the specification names."""
     checked = check_errors(errors)
+    if seed < 0:
+        raise UserError(f"a seed must be 0 or more, not {seed}.")
     head, colon, path = spec.partition(":")
     if not colon and head in builtin_descriptions():
         return open_builtin(head, seed)
@@ -59,7 +61,7 @@ def open_specification(spec: str, *, errors: str, seed: int) -> Corpus:
         corpus = _open_path(Path(path).expanduser(), checked, seed, contiguous=True)
     elif head == "parallel" and path:
         corpus = _open_parallel(path, checked)
-    elif spec and Path(spec).expanduser().exists():
+    elif spec and _exists(spec):
         corpus = _open_path(Path(spec).expanduser(), checked, seed)
     else:
         raise _unknown(spec, head, colon)
@@ -80,6 +82,13 @@ def _protocol_root(name: str, path: str) -> Path:
         source = "" if path else " (from LMLAB_DATA)"
         raise UserError(f"there is no folder {root}{source} for the protocol {name}.")
     return root
+
+
+def _exists(spec: str) -> bool:
+    try:
+        return Path(spec).expanduser().exists()
+    except (OSError, RuntimeError):  # a name too long for the system, a home that is not there
+        return False
 
 
 def _unknown(spec: str, head: str, colon: str) -> UserError:
@@ -161,6 +170,7 @@ def _suffix(path: Path) -> str:
 def _part_of_folder(folder: Path, part: str, errors: Errors) -> Reader | None:
     found = sorted({path for pattern in FOLDER_PATTERNS[part] for path in folder.glob(pattern)})
     files = [file for path in found for file in _files_below(path)]
+    files = _without_twins(files)
     if not files:
         return None
     suffixes = sorted({_suffix(file) for file in files})
@@ -203,6 +213,11 @@ def _open_parallel(rest: str, errors: Errors) -> Corpus:
     splits = {}
     for part in FOLDER_PATTERNS:
         sides = [_side_of_folder(folder, part, language) for language in (source, target)]
+        if len(sides[0]) != len(sides[1]):
+            raise UserError(
+                f"expected as many {part}*.{source} as {part}*.{target} in {folder}, found "
+                f"{len(sides[0])} and {len(sides[1])}."
+            )
         if all(sides):
             readers = tuple(
                 ParallelFiles(source=one, target=other, errors=errors)
@@ -221,4 +236,9 @@ def _open_parallel(rest: str, errors: Errors) -> Corpus:
 
 def _side_of_folder(folder: Path, part: str, language: str) -> list[Path]:
     patterns = [f"{stem}.{language}{end}" for stem in FOLDER_PATTERNS[part] for end in ("", ".gz")]
-    return sorted({path for pattern in patterns for path in folder.glob(pattern)})
+    return _without_twins(sorted({path for pattern in patterns for path in folder.glob(pattern)}))
+
+
+def _without_twins(files: list[Path]) -> list[Path]:
+    """A file that lies there packed and unpacked is read once."""
+    return [file for file in files if file.suffix != ".gz" or file.with_suffix("") not in files]

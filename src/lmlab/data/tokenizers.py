@@ -54,11 +54,14 @@ class Tokenizer:
         """Ids of each text, without start or end."""
         if self._lookup is not None:
             return [self._look_up(text) for text in texts]
+        for text in texts:
+            _check(text)
         encodings = self._inner.encode_batch_fast(list(texts), add_special_tokens=False)
         return [encoding.ids for encoding in encodings]
 
     def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
         """Ids of a text, and for each the characters [start, end) of the text it stands for."""
+        _check(text)
         encoding = self._inner.encode(text, add_special_tokens=False)
         return encoding.ids, encoding.offsets
 
@@ -180,6 +183,15 @@ def tokenizer_for(
         min_count=corpus.min_count if min_count is None else min_count,
         size=size,
     )
+
+
+def _check(text: str) -> None:
+    """Half of a surrogate pair (a bad byte on the command line) is no character."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        shown = text.encode(errors="backslashreplace").decode()[:60]
+        raise UserError(f"the text {shown!r} is not UTF-8; convert it first.") from None
 
 
 def _kind(settings: dict[str, Any]) -> str:

@@ -19,7 +19,7 @@ from lmlab.data.languages._capitals import fillings
 from lmlab.data.languages._countries import country_law, pairs
 from lmlab.data.languages._draw import HELD_OUT, SENTENCES, Language
 from lmlab.data.languages._finite import FiniteTruth
-from lmlab.data.languages._pcfg import GrammarTruth, rule, words
+from lmlab.data.languages._pcfg import GrammarTruth, Rule, rule, words
 from lmlab.data.languages.copy import CopyTruth
 from lmlab.data.languages.markov import MarkovTruth
 from lmlab.data.languages.recall import RecallTruth
@@ -212,7 +212,7 @@ def test_ways_to_the_same_text_add_up() -> None:
 # Grammar
 
 
-def enumerate_derivations(rules: dict[str, tuple], start: str, most: int) -> Counter[str]:  # type: ignore[type-arg]
+def enumerate_derivations(rules: dict[str, tuple[Rule, ...]], start: str, most: int) -> Counter[str]:
     """How many derivations each sentence of at most so many words has, by going through them."""
 
     @cache
@@ -242,7 +242,7 @@ def enumerate_derivations(rules: dict[str, tuple], start: str, most: int) -> Cou
     return total
 
 
-def with_one_word_a_class(truth: GrammarTruth) -> dict[str, tuple]:  # type: ignore[type-arg]
+def with_one_word_a_class(truth: GrammarTruth) -> dict[str, tuple[Rule, ...]]:
     """The grammar with each class of words as a word: if it is unambiguous, so is the whole."""
     lexical = [
         name
