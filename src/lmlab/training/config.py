@@ -19,7 +19,7 @@ AnyConfig = TypeVar("AnyConfig")
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingConfig:
-    """Settings of the fitters; a field's metadata give its range: above, at_least, below, at_most."""
+    """Settings of the fitters. Metadata hold a field's range: above, at_least, below, at_most."""
 
     optimizer: OptimizerName = "adamw"
     """adamw, adam, sgd or rmsprop."""

@@ -14,9 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors import safe_open
+from safetensors.torch import save
 from torch import Tensor
 
 from lmlab.core.errors import UserError
@@ -32,57 +31,54 @@ def telling_disk_errors(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise disk_error(path, error) from error
-    except SafetensorError as error:  # its writer hides the OSError in a text
-        raise disk_error(path, error) from error
 
 
-def disk_error(path: Path, error: Exception) -> UserError:
+def disk_error(path: Path, error: OSError) -> UserError:
     """The sentence for a write to `path` that failed."""
-    number = error.errno if isinstance(error, OSError) else None
-    text = str(error)
-    if number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) or "No space left" in text:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return UserError(
             f"the disk is full, so {path} could not be written; free some space and go on with "
             "--resume from the last checkpoint."
         )
-    if (
-        number in (errno.EACCES, errno.EPERM, errno.EROFS)
-        or "denied" in text
-        or "Read-only" in text
-    ):
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return UserError(f"{path} can't be written to; choose a folder you may write to.")
-    if number in (errno.ENOTDIR, errno.EEXIST):
+    if error.errno in (errno.ENOTDIR, errno.EEXIST):
         return UserError(f"{path} can't be a folder, because a file is in its way; choose another.")
-    return UserError(f"{path} could not be written ({text}); check the disk and try again.")
+    reason = error.strerror or error
+    return UserError(f"{path} could not be written ({reason}); check the disk and try again.")
 
 
-def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Write a JSON document atomically."""
-    text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=True) + "\n"
-    write_text(path, text)
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a file atomically."""
+    temporary = path.with_name(f"{TEMPORARY}{path.name}")
+    with telling_disk_errors(path):
+        try:
+            with temporary.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        except OSError:
+            temporary.unlink(missing_ok=True)  # a full disk is not made fuller
+            raise
+        sync_folder(path.parent)
 
 
 def write_text(path: Path, text: str) -> None:
     """Write a text file atomically."""
-    with telling_disk_errors(path):
-        temporary = path.with_name(f"{TEMPORARY}{path.name}")
-        with temporary.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-        sync_folder(path.parent)
+    write_bytes(path, text.encode())
+
+
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    """Write a JSON document atomically."""
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     """Write tensors atomically as safetensors; those that share memory are written once."""
-    with telling_disk_errors(path):
-        temporary = path.with_name(f"{TEMPORARY}{path.name}")
-        unique, aliases = _without_shared(tensors)
-        save_file(unique, temporary, metadata={"aliases": json.dumps(aliases)})
-        sync_file(temporary)
-        temporary.replace(path)
-        sync_folder(path.parent)
+    unique, aliases = _without_shared(tensors)
+    # As bytes in memory, because the library's own writer hides the disk's errors in a text.
+    write_bytes(path, save(unique, metadata={"aliases": json.dumps(aliases)}))
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
@@ -111,12 +107,6 @@ def _without_shared(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], d
     return unique, aliases
 
 
-def sync_file(path: Path) -> None:
-    """Force a file's content to the disk."""
-    with path.open("rb+") as file:
-        os.fsync(file.fileno())
-
-
 def sync_folder(path: Path) -> None:
     """Force a folder's names to the disk, where the system can."""
     if os.name == "nt":
@@ -126,8 +116,3 @@ def sync_folder(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
-
-
-def scalar(value: float | int) -> Tensor:
-    """A number as a tensor of one double, for files that hold only tensors."""
-    return torch.tensor(value, dtype=torch.float64)

@@ -143,7 +143,7 @@ def fit_by_gradient(job: Job) -> Outcome:
 
 
 def scale_and_clip(parameters: list[torch.nn.Parameter], scale: float, clip: float) -> float:
-    """Multiply gradients by `scale`, then shorten them to the norm `clip`; gives the norm between."""
+    """Scale all gradients, then shorten them to the norm `clip`; gives the norm in between."""
     gradients = [p.grad for p in parameters if p.grad is not None]
     if not gradients:
         return 0.0

@@ -110,6 +110,7 @@ def train(
     corpus = data if isinstance(data, Corpus) else open_corpus(data, errors=errors, seed=data_seed)
     spec = corpus.name if isinstance(data, Corpus) else str(data)
     with main_first(accelerator):
+        run.create()  # a folder that can't be written to is told before anything takes time
         chosen = _tokenizer(run, before, corpus, tokenizer, plan.training)
         description = describe(plan, corpus, spec, chosen, data_seed)
         if before is not None:
@@ -312,7 +313,6 @@ def _tokenizer(
 
 def _begin(run: RunFolder, description: Mapping[str, Any], tokenizer: Tokenizer) -> None:
     """Write what is known before training; config.json last, as it makes the folder a run."""
-    run.create()
     if not run.tokenizer.exists():
         tokenizer.save(run.tokenizer)
     run.write_environment()
@@ -359,7 +359,7 @@ def _farewell(outcome: Outcome, run: RunFolder) -> str:
         return f"stopped {where}; a checkpoint is in {run.trainer}, go on with --resume"
     if outcome.reason == "nothing":
         return f"{run.path} is already trained; give a larger budget to go on"
-    early = ", as the validation loss stopped falling" if outcome.reason == "early" else ""
+    early = ", as the loss stopped falling" if outcome.reason == "early" else ""
     loss = "" if outcome.loss is None else f", {outcome.loss:.4f} nats a token"
     return f"finished {where}{early}{loss}: {run.path}"
 
