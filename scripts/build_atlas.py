@@ -1,0 +1,354 @@
+"""Write docs/atlas: an index of all systems, and a page and a picture for each.
+
+    python scripts/build_atlas.py           writes the files that have changed
+    python scripts/build_atlas.py --check   writes nothing, and fails where a file is stale
+
+All of it is generated: from the zoo's files (cards, docstrings, settings), from what the parts
+declare, and from tiny instances whose sight is found by changing inputs. The same sources give the
+same bytes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import inspect
+import pkgutil
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import nn
+
+import lmlab.backbones
+import lmlab.emissions
+from lmlab.cli.settings import field_help
+from lmlab.core.card import Card
+from lmlab.core.parts import Backbone, Emission
+from lmlab.core.protocols import Countable
+from lmlab.core.registry import catalogue, system_module
+from lmlab.core.system import Assembly, System
+from lmlab.core.vocabulary import SYMBOLS, Vocabulary
+from lmlab.diagnostics.sight import draw_sight, measure_sight
+
+ROOT = Path(__file__).resolve().parent.parent
+ATLAS = ROOT / "docs" / "atlas"
+GENERATED = (
+    "<!-- Written by scripts/build_atlas.py (`make atlas`): change the sources, not this. -->"
+)
+
+SENTENCE = "the big dog sees a cat"
+"""Drawn in the pictures; longer than the windows of the tiny sizes, so that these show."""
+NAMES = (*SYMBOLS, *SENTENCE.split())
+
+CHECKS = {
+    "distribution": "its probabilities sum to one over an enumerable space",
+    "cheat": "no prediction uses an input that is hidden from it",
+    "sight": "some input changes some prediction",
+    "company": "a score does not depend on the other sequences of its batch",
+    "sample": "it samples what it scores",
+}
+"""The conformance checks that a card's `exempt` can name; there is no exemption from the others."""
+
+
+# Parts ------------------------------------------------------------------------------------------
+
+
+Part = TypeVar("Part")
+
+
+def parts_in(room: ModuleType, base: type[Part]) -> list[type[Part]]:
+    """Every class of a room that is a part of the given kind, in the order of their names."""
+    found = []
+    for module in pkgutil.iter_modules(room.__path__):
+        loaded = importlib.import_module(f"{room.__name__}.{module.name}")
+        for _, part in inspect.getmembers(loaded, inspect.isclass):
+            if issubclass(part, base) and part.__module__ == loaded.__name__:
+                found.append(part)
+    return sorted(found, key=lambda part: part.__name__)
+
+
+def table(header: list[str], rows: list[list[str]]) -> str:
+    """A Markdown table; bars inside cells are escaped."""
+    lines = [header, ["---"] * len(header), *rows]
+    cells = [[cell.replace("|", "\\|").replace("\n", " ") for cell in line] for line in lines]
+    return "\n".join("| " + " | ".join(line) + " |" for line in cells)
+
+
+def fitting_table() -> str:
+    """Backbones down, emissions across: a dot where the emission can read the hidden states."""
+    emissions = parts_in(lmlab.emissions, Emission)
+    rows = []
+    for backbone in parts_in(lmlab.backbones, Backbone):
+        fits = ["●" if backbone.yields in emission.takes else "" for emission in emissions]
+        honoured = ", ".join(kind.__name__ for kind in backbone.honours)
+        rows.append([f"`{backbone.__name__}`", backbone.yields, honoured, *fits])
+    header = ["backbone", "yields", "visibility", *(f"`{e.__name__}`" for e in emissions)]
+    return table(header, rows)
+
+
+def part_sentences(room: ModuleType, base: type[nn.Module]) -> str:
+    """A line for each part: the first sentence of its docstring."""
+    lines = []
+    for part in parts_in(room, base):
+        path = part.__module__.replace(".", "/")
+        first = (inspect.getdoc(part) or "").partition("\n")[0]
+        lines.append(f"- [`{part.__name__}`](../../src/{path}.py): {first}")
+    return "\n".join(lines)
+
+
+# Pictures ---------------------------------------------------------------------------------------
+
+
+def tiny_instance(module: ModuleType) -> System:
+    """The system at its tiny size; one that counts has counted the sentence of the pictures."""
+    torch.manual_seed(0)
+    system: System = module.build(module.SIZES["tiny"], Vocabulary(size=len(NAMES))).eval()
+    if isinstance(system, Countable):
+        tokens = np.array(sentence_tokens(), dtype=np.int64)
+        system.fit_counts(tokens, np.array([0, len(tokens)], dtype=np.int64))
+    return system
+
+
+def sentence_tokens() -> list[int]:
+    return [NAMES.index(word) for word in ("<s>", *SENTENCE.split(), "</s>")]
+
+
+def picture(system: System) -> str | None:
+    """Parts and sight of an assembly as SVG; None for a system that is not made of parts."""
+    if not isinstance(system, Assembly):
+        return None
+    tokens = sentence_tokens()
+    generator = torch.Generator().manual_seed(0)
+    sight = measure_sight(system, tokens, NAMES, generator=generator)
+    assert not sight.leaks, f"{type(system).__name__} uses what its view hides: {sight.leaks}"
+    chain = [
+        (type(system.objective).__name__, "objective"),
+        (type(system.backbone).__name__, f"backbone: {system.backbone.yields}"),
+        (type(system.emission).__name__, "emission"),
+    ]
+    return draw_sight(sight, chain)
+
+
+# Pages ------------------------------------------------------------------------------------------
+
+
+def docstring_parts(module: ModuleType) -> tuple[str, str, str]:
+    """Summary, formula, remarks: first, second and further paragraphs of a zoo file's docstring."""
+    summary, formula, *remarks = (inspect.getdoc(module) or "").split("\n\n")
+    lines = formula.splitlines()
+    indent = min(len(line) - len(line.lstrip()) for line in lines if line.strip())
+    return summary, "\n".join(line[indent:] for line in lines), "\n\n".join(remarks)
+
+
+def settings_table(module: ModuleType) -> str:
+    """Name, type, value at each size and what it does, for each field of a system's Config."""
+    helped = field_help(module.Config)
+    rows = []
+    for field in fields(module.Config):
+        values = [_shown(getattr(config, field.name)) for config in module.SIZES.values()]
+        name, kind = f"`{field.name}`", f"`{field.type}`"
+        rows.append([name, kind, *values, helped.get(field.name, "")])
+    return table(["setting", "type", *module.SIZES, "what it does"], rows)
+
+
+def _shown(value: object) -> str:
+    return f"`{str(value).lower() if isinstance(value, bool) or value is None else value}`"
+
+
+def recipes_table(module: ModuleType) -> str:
+    """The system's own recipes, where it has any."""
+    recipes: dict[str, dict[str, Any]] = getattr(module, "RECIPES", {})
+    if not recipes:
+        return ""
+    rows = [
+        [f"`{name}`", ", ".join(f"`{key}={value}`" for key, value in recipe.items())]
+        for name, recipe in recipes.items()
+    ]
+    return "\n\nIts recipes (`--recipe NAME`):\n\n" + table(["recipe", "settings"], rows)
+
+
+def runnable_lines(card: Card) -> str:
+    """Train, score and sample on a built-in corpus, from the shell and from Python."""
+    run = f"runs/{card.name}"
+    needed = "".join(f" --{need} {need.upper()}" for need in card.needs)
+    budget = " --epochs 2" if card.fitting == "gradient" else ""
+    words = ", epochs=2" if card.fitting == "gradient" else ""
+    return f"""```bash
+lmlab train {card.name} --data grammar --size tiny{budget}{needed} --out {run}
+lmlab score {run} --text "the dog sees a cat" --per-token
+lmlab sample {run} -n 3 --seed 1
+```
+
+```python
+import lmlab
+
+lmlab.train("{card.name}", data="grammar", size="tiny"{words}, out="{run}-python")
+model = lmlab.load("{run}-python")
+print(model.score(["the dog sees a cat"])[0].total)
+print(model.sample(3, seed=1)[0].text)
+```"""
+
+
+def facts(card: Card) -> str:
+    linked = re.sub(r"\b((?:tests|docs)/[\w/.-]+\.\w+)", r"[\1](../../\1)", card.oracle)
+    told = {
+        "paper": card.paper,
+        "in the notes": card.source,
+        "other names": ", ".join(card.aliases),
+        "kind of its scores": f"`{card.kind}`",
+        "can do": ", ".join(f"`{name}`" for name in card.protocols),
+        "fitted by": card.fitting,
+        "objectives": ", ".join(f"`{name}`" for name in card.objectives),
+        "needs": ", ".join(f"`--{name}`" for name in card.needs),
+        "must beat": f"the {card.baseline} model, after a short training",
+        "checked against": linked,
+    }
+    return table(["", ""], [[name, value] for name, value in told.items() if value])
+
+
+def exemptions(card: Card) -> str:
+    if not card.exempt:
+        return "It passes every check of the [conformance suite](../../tests/conformance)."
+    lines = [f"- *{CHECKS[check]}* (`{check}`): {why}." for check, why in card.exempt.items()]
+    return (
+        "It passes the [conformance suite](../../tests/conformance) but for what does not apply "
+        "to it:\n\n" + "\n".join(lines)
+    )
+
+
+def page(card: Card, module: ModuleType, has_picture: bool) -> str:
+    summary, formula, remarks = docstring_parts(module)
+    file = f"src/lmlab/zoo/{card.name.replace('-', '_')}.py"
+    seen = f"""
+## Who sees whom
+
+![which inputs each prediction of {card.name} sees](pictures/{card.name}.svg)
+
+Its parts, and for each predicted word the inputs that it may see and those that it uses at the
+tiny size, found by changing them one at a time.
+"""
+    return f"""{GENERATED}
+
+# {card.name}
+
+{summary}
+
+```
+{formula}
+```
+{chr(10) + remarks + chr(10) if remarks else ""}
+{facts(card)}
+
+The whole system: [{file}](../../{file}).
+{seen if has_picture else ""}
+## Run it
+
+{runnable_lines(card)}
+
+## Settings
+
+Each is given as `--set name=value`; `--size` chooses the column.
+
+{settings_table(module)}{recipes_table(module)}
+
+## Conformance
+
+{exemptions(card)}
+"""
+
+
+def index() -> str:
+    cards = list(catalogue().values())
+    families = sorted({card.family for card in cards})
+    sections = []
+    for family in families:
+        rows = [
+            [f"[{c.name}]({c.name}.md)", c.summary, f"`{c.kind}`", c.fitting, ", ".join(c.aliases)]
+            for c in cards
+            if c.family == family
+        ]
+        header = ["system", "what it is", "kind", "fitted by", "other names"]
+        sections.append(f"### {family.capitalize()}\n\n{table(header, rows)}")
+    listed = "\n\n".join(sections)
+    return f"""{GENERATED}
+
+# Atlas of systems
+
+{len(cards)} systems, each one file of [src/lmlab/zoo](../../src/lmlab/zoo) and one page here. A
+system is a backbone, an emission and an objective put together; see [how to add
+one](../add-a-system.md). The words are explained in the
+[glossary](../../src/lmlab/core/glossary.md).
+
+## Systems by family
+
+{listed}
+
+A number such as 003 in a page's sources is one of the notes that the zoo follows: 000 on BERT's
+implicit distribution (CATSMILE-9008), 001 on hidden states in sequence generation (CATSMILE-3002),
+002 a lecture on sequence modelling, 003 on diagnostic tools for language models (CATSMILE-9020,
+whose models are numbered DLM1, DLM2, …), 004 a survey of pre-trained models.
+
+## What fits what
+
+A dot where the emission can read what the backbone yields. Any other pair is refused with a
+sentence that says so. An objective fits a backbone that keeps to the visibility it asks for.
+
+{fitting_table()}
+
+### Backbones
+
+{part_sentences(lmlab.backbones, Backbone)}
+
+### Emissions
+
+{part_sentences(lmlab.emissions, Emission)}
+"""
+
+
+def build() -> Iterator[tuple[Path, str]]:
+    """Every file of the atlas with its text."""
+    yield ATLAS / "README.md", index()
+    for card in catalogue().values():
+        module = system_module(card.name)
+        drawn = picture(tiny_instance(module))
+        if drawn is not None:
+            yield ATLAS / "pictures" / f"{card.name}.svg", drawn
+        yield ATLAS / f"{card.name}.md", page(card, module, drawn is not None)
+
+
+def stale(files: dict[Path, str]) -> list[str]:
+    """What is missing, differs, or belongs to no system any more."""
+    there = {path for path in ATLAS.rglob("*") if path.is_file()}
+    wrong = [path for path, text in files.items() if path not in there or path.read_text() != text]
+    return sorted(str(path.relative_to(ROOT)) for path in {*wrong, *(there - files.keys())})
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--check", action="store_true", help="write nothing; fail if stale")
+    files = dict(build())
+    found = stale(files)
+    if parser.parse_args().check:
+        for name in found:
+            print(f"{name} is stale: run `make atlas`", file=sys.stderr)
+        return 1 if found else 0
+    for name in found:
+        path = ROOT / name
+        if path not in files:
+            path.unlink()
+            continue
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(files[path], encoding="utf-8")
+    print(f"{len(files)} files in {ATLAS.relative_to(ROOT)}, {len(found)} of them changed")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,109 @@
+"""The atlas is what its sources say, its links lead somewhere, and its lines run."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+from types import ModuleType
+from xml.etree import ElementTree
+
+import pytest
+
+from lmlab.core.registry import catalogue
+
+from .running import blocks_of, run_block
+
+ROOT = Path(__file__).resolve().parents[2]
+ATLAS = ROOT / "docs" / "atlas"
+
+
+@pytest.fixture(scope="module")
+def builder() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("build_atlas", ROOT / "scripts/build_atlas.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def files(builder: ModuleType) -> dict[Path, str]:
+    return dict(builder.build())
+
+
+def test_the_atlas_is_not_stale(builder: ModuleType, files: dict[Path, str]):
+    assert builder.stale(files) == [], "run `make atlas` and commit what it writes"
+
+
+def test_a_changed_a_missing_and_a_left_over_file_are_stale(builder: ModuleType, tmp_path):
+    builder_root, builder_atlas = builder.ROOT, builder.ATLAS
+    builder.ROOT = builder.ATLAS = tmp_path
+    try:
+        kept, changed, missing = (tmp_path / f"{name}.md" for name in ("kept", "changed", "gone"))
+        kept.write_text("as it was")
+        changed.write_text("otherwise")
+        (tmp_path / "left_over.md").write_text("of a system that went")
+        wanted = {kept: "as it was", changed: "as it was", missing: "as it was"}
+        assert builder.stale(wanted) == ["changed.md", "gone.md", "left_over.md"]
+    finally:
+        builder.ROOT, builder.ATLAS = builder_root, builder_atlas
+
+
+def test_every_system_has_a_page_with_a_formula_and_a_picture(files: dict[Path, str]):
+    for name, card in catalogue().items():
+        page = files[ATLAS / f"{name}.md"]
+        formula = page.split("```")[1]
+        assert "=" in formula, f"{name}: the second paragraph of its docstring is not a formula"
+        assert card.paper.replace("|", "\\|") in page
+        for check, why in card.exempt.items():
+            assert check in page and why in page
+        tree = ElementTree.fromstring(files[ATLAS / "pictures" / f"{name}.svg"])
+        squares = list(tree.iter("{http://www.w3.org/2000/svg}rect"))
+        assert len(squares) >= 7 * 7, "seven words, each with seven inputs"
+
+
+def test_every_setting_is_explained(builder: ModuleType):
+    for name in catalogue():
+        module = builder.system_module(name)
+        rows = builder.settings_table(module).splitlines()[2:]
+        assert rows and all(row.rstrip(" |").endswith(".") for row in rows), rows
+
+
+def test_the_table_of_what_fits_agrees_with_the_zoo(builder: ModuleType):
+    """Every pair that a system of the zoo is built from has its dot."""
+    header, _, *rows = [
+        [cell.strip(" `") for cell in line.strip("|").split("|")]
+        for line in builder.fitting_table().splitlines()
+    ]
+    dots = {(row[0], header[place]) for row in rows for place, c in enumerate(row) if c == "●"}
+    for name in catalogue():
+        system = builder.tiny_instance(builder.system_module(name))
+        pair = type(system.backbone).__name__, type(system.emission).__name__
+        assert pair in dots, f"{name} is built from a pair that the table says does not fit"
+
+
+def test_links_lead_somewhere(files: dict[Path, str]):
+    broken = []
+    for path, text in files.items():
+        for link in re.findall(r"\]\(([^)#]+)\)", text):
+            target = (path.parent / link).resolve()
+            if not link.startswith("http") and target not in files and not target.exists():
+                broken.append(f"{path.name}: {link}")
+    assert broken == []
+
+
+QUICK = ("independent", "lstm", "ngram")
+"""One system for each way of fitting; the pages of the others differ from these in the name."""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in catalogue()],
+)
+def test_the_lines_of_a_page_run(name: str, tmp_path: Path):
+    blocks = blocks_of((ATLAS / f"{name}.md").read_text(encoding="utf-8"))
+    assert [block.language for block in blocks] == ["bash", "python"]
+    for block in blocks:
+        printed = run_block(block, tmp_path)
+        assert re.search(r"-\d+\.\d+", printed), "a log-probability is printed"
