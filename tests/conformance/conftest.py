@@ -20,6 +20,7 @@ SETTINGS = {
     "schedule": "constant",
     "tokens_per_batch": "512",
     "weight_decay": "0",
+    "log_every": "1",
 }
 
 

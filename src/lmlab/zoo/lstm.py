@@ -10,7 +10,12 @@ from lmlab.core.card import Card
 from lmlab.core.system import LeftToRight
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.layers.cells import LSTMCell
-from lmlab.zoo._recurrent import RECURRENT_SIZES, RecurrentConfig, build_recurrent
+from lmlab.zoo._recurrent import (
+    RECURRENT_RECIPES,
+    RECURRENT_SIZES,
+    RecurrentConfig,
+    build_recurrent,
+)
 
 CARD = Card(
     family="recurrent",
@@ -24,6 +29,7 @@ CARD = Card(
 
 Config = RecurrentConfig
 SIZES = RECURRENT_SIZES
+RECIPES = RECURRENT_RECIPES
 
 
 def build(config: RecurrentConfig, vocabulary: Vocabulary) -> LeftToRight:

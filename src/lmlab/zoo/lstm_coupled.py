@@ -9,7 +9,12 @@ from lmlab.core.card import Card
 from lmlab.core.system import LeftToRight
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.layers.cells import CoupledLSTMCell
-from lmlab.zoo._recurrent import RECURRENT_SIZES, RecurrentConfig, build_recurrent
+from lmlab.zoo._recurrent import (
+    RECURRENT_RECIPES,
+    RECURRENT_SIZES,
+    RecurrentConfig,
+    build_recurrent,
+)
 
 CARD = Card(
     family="recurrent",
@@ -23,6 +28,7 @@ CARD = Card(
 
 Config = RecurrentConfig
 SIZES = RECURRENT_SIZES
+RECIPES = RECURRENT_RECIPES
 
 
 def build(config: RecurrentConfig, vocabulary: Vocabulary) -> LeftToRight:

@@ -19,7 +19,7 @@ from lmlab.emissions.sphere import Sphere
 from lmlab.layers.cells import LSTMCell
 from lmlab.layers.sphere import SphereEmbedding
 from lmlab.objectives.next_token import NextToken
-from lmlab.zoo._recurrent import RecurrentConfig
+from lmlab.zoo._recurrent import RECURRENT_RECIPES, RecurrentConfig
 
 CARD = Card(
     family="recurrent",
@@ -45,6 +45,7 @@ SIZES = {
     "small": Config(),
     "base": Config(width=650, layers=2, dropout=0.5, tied=True),
 }
+RECIPES = RECURRENT_RECIPES
 
 
 def build(config: Config, vocabulary: Vocabulary) -> LeftToRight:

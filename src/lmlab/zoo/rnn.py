@@ -16,7 +16,7 @@ from lmlab.core.card import Card
 from lmlab.core.system import LeftToRight
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.layers.cells import LinearCell, TanhCell
-from lmlab.zoo._recurrent import RecurrentConfig, build_recurrent
+from lmlab.zoo._recurrent import RECURRENT_RECIPES, RecurrentConfig, build_recurrent
 
 CARD = Card(
     family="recurrent",
@@ -44,6 +44,7 @@ SIZES = {
     "small": Config(),
     "base": Config(width=650, layers=2, dropout=0.5, tied=True),
 }
+RECIPES = RECURRENT_RECIPES
 
 
 def build(config: Config, vocabulary: Vocabulary) -> LeftToRight:

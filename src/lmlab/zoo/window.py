@@ -46,6 +46,17 @@ SIZES = {
     "small": Config(),
     "base": Config(width=512, dropout=0.5),
 }
+RECIPES = {
+    "multi30k": {
+        "dropout": 0.4,
+        "learning_rate": 4e-3,
+        "schedule": "cosine",
+        "warmup_steps": 100,
+        "tokens_per_batch": 1200,
+        "weight_decay": 0.01,
+        "epochs": 20,
+    },
+}
 
 
 def build(config: Config, vocabulary: Vocabulary) -> LeftToRight:

@@ -1,0 +1,252 @@
+"""Speed and memory as ratios measured in one run, the two sides alternating.
+
+    python benchmarks/speed.py --data DATA [--only train,cells,memory] [--rounds 9] [--out FILE]
+
+- train: `lstm` training in tokens per second (padding not counted) against a plain PyTorch word
+  LSTM with padded batches of 64 sentences and logits everywhere, as pytorch/examples trains one.
+  Same sizes, same optimiser, same threads, same allocator settings for both sides
+  (`--default-allocator`: glibc's own, for both).
+- cells: forward and backward time of the cells that loop, over the fused cell's.
+- memory: peak resident memory of scoring 100,000 sentences over scoring 1,000.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+from lmlab.core.batch import Batch
+from lmlab.core.registry import system_module
+from lmlab.data.batches import LengthBatches
+from lmlab.data.corpus import open_corpus
+from lmlab.data.dataset import TokenDataset
+from lmlab.data.tokenizers import Tokenizer, tokenizer_for
+from lmlab.layers import cells
+from lmlab.training.allocator import keep_memory
+from lmlab.training.config import TrainingConfig
+from lmlab.training.loop import scale_and_clip
+from lmlab.training.optimizers import build_optimizer
+
+WIDTH = 128
+
+
+class PlainLSTM(nn.Module):
+    """The word LSTM that everybody writes first: embedding, LSTM, decoder, logits everywhere."""
+
+    def __init__(self, vocabulary_size: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary_size, WIDTH)
+        self.lstm = nn.LSTM(WIDTH, WIDTH, batch_first=True)
+        self.decoder = nn.Linear(WIDTH, vocabulary_size)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.decoder(self.lstm(self.embedding(tokens))[0])
+
+
+def plain_batches(dataset: TokenDataset, seed: int) -> Iterator[torch.Tensor]:
+    """Sixty-four sentences in random order, padded to the longest of them."""
+    order = np.random.default_rng(seed).permutation(len(dataset))
+    for first in range(0, len(order) - 63, 64):
+        rows = [torch.from_numpy(dataset[i].astype(np.int64)) for i in order[first : first + 64]]
+        yield nn.utils.rnn.pad_sequence(rows, batch_first=True)
+
+
+def plain_stepper(dataset: TokenDataset, tokenizer: Tokenizer) -> Callable[[], int]:
+    """A function that trains on one more batch and returns the tokens it predicted."""
+    torch.manual_seed(0)
+    model = PlainLSTM(tokenizer.vocabulary.size)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
+    criterion = nn.CrossEntropyLoss(ignore_index=0)
+    batches = (batch for seed in range(1000) for batch in plain_batches(dataset, seed))
+
+    def step() -> int:
+        tokens = next(batches)
+        optimizer.zero_grad()
+        logits = model(tokens[:, :-1])
+        targets = tokens[:, 1:].reshape(-1)
+        loss = criterion(logits.reshape(len(targets), -1), targets)
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        return int((targets != 0).sum())
+
+    return step
+
+
+def lmlab_stepper(dataset: TokenDataset, tokenizer: Tokenizer) -> Callable[[], int]:
+    """The same for `lstm`, with the laboratory's own batches, loss and optimiser."""
+    torch.manual_seed(0)
+    module = system_module("lstm")
+    system = module.build(module.Config(width=WIDTH, dropout=0.0), tokenizer.vocabulary)
+    config = TrainingConfig(learning_rate=2e-3)
+    optimizer = build_optimizer(system, config)
+    parameters = list(system.parameters())
+    source = LengthBatches(dataset, tokens_per_batch=1024, seed=0)
+    batches: Iterator[Batch] = (b for epoch in range(1000) for b in source.epoch(epoch))
+
+    def step() -> int:
+        batch = next(batches)
+        loss, _ = system.loss(batch)
+        loss.total.backward()
+        scale_and_clip(parameters, 1 / loss.count.item(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        return batch.count
+
+    return step
+
+
+def rate(step: Callable[[], int], seconds: float = 4.0) -> float:
+    """Tokens per second over a few seconds of steps."""
+    began, tokens = time.perf_counter(), 0
+    while time.perf_counter() - began < seconds:
+        tokens += step()
+    return tokens / (time.perf_counter() - began)
+
+
+def ratio(ours: list[float], theirs: list[float]) -> dict[str, object]:
+    """Ratio of medians, with the spread of the rounds' own ratios."""
+    each = sorted(a / b for a, b in zip(ours, theirs, strict=True))
+    return {
+        "ours": statistics.median(ours),
+        "peer": statistics.median(theirs),
+        "ratio": statistics.median(ours) / statistics.median(theirs),
+        "lowest": each[0],
+        "highest": each[-1],
+        "rounds": len(each),
+    }
+
+
+def compare_training(data: Path, rounds: int) -> dict[str, object]:
+    results = {}
+    for protocol in ("multi30k", "ptb-sentence"):
+        corpus = open_corpus(f"{protocol}:{data}")
+        tokenizer = tokenizer_for(corpus)
+        dataset = TokenDataset.build(corpus.splits["train"], tokenizer, corpus.layout)
+        ours, plain = lmlab_stepper(dataset, tokenizer), plain_stepper(dataset, tokenizer)
+        for step in (ours, plain):
+            rate(step, 2.0)
+        pairs = [(rate(ours), rate(plain)) for _ in range(rounds)]
+        results[protocol] = ratio([a for a, _ in pairs], [b for _, b in pairs])
+    return results
+
+
+def compare_cells(rounds: int) -> dict[str, object]:
+    """Milliseconds of forward and backward at width 128, batch 64, length 20."""
+    inputs = torch.randn(64, 20, WIDTH)
+    pairs = {
+        cells.PeepholeLSTMCell: cells.LSTMCell,
+        cells.CoupledLSTMCell: cells.LSTMCell,
+        cells.NotesGRUCell: cells.GRUCell,
+    }
+
+    def milliseconds(cell: cells.Cell) -> float:
+        began = time.perf_counter()
+        for _ in range(4):
+            outputs, _ = cell(inputs, cell.start(64, inputs))
+            outputs.sum().backward()
+        return (time.perf_counter() - began) * 250
+
+    results = {}
+    for looped, fused in pairs.items():
+        ours, peer = looped(WIDTH, WIDTH), fused(WIDTH, WIDTH)
+        milliseconds(ours), milliseconds(peer)
+        times = [(milliseconds(ours), milliseconds(peer)) for _ in range(3 * rounds)]
+        results[looped.__name__] = ratio([a for a, _ in times], [b for _, b in times])
+    return results
+
+
+SCORE_FILE = """
+import resource, sys
+import lmlab
+from lmlab.scoring.score import Scorer
+model = lmlab.load(sys.argv[1])
+scorer = Scorer(model.system, model.tokenizer, model.layout)
+with open(sys.argv[2], encoding="utf-8") as lines:
+    tokens = sum(score.tokens for score in scorer.score(line.strip() for line in lines))
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, tokens)
+"""
+
+
+def compare_memory(data: Path) -> dict[str, object]:
+    """Peak megabytes of a process that scores a file, for two sizes of the file."""
+    lines = (data / "multi30k" / "train.en").read_text(encoding="utf-8").splitlines()
+    megabytes = {}
+    with tempfile.TemporaryDirectory() as folder:
+        run = Path(folder) / "run"
+        command = [sys.executable, "-m", "lmlab.cli.main", "train", "lstm", "--out", str(run)]
+        corpus = ["--data", f"multi30k:{data}", "--steps", "5"]
+        subprocess.run([*command, *corpus], check=True, capture_output=True)
+        for count in (1_000, 100_000):
+            file = Path(folder) / f"{count}.txt"
+            text = (lines[i % len(lines)] for i in range(count))
+            file.write_text("\n".join(text) + "\n", encoding="utf-8")
+            done = subprocess.run(
+                [sys.executable, "-c", SCORE_FILE, str(run), str(file)],
+                check=True,
+                capture_output=True,
+                text=True,
+            )
+            megabytes[count] = float(done.stdout.split()[0])
+    return {
+        "sentences_1000": megabytes[1_000],
+        "sentences_100000": megabytes[100_000],
+        "ratio": megabytes[100_000] / megabytes[1_000],
+    }
+
+
+def show(title: str, results: dict[str, object]) -> None:
+    print(f"\n{title}")
+    for name, values in results.items():
+        print(f"  {name:20}", end="")
+        if isinstance(values, dict):
+            print("  ".join(f"{key} {value:.4g}" for key, value in values.items()))
+        else:
+            print(f"{values:.4g}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", type=Path, default=os.environ.get("LMLAB_DATA"))
+    parser.add_argument("--only", default="train,cells,memory")
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--default-allocator", action="store_true", help="glibc as it comes")
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    allocator = "glibc's default" if options.default_allocator else "lmlab's, for both sides"
+    if not options.default_allocator:
+        keep_memory()
+    wanted = options.only.split(",")
+    if options.data is None and set(wanted) & {"train", "memory"}:
+        parser.error("where is the data? give --data or set LMLAB_DATA")
+    report: dict[str, object] = {"threads": options.threads, "allocator": allocator}
+    if "train" in wanted:
+        report["train"] = compare_training(Path(options.data), options.rounds)
+        show("lstm training, tokens per second, lmlab over plain PyTorch", report["train"])
+    if "cells" in wanted:
+        report["cells"] = compare_cells(options.rounds)
+        show("cells that loop, milliseconds, over the fused cell", report["cells"])
+    if "memory" in wanted:
+        report["memory"] = compare_memory(Path(options.data))
+        show("scoring, peak megabytes", report["memory"])
+    if options.out:
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        options.out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
