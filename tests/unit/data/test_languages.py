@@ -212,7 +212,9 @@ def test_ways_to_the_same_text_add_up() -> None:
 # Grammar
 
 
-def enumerate_derivations(rules: dict[str, tuple[Rule, ...]], start: str, most: int) -> Counter[str]:
+def enumerate_derivations(
+    rules: dict[str, tuple[Rule, ...]], start: str, most: int
+) -> Counter[str]:
     """How many derivations each sentence of at most so many words has, by going through them."""
 
     @cache

@@ -80,9 +80,9 @@ def _cumulative(row: np.ndarray) -> list[float]:
 def truth(*, end: float = 0.2) -> MarkovTruth:
     """Ten words whose rows go from flat to peaked.
 
-    From word i, the word at rank r of its own order of preference has weight (1 + r)^-s with s from 0
-    (flat) to 4 (the first has nine tenths). Words end a sentence with probability `end`, but every
-    third never does.
+    From word i, the word at rank r of its own order of preference has weight (1 + r)^-s with s
+    from 0 (flat) to 4 (the first has nine tenths). Words end a sentence with probability `end`, but
+    every third never does.
     """
     size = len(WORDS)
     place = np.arange(size)

@@ -1,0 +1,26 @@
+"""WordNet 3.0: its glosses as a corpus, its synsets, lemmas and relations as knowledge.
+
+`wordnet.gz` was made from Princeton's files by `scripts/build_wordnet.py`; the licence under which
+Princeton University gives them, and which must go with every copy, is beside it in `LICENSE`.
+
+    from lmlab.data.wordnet import load
+
+    dog = load().find("dog", "n")[0]
+    dog.definition, dog.related("hypernym")
+"""
+
+from __future__ import annotations
+
+from lmlab.data.corpus import Corpus
+from lmlab.data.wordnet.glosses import gloss_corpus
+from lmlab.data.wordnet.reader import WordNet, load
+from lmlab.data.wordnet.records import Relation, Sense, Synset
+
+__all__ = ["DESCRIPTION", "Relation", "Sense", "Synset", "WordNet", "corpus", "load"]
+
+DESCRIPTION = "definitions and example sentences of WordNet 3.0, lower case, tokenised"
+
+
+def corpus() -> Corpus:
+    """Definitions and examples of WordNet in splits by synset; read when first asked for."""
+    return gloss_corpus(DESCRIPTION)
