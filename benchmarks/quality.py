@@ -4,8 +4,8 @@
 
 Each cell of the table is one training, run by the `lmlab` command and recorded as a JSON file in
 benchmarks/results/quality/ as soon as it is done; a cell that is there is not run again, and one
-that was stopped resumes. Figures are nats per predicted token on the test split after the last epoch,
-chosen by nothing but the budget where the protocol has no validation split. `--table` prints them.
+that was stopped resumes. Figures are nats a token on the test split after the last epoch
+(of the best epoch by validation, where the protocol has such a split). `--table` prints them.
 """
 
 from __future__ import annotations
