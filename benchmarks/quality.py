@@ -84,7 +84,7 @@ def cells() -> list[Cell]:
 def lmlab(*arguments: str, threads: int) -> subprocess.CompletedProcess[str]:
     """The command line of this environment, with a fixed number of threads."""
     environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
-    command = [sys.executable, "-m", "lmlab.cli.main", *arguments]
+    command = [sys.executable, "-m", "lmlab", *arguments]
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 

@@ -186,7 +186,7 @@ def compare_memory(data: Path) -> dict[str, object]:
     megabytes = {}
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "run"
-        command = [sys.executable, "-m", "lmlab.cli.main", "train", "lstm", "--out", str(run)]
+        command = [sys.executable, "-m", "lmlab", "train", "lstm", "--out", str(run)]
         corpus = ["--data", f"multi30k:{data}", "--steps", "5"]
         subprocess.run([*command, *corpus], check=True, capture_output=True)
         for count in (1_000, 100_000):

@@ -1,0 +1,5 @@
+"""`python -m lmlab` is the console script."""
+
+from lmlab.cli.main import run
+
+run()
