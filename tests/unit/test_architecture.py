@@ -1,0 +1,204 @@
+"""The plan of the house, held by tests: imports go one way, no room knows a system's name."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lmlab.core.registry import catalogue
+
+SOURCE = Path(__file__).resolve().parents[2] / "src" / "lmlab"
+
+FLOORS: tuple[tuple[str, ...], ...] = (
+    ("core",),
+    ("layers", "inference", "data"),
+    ("backbones", "emissions", "objectives", "retrieval", "knowledge"),
+    ("zoo",),
+    ("training", "scoring", "sampling", "diagnostics", "interop"),
+    ("cli", "workbench", "api", "__init__", "__main__"),
+)
+"""A room imports from its own floor and from those below it (written above it here)."""
+FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
+
+ZOO_LINES = 80
+"""Of a file that is a system; what several of them share stands in a file that begins with _."""
+NO_TENSOR_CODE = {("torch", "nn"), ("torch", "Tensor"), ("torch", "Generator")}
+"""What a zoo file may import of torch: modules to assemble and types, no functions on tensors."""
+
+
+def files() -> list[Path]:
+    return sorted(SOURCE.rglob("*.py"))
+
+
+def room_of(path: Path) -> str:
+    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+def named(path: Path) -> str:
+    return str(path.relative_to(SOURCE))
+
+
+def imports(tree: ast.AST) -> Iterator[str]:
+    """Modules that a file imports anywhere, inside functions too."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute"
+            assert node.module is not None
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def imported_rooms(path: Path) -> set[str]:
+    modules = imports(ast.parse(path.read_text(encoding="utf-8")))
+    parts = (module.split(".") for module in modules)
+    rooms = {part[1] for part in parts if part[0] == "lmlab" and len(part) > 1}
+    return {room for room in rooms if room in FLOOR}
+
+
+def room_graph() -> dict[str, set[str]]:
+    graph: dict[str, set[str]] = {}
+    for path in files():
+        graph.setdefault(room_of(path), set()).update(imported_rooms(path) - {room_of(path)})
+    return graph
+
+
+def test_every_room_has_a_floor():
+    assert {room_of(path) for path in files()} <= FLOOR.keys()
+
+
+def test_imports_go_one_way():
+    upwards = [
+        f"{named(path)} imports {room}"
+        for path in files()
+        for room in sorted(imported_rooms(path))
+        if FLOOR[room] > FLOOR[room_of(path)]
+    ]
+    assert upwards == []
+
+
+def test_rooms_of_one_floor_do_not_import_each_other_in_a_circle():
+    graph = room_graph()
+
+    def reaches(room: str, goal: str, seen: frozenset[str] = frozenset()) -> bool:
+        onward = graph.get(room, set()) - seen
+        return goal in onward or any(reaches(r, goal, seen | onward) for r in onward)
+
+    circles = [room for room in graph if reaches(room, room)]
+    assert circles == []
+
+
+def test_the_check_of_imports_sees_an_import():
+    """The graph is not empty by mistake: systems are built from parts, and parts from contracts."""
+    graph = room_graph()
+    assert {"backbones", "emissions", "objectives", "core"} <= graph["zoo"]
+    assert graph["core"] == set()
+
+
+def compared_constants(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Strings that code compares with: `==`, `in`, `case`, with their lines."""
+    for node in ast.walk(tree):
+        compared: list[ast.AST] = []
+        if isinstance(node, ast.Compare):
+            compared = [node.left, *node.comparators]
+        elif isinstance(node, ast.MatchValue):
+            compared = [node.value]
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            compared = node.args if node.func.attr in ("startswith", "endswith") else []
+        for side in compared:
+            for inner in ast.walk(side):
+                if isinstance(inner, ast.Constant) and isinstance(inner.value, str):
+                    yield inner.lineno, inner.value
+
+
+def test_no_room_asks_for_a_system_by_name():
+    names = {name for card in catalogue().values() for name in (card.name, *card.aliases)}
+    asked = [
+        f"{named(path)}:{line} compares with {text!r}"
+        for path in files()
+        for line, text in compared_constants(ast.parse(path.read_text(encoding="utf-8")))
+        if text in names and path.stem.replace("_", "-") != text
+    ]
+    assert asked == []
+
+
+@pytest.mark.parametrize(
+    "code",
+    ["if name == 'lstm': pass", "x = name in ('rnn', 'lstm')", "match n:\n  case 'lstm': pass"],
+)
+def test_the_check_of_names_finds_a_name(code: str):
+    assert "lstm" in [text for _, text in compared_constants(ast.parse(code))]
+
+
+def zoo_files() -> list[Path]:
+    return [path for path in files() if room_of(path) == "zoo" and path.stem != "__init__"]
+
+
+@pytest.mark.parametrize("path", zoo_files(), ids=lambda path: path.stem)
+def test_a_zoo_file_is_small_and_has_no_tensor_code(path: Path):
+    text = path.read_text(encoding="utf-8")
+    is_system = not path.stem.startswith("_")
+    assert len(text.splitlines()) <= ZOO_LINES or not is_system
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            # An array of numpy is what a fitter that counts is handed: its type may be named.
+            assert {alias.name for alias in node.names} <= {"numpy"}
+        elif isinstance(node, ast.ImportFrom) and str(node.module).startswith("torch"):
+            assert {(node.module, alias.name) for alias in node.names} <= NO_TENSOR_CODE
+
+
+LIGHT = """
+import sys
+import lmlab
+from lmlab.core.registry import catalogue, find_system, search_systems
+assert find_system("DLM12").name == "lstm" and search_systems("kneser") and catalogue()
+print(sorted({"torch", "numpy", "matplotlib", "transformers"} & sys.modules.keys()))
+"""
+
+
+def test_the_catalogue_is_read_without_torch():
+    done = subprocess.run(
+        [sys.executable, "-c", LIGHT], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.strip() == "[]"
+
+
+def test_help_is_shown_without_torch():
+    code = "import sys, lmlab.cli.main as m; m.main(['--help']); print('torch' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.strip().endswith("False")
+    assert "train" in done.stdout
+
+
+def test_package_files_are_empty():
+    """So that importing one module of a room imports no other; the facade's names come lazily."""
+    full = [
+        named(path)
+        for path in files()
+        if path.name == "__init__.py" and path.parent != SOURCE and path.read_text().strip()
+    ]
+    # A built-in corpus that is a package registers itself by what its package file declares.
+    assert full in ([], ["data/wordnet/__init__.py"])
+
+
+def test_the_glossary_has_the_words_of_the_contracts():
+    from lmlab.core.kinds import KINDS
+    from lmlab.core.protocols import PROTOCOLS
+
+    text = (SOURCE / "core" / "glossary.md").read_text(encoding="utf-8")
+    rows = [line.split("|") for line in text.splitlines() if line.startswith("|")]
+    words = {row[1].strip(" `") for row in rows}
+    assert {*KINDS, *PROTOCOLS, *"BTWVHK"} <= words
+    assert {"tokens", "hidden", "width", "heads", "layers", "log_probs", "view", "kind"} <= words
+    visibilities = ast.parse((SOURCE / "core" / "visibility.py").read_text(encoding="utf-8"))
+    for node in visibilities.body:
+        if isinstance(node, ast.ClassDef) and node.name != "Visibility":
+            assert f"`{node.name}`" in text
