@@ -40,7 +40,7 @@ class Beam:
     width: int = 4
     """Open hypotheses that are kept at each step. One that ends takes no place among them."""
     best: int = 1
-    """How many sequences are given back, best first; the first is the same whatever their number."""
+    """How many sequences are given back, best first; the first is the same whatever this is."""
     length_penalty: float = 0.0
     """0 or more; the greater, the longer the sequences."""
     max_length: int = 100

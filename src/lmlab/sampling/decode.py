@@ -171,17 +171,20 @@ def after_prefix(
 
 
 def check_prefix(prefix: Sequence[int] | None, vocabulary: Vocabulary) -> tuple[int, ...]:
-    """The prefix as ids that can stand inside a sequence, or a UserError."""
+    """The prefix as ids that can stand inside a sequence, or a UserError.
+
+    An end symbol in it is an end of line, which contiguous text has inside.
+    """
     given = tuple(prefix or ())
     for token in given:
         if not 0 <= token < vocabulary.size:
             raise UserError(
                 f"a prefix needs token ids from 0 to {vocabulary.size - 1}, and {token} came."
             )
-        if token == vocabulary.end or token in vocabulary.unpredictable:
+        if token in vocabulary.unpredictable:
             raise UserError(
-                f"a prefix goes on, so it can't hold start, end, mask or padding: id {token} is "
-                "one of them; leave it out (the start symbol is added by itself)."
+                f"a prefix can't hold start, mask or padding, and id {token} is one of them; leave "
+                "it out (the start symbol is added by itself)."
             )
     return given
 

@@ -36,7 +36,8 @@ class Scorer:
     With a contiguous layout all texts are one stream: each is followed by the end symbol, and the
     state goes on from one to the next.
 
-    Texts are not cut unless `cut` is given, even where the layout has a cut for training.
+    Texts are not cut unless `cut` is given, even where the layout has a cut for training. With
+    `carry` false each text of a contiguous layout starts by itself, after an end symbol.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class Scorer:
         window: int | None = None,
         stride: int | None = None,
         cut: int | None = None,
+        carry: bool = True,
         seed: int = 0,
         progress: Progress | None = None,
     ) -> None:
@@ -64,6 +66,7 @@ class Scorer:
         self.layout = layout
         self.window, self.stride = _check_window(window, stride, getattr(system, "window", None))
         self.cut = cut
+        self.carried = carry and layout.kind == "contiguous"
         self.tokens_per_batch = tokens_per_batch
         self._vocabulary: Vocabulary = system.vocabulary
         self._seed = seed
@@ -79,7 +82,7 @@ class Scorer:
         """
         # One seed, one result: systems whose scores are estimates draw from this.
         generator = torch.Generator().manual_seed(self._seed)
-        if self.layout.kind == "contiguous":
+        if self.carried:
             yield from self._score_contiguous(texts, per_token, generator)
             return
         for chunk in _read_ahead(texts):
@@ -89,15 +92,29 @@ class Scorer:
         """The score of a single text, by token."""
         return next(self.score([text]))
 
+    def afresh(self) -> Scorer:
+        """The same scorer with nothing carried from one text to the next."""
+        return Scorer(
+            self.system,
+            self.tokenizer,
+            self.layout,
+            tokens_per_batch=self.tokens_per_batch,
+            window=self.window,
+            stride=self.stride,
+            cut=self.cut,
+            carry=False,
+            seed=self._seed,
+            progress=self._progress,
+        )
+
     def _make_convention(self) -> Convention:
-        contiguous = self.layout.kind == "contiguous"
         return Convention(
             tokenizer=f"{self.tokenizer.kind}, {self._vocabulary.size} tokens",
-            start=not contiguous and self._vocabulary.start is not None,
+            start=self._first == self._vocabulary.start,
             end=self.layout.end,
             window=self.window,
             stride=self.stride,
-            carried=contiguous,
+            carried=self.carried,
             cut=self.cut,
         )
 

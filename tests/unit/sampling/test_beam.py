@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
@@ -53,7 +54,7 @@ def test_the_best_is_the_same_however_many_are_asked_for(random_table, width, pe
         )[0]
         for best in (1, 2, 3, 10)
     ]
-    for shorter, longer in zip(lists, lists[1:], strict=False):
+    for shorter, longer in itertools.pairwise(lists):
         assert longer[: len(shorter)] == shorter
         assert [e.score for e in longer] == sorted((e.score for e in longer), reverse=True)
 

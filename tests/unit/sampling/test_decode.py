@@ -114,7 +114,7 @@ def test_many_rows_are_drawn_in_several_goes(random_table, monkeypatch):
         ({"max_length": 0}, "length"),
         ({"rows": 0}, "at least one"),
         ({"prefix": [8]}, "from 0 to 7"),
-        ({"prefix": [3]}, "can't hold"),
+        ({"prefix": [0]}, "can't hold"),
         ({"prefix": [2]}, "can't hold"),
     ],
 )

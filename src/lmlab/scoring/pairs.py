@@ -1,0 +1,196 @@
+"""Minimal pairs: does a system find the good sentence more probable than the bad one?
+
+Warstadt et al. 2020, BLiMP: The Benchmark of Linguistic Minimal Pairs for English. Every system
+that scores can be asked, an unnormalised one too: within a pair its constant falls out wherever it
+is the same for both sentences.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from lmlab.core.errors import UserError
+from lmlab.core.kinds import Kind
+from lmlab.core.score import Convention, Score
+from lmlab.data.lines import ReadingReport, numbered_lines
+from lmlab.scoring.score import Scorer
+
+UNLABELLED = "(no phenomenon)"
+TIE = 1e-5
+"""Nats; scores that are closer are a tie. The same tokens in another batch may differ so much."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pair:
+    """Two sentences that differ little, one good and one bad, and what the difference is about."""
+
+    good: str
+    bad: str
+    phenomenon: str = UNLABELLED
+    uid: str = ""
+    file: str = ""
+    line: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Accuracy:
+    """How often the good sentence came out more probable, among some pairs."""
+
+    name: str
+    pairs: int
+    right: int
+    """Pairs whose good sentence has the greater log-probability; a tie counts as wrong."""
+    right_per_token: int
+    """The same by log-probability per token, which doesn't favour the shorter sentence."""
+    ties: int
+    """Pairs whose two log-probabilities are equal, as where unknown words hide the difference."""
+    with_unknown: int
+    """Pairs with an unknown word in either sentence, on which less can be expected."""
+
+    @property
+    def accuracy(self) -> float:
+        return self.right / max(self.pairs, 1)
+
+    @property
+    def accuracy_per_token(self) -> float:
+        return self.right_per_token / max(self.pairs, 1)
+
+    @property
+    def standard_error(self) -> float:
+        """Binomial: √(a (1 - a) / n)."""
+        return math.sqrt(self.accuracy * (1 - self.accuracy) / max(self.pairs, 1))
+
+    def as_dict(self) -> dict[str, object]:
+        derived = {
+            "accuracy": self.accuracy,
+            "accuracy_per_token": self.accuracy_per_token,
+            "standard_error": self.standard_error,
+        }
+        return asdict(self) | derived
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairsReport:
+    """Accuracy over all pairs, by file, by phenomenon and by paradigm (UID)."""
+
+    overall: Accuracy
+    files: tuple[Accuracy, ...]
+    phenomena: tuple[Accuracy, ...]
+    paradigms: tuple[Accuracy, ...]
+    kind: Kind
+    convention: Convention
+
+    def as_dict(self) -> dict[str, object]:
+        return {
+            "overall": self.overall.as_dict(),
+            "files": [each.as_dict() for each in self.files],
+            "phenomena": [each.as_dict() for each in self.phenomena],
+            "paradigms": [each.as_dict() for each in self.paradigms],
+            "kind": self.kind,
+            "convention": self.convention.as_dict(),
+            "ties": "counted as wrong",
+        }
+
+
+def read_pairs(paths: Iterable[Path | str]) -> Iterator[Pair]:
+    """The pairs of JSON-lines files in BLiMP's format, one at a time; empty lines are skipped.
+
+    Each row needs `sentence_good` and `sentence_bad`; `linguistics_term` or `phenomenon`, and
+    `UID`, group them. A row that is not so is an error that names its file and line.
+    """
+    for path in map(Path, paths):
+        if not path.is_file():
+            raise UserError(f"there is no file {path}; check the path.")
+        count = 0
+        for line, text in numbered_lines(path, ReadingReport()):
+            if text:
+                count += 1
+                yield _read_row(text, str(path), line)
+        if count == 0:
+            raise UserError(f"{path} holds no pair; expected a JSON object a line.")
+
+
+def _read_row(text: str, file: str, line: int) -> Pair:
+    try:
+        row = json.loads(text)
+    except (json.JSONDecodeError, RecursionError) as error:
+        reason = getattr(error, "msg", "nested too deeply")
+        raise UserError(f"{file}, line {line}: this is not JSON ({reason}).") from None
+    if not isinstance(row, dict):
+        raise UserError(f"{file}, line {line}: expected a JSON object, not {type(row).__name__}.")
+    for key in ("sentence_good", "sentence_bad"):
+        if not isinstance(row.get(key), str):
+            found = ", ".join(map(str, row)) or "nothing"
+            raise UserError(
+                f"{file}, line {line}: expected a sentence under {key!r}, found {found}."
+            )
+    return Pair(
+        good=row["sentence_good"],
+        bad=row["sentence_bad"],
+        phenomenon=str(row.get("linguistics_term") or row.get("phenomenon") or UNLABELLED),
+        uid=str(row.get("UID") or ""),
+        file=file,
+        line=line,
+    )
+
+
+def judge_pairs(scorer: Scorer, pairs: Iterable[Pair]) -> PairsReport:
+    """Score both sentences of every pair, each by itself, and count; memory is bounded."""
+    waiting: deque[Pair] = deque()
+
+    def texts() -> Iterator[str]:
+        for pair in pairs:
+            waiting.append(pair)
+            yield pair.good
+            yield pair.bad
+
+    groups: dict[str, dict[str, _Count]] = {"": {}, "file": {}, "phenomenon": {}, "uid": {}}
+    scores = scorer.afresh().score(texts(), per_token=False)
+    first: Score | None = None
+    for good in scores:
+        bad = next(scores)
+        pair = waiting.popleft()
+        first = first or good
+        for what, counts in groups.items():
+            name = str(getattr(pair, what)) if what else "all"
+            counts.setdefault(name, _Count()).add(good, bad)
+    if first is None:
+        raise UserError("there are no pairs to judge.")
+    files, phenomena, paradigms = (_accuracies(groups[w]) for w in ("file", "phenomenon", "uid"))
+    return PairsReport(
+        overall=_accuracies(groups[""])[0],
+        files=files,
+        phenomena=phenomena,
+        paradigms=tuple(each for each in paradigms if each.name),
+        kind=first.kind,
+        convention=first.convention,
+    )
+
+
+def judge_files(scorer: Scorer, paths: Sequence[Path | str]) -> PairsReport:
+    """The accuracy of a system on files of minimal pairs."""
+    return judge_pairs(scorer, read_pairs(paths))
+
+
+class _Count:
+    """Pairs of one group, as they are counted."""
+
+    def __init__(self) -> None:
+        self.pairs = self.right = self.right_per_token = self.ties = self.with_unknown = 0
+
+    def add(self, good: Score, bad: Score) -> None:
+        tie = good.total == bad.total or abs(good.total - bad.total) <= TIE
+        self.pairs += 1
+        self.right += good.total > bad.total and not tie
+        self.right_per_token += good.total / good.tokens - bad.total / bad.tokens > TIE
+        self.ties += tie
+        self.with_unknown += good.unknown + bad.unknown > 0
+
+
+def _accuracies(counts: dict[str, _Count]) -> tuple[Accuracy, ...]:
+    return tuple(Accuracy(name=name, **vars(counts[name])) for name in sorted(counts))
