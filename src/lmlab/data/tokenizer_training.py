@@ -11,7 +11,6 @@ from typing import Any
 
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as HfTokenizer
-from tokenizers.processors import ByteLevel as ByteLevelOffsets
 from tokenizers.trainers import BpeTrainer, WordPieceTrainer
 
 from lmlab.core.errors import UserError, unknown_name
@@ -111,7 +110,6 @@ def _byte_pairs(model: models.BPE) -> HfTokenizer:
     inner = HfTokenizer(model)
     inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
     inner.decoder = decoders.ByteLevel()
-    inner.post_processor = ByteLevelOffsets(trim_offsets=True)
     inner.add_special_tokens([AddedToken(UNKNOWN, lstrip=True, normalized=False, special=True)])
     return inner
 
@@ -152,15 +150,50 @@ def _word_pieces(model: models.WordPiece) -> HfTokenizer:
 
 
 def _train_word_pieces(texts: Iterable[str], min_count: int, size: int | None) -> HfTokenizer:
+    size = size or SUBWORD_SIZE
+    draft = _word_pieces(models.WordPiece(unk_token=UNKNOWN))
+    words = _count_pieces(draft, texts)
+    characters: Counter[str] = Counter()
+    for word, count in words.items():
+        characters.update(dict.fromkeys(word, count))
+    ranked = sorted(characters, key=lambda c: (-characters[c], c))
+    kept = ranked[: max(1, (size - len(SYMBOLS)) // 2)]
+    # The library numbers the pieces it starts from in the order of a hash table, which differs from
+    # run to run, and breaks ties by number. Given as symbols they have an order, and so the result.
     trainer = WordPieceTrainer(
-        vocab_size=size or SUBWORD_SIZE,
+        vocab_size=size,
         min_frequency=max(2, min_count),
-        special_tokens=list(SYMBOLS),
+        special_tokens=[*SYMBOLS, *kept, *_continued(words, frozenset(kept))],
         show_progress=False,
     )
-    draft = _word_pieces(models.WordPiece(unk_token=UNKNOWN))
-    draft.train_from_iterator(_chunks(texts), trainer=trainer)
+    spelled = {word: count for word, count in words.items() if set(word) <= set(kept)}
+    draft.train_from_iterator(_repeated(spelled), trainer=trainer)
     return _word_pieces(draft.model)
+
+
+def _count_pieces(draft: HfTokenizer, texts: Iterable[str]) -> dict[str, int]:
+    """How often each word occurs, as the tokeniser will split text into words."""
+    spaced: Counter[str] = Counter()
+    for text in texts:
+        spaced.update(text.replace(UNKNOWN, " ").split())
+    words: Counter[str] = Counter()
+    for chunk, count in spaced.items():
+        for word, _ in draft.pre_tokenizer.pre_tokenize_str(chunk):
+            words[word] += count
+    return words
+
+
+def _continued(words: Iterable[str], kept: frozenset[str]) -> list[str]:
+    """The characters that occur inside words, marked as WordPiece marks them."""
+    inside = {character for word in words for character in word[1:]}
+    return [f"##{character}" for character in sorted(inside & kept)]
+
+
+def _repeated(counts: dict[str, int], most: int = 1000) -> Iterator[list[str]]:
+    """Each word as often as it was counted."""
+    for word, count in counts.items():
+        for low in range(0, count, most):
+            yield [word] * min(most, count - low)
 
 
 def _chunks(texts: Iterable[str], size: int = 1000) -> Iterator[list[str]]:

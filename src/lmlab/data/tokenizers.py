@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -60,10 +61,15 @@ class Tokenizer:
         return [encoding.ids for encoding in encodings]
 
     def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-        """Ids of a text, and for each the characters [start, end) of the text it stands for."""
+        """Ids of a text, and for each the characters [start, end) of the text it stands for.
+
+        White space around a token is left out of its span.
+        """
+        if self._lookup is not None:
+            return self._look_up(text), _spans(text, self.kind)
         _check(text)
         encoding = self._inner.encode(text, add_special_tokens=False)
-        return encoding.ids, encoding.offsets
+        return encoding.ids, [_stripped(text, low, high) for low, high in encoding.offsets]
 
     def reach(self, text: str, count: int) -> int:
         """How many characters of a text its first `count` tokens stand for, to their end."""
@@ -192,6 +198,18 @@ def _check(text: str) -> None:
     except UnicodeEncodeError:
         shown = text.encode(errors="backslashreplace").decode()[:60]
         raise UserError(f"the text {shown!r} is not UTF-8; convert it first.") from None
+
+
+def _spans(text: str, kind: str) -> list[tuple[int, int]]:
+    """Where the words are, or the characters and unknown symbols."""
+    pattern = r"\S+" if kind == "word" else rf"{UNKNOWN}|."
+    return [match.span() for match in re.finditer(pattern, text, re.DOTALL)]
+
+
+def _stripped(text: str, low: int, high: int) -> tuple[int, int]:
+    """The span without the white space around what it holds; an empty one stands at its end."""
+    low += len(text[low:high]) - len(text[low:high].lstrip())
+    return low, max(low, low + len(text[low:high].rstrip()))
 
 
 def _kind(settings: dict[str, Any]) -> str:

@@ -73,7 +73,7 @@ def test_a_line_of_ten_million_characters_is_read_and_counted(write: Write) -> N
 
 
 def test_gzip_is_known_by_its_bytes(write: Write) -> None:
-    lines, _ = read(write("no-suffix", gzip.compress("eins\nzwei\n".encode())))
+    lines, _ = read(write("no-suffix", gzip.compress(b"eins\nzwei\n")))
     assert lines == [(1, "eins"), (2, "zwei")]
 
 

@@ -92,14 +92,16 @@ def test_parallel_files_go_side_by_side(write: Write) -> None:
 def test_unequal_parallel_files_are_told_with_both_counts(
     write: Write, german: int, english: int
 ) -> None:
-    reader = ParallelFiles(source=write("a.de", "x\n" * german), target=write("a.en", "x\n" * english))
+    reader = ParallelFiles(
+        source=write("a.de", "x\n" * german), target=write("a.en", "x\n" * english)
+    )
     with pytest.raises(UserError, match=r"has 2, .*has 5; line them up"):
         read(reader)
 
 
 def test_tab_separated_pairs(write: Write) -> None:
     path = write("a.tsv", "eins\tone\n\nzwei two\ndrei\tthree\n")
-    with pytest.raises(UserError, match="line 3: expected two columns .*got 1"):
+    with pytest.raises(UserError, match=r"line 3: expected two columns .*got 1"):
         read(TabSeparated(path=path))
     report = ReadingReport()
     examples = list(TabSeparated(path=path, errors="replace").read(report))

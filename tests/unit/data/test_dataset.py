@@ -1,0 +1,205 @@
+"""Datasets: sequences as the layout says, counts that add up, files that are built once."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lmlab.core.errors import UserError
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.data import encoding
+from lmlab.data.corpus import Layout, Split, open_corpus
+from lmlab.data.dataset import TokenDataset
+from lmlab.data.readers import Example, PlainText
+from lmlab.data.tokenizers import Tokenizer, train_tokenizer
+
+Listed = Callable[..., Split]
+TEXTS = ("a b c", "a", "b b a d")
+WORDS = train_tokenizer("word", ["a a a b b c"])  # a 5, b 6, c 7; d is unknown
+
+
+def build(split: Split, layout: Layout = Layout(), **options: object) -> TokenDataset:  # noqa: B008
+    return TokenDataset.build(split, WORDS, layout, progress=False, **options)  # type: ignore[arg-type]
+
+
+def rows(dataset: TokenDataset) -> list[list[int]]:
+    return [dataset[i].tolist() for i in range(len(dataset))]
+
+
+def test_sentences_are_framed(listed: Listed) -> None:
+    dataset = build(listed(*TEXTS))
+    assert rows(dataset) == [[2, 5, 6, 7, 3], [2, 5, 3], [2, 6, 6, 5, 1, 3]]
+    assert dataset.lengths.tolist() == [5, 3, 6]
+    assert dataset.total_tokens == 4 + 2 + 5
+    assert dataset.characters.tolist() == [5, 1, 7]
+    assert dataset.total_characters == 13
+    assert dataset.unknown_counts.tolist() == [0, 0, 1]
+    assert dataset.unknown == 1
+    with pytest.raises(IndexError):
+        dataset[3]
+
+
+def test_a_cut_sequence_has_no_end_and_fewer_characters(listed: Listed) -> None:
+    dataset = build(listed(*TEXTS), Layout(cut=4))
+    # "a b c" keeps its three words and loses its end; "b b a d" keeps "b b a" as well.
+    assert rows(dataset) == [[2, 5, 6, 7], [2, 5, 3], [2, 6, 6, 5]]
+    assert dataset.characters.tolist() == [5, 1, 5]
+    assert dataset.unknown == 0
+
+
+def test_without_an_end(listed: Listed) -> None:
+    dataset = build(listed(*TEXTS), Layout(end=False, cut=3))
+    assert rows(dataset) == [[2, 5, 6], [2, 5], [2, 6, 6]]
+    assert dataset.characters.tolist() == [3, 1, 3]
+
+
+def test_contiguous_text_is_one_stream(listed: Listed) -> None:
+    dataset = build(listed(*TEXTS), Layout(kind="contiguous"))
+    assert dataset.stream.tolist() == [3, 5, 6, 7, 3, 5, 3, 6, 6, 5, 1, 3]
+    assert dataset.total_tokens == 11
+    # Each line is shown with the end before it, so that its first word has a context.
+    assert rows(dataset) == [[3, 5, 6, 7, 3], [3, 5, 3], [3, 6, 6, 5, 1, 3]]
+    assert dataset.lengths.tolist() == [5, 3, 6]
+    assert sum(len(row) - 1 for row in rows(dataset)) == dataset.total_tokens
+    assert dataset.unknown_counts.tolist() == [0, 0, 1]
+
+
+def test_pairs_hold_what_they_are_given(listed: Listed) -> None:
+    split = listed(Example("a b", condition="c"), Example("b", condition="a a a"))
+    dataset = build(split, Layout(kind="pairs"))
+    assert rows(dataset) == [[2, 5, 6, 3], [2, 6, 3]]
+    assert [dataset.condition(i).tolist() for i in range(2)] == [[2, 7, 3], [2, 5, 5, 5, 3]]
+    assert dataset.condition_lengths_between(0, 2).tolist() == [3, 5]
+    letters = train_tokenizer("char", ["ca"])
+    other = build(split, Layout(kind="pairs"), condition_tokenizer=letters)
+    assert other.condition(0).tolist() == [2, letters.id("c"), 3]
+
+
+def test_single_texts_have_no_condition(listed: Listed) -> None:
+    with pytest.raises(UserError, match="only a corpus of pairs has conditions"):
+        build(listed("a")).condition(0)
+    with pytest.raises(UserError, match="expected a pair, but the text 'a' has no source"):
+        build(listed("a"), Layout(kind="pairs"))
+
+
+@pytest.mark.parametrize("kind", ["sentences", "contiguous", "pairs"])
+def test_files_and_memory_hold_the_same_whatever_the_chunks(
+    listed: Listed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    layout = Layout(kind=kind)  # type: ignore[arg-type]
+    split = listed(*(Example(text, condition=text[::-1]) for text in TEXTS * 5))
+    memory = build(split, layout)
+    monkeypatch.setattr(encoding, "CHUNK_EXAMPLES", 4)
+    files = build(split, layout, cache=tmp_path / "c", in_memory=10)
+    assert len(list((tmp_path / "c").iterdir())) == 1
+    assert rows(files) == rows(memory)
+    for name in ("stream", "offsets", "lengths", "characters", "unknown_counts"):
+        assert np.array_equal(getattr(files, name), getattr(memory, name)), name
+    if kind == "pairs":
+        assert all(np.array_equal(files.condition(i), memory.condition(i)) for i in range(15))
+    assert files.report.examples == memory.report.examples == 15
+
+
+def test_small_splits_leave_no_files(listed: Listed, tmp_path: Path) -> None:
+    build(listed(*TEXTS), cache=tmp_path / "c")
+    assert not (tmp_path / "c").exists()
+
+
+def test_what_was_built_is_opened_and_not_built_again(
+    listed: Listed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = build(listed(*TEXTS), cache=tmp_path, in_memory=0)
+
+    def never(*arguments: object) -> None:
+        raise AssertionError("tokenised again")
+
+    monkeypatch.setattr(Tokenizer, "encode_batch", never)
+    again = build(listed(*TEXTS), cache=tmp_path, in_memory=0)
+    assert rows(again) == rows(first)
+    assert again.report == first.report
+
+
+def test_the_cache_follows_content_tokenizer_and_layout(listed: Listed, tmp_path: Path) -> None:
+    build(listed(*TEXTS), cache=tmp_path, in_memory=0)
+    build(listed(*TEXTS, "a"), cache=tmp_path, in_memory=0)
+    build(listed(*TEXTS), Layout(cut=3), cache=tmp_path, in_memory=0)
+    other = train_tokenizer("word", ["b a"])
+    options = {"cache": tmp_path, "in_memory": 0, "progress": False}
+    TokenDataset.build(listed(*TEXTS), other, Layout(), **options)  # type: ignore[arg-type]
+    assert len(list(tmp_path.iterdir())) == 4
+
+
+def test_a_file_changed_on_disk_is_tokenised_again(tmp_path: Path) -> None:
+    text = tmp_path / "a.txt"
+    text.write_text("a b\n")
+    before = build(open_corpus(text).split("train"), cache=tmp_path / "c", in_memory=0)
+    text.write_text("a b c\n")
+    after = build(open_corpus(text).split("train"), cache=tmp_path / "c", in_memory=0)
+    assert (rows(before), rows(after)) == ([[2, 5, 6, 3]], [[2, 5, 6, 7, 3]])
+
+
+def test_half_a_cache_is_built_again(listed: Listed, tmp_path: Path) -> None:
+    whole = rows(build(listed(*TEXTS), cache=tmp_path, in_memory=0))
+    (place,) = tmp_path.iterdir()
+    (place / "offsets.bin").write_bytes(b"")
+    assert rows(build(listed(*TEXTS), cache=tmp_path, in_memory=0)) == whole
+
+
+def test_an_error_while_building_leaves_no_cache(tmp_path: Path) -> None:
+    text = tmp_path / "a.txt"
+    text.write_bytes(b"a b\n" * 5000 + b"\xff\n")
+    with pytest.raises(UserError, match="line 5001"):
+        build(Split(PlainText(path=text)), cache=tmp_path / "c", in_memory=0)
+    assert list((tmp_path / "c").iterdir()) == []
+
+
+def test_memory_does_not_grow_with_the_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(encoding, "CHUNK_EXAMPLES", 256)
+    peaks = []
+    for size in (2_000, 40_000):
+        text = tmp_path / f"{size}.txt"
+        text.write_text("a b c a b c\n" * size)
+        tracemalloc.start()
+        build(Split(PlainText(path=text)), cache=tmp_path / "c", in_memory=0)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < 1.2 * peaks[0]  # twenty times the text
+
+
+def test_large_vocabularies_take_more_bytes(listed: Listed) -> None:
+    large = train_tokenizer("word", (f"w{i}" for i in range(2**16)))
+    options = {"progress": False}
+    dataset = TokenDataset.build(listed("w65535"), large, Layout(), **options)  # type: ignore[arg-type]
+    assert dataset.stream.dtype == np.uint32
+    assert dataset[0].tolist() == [2, large.id("w65535"), 3]
+    assert build(listed("a")).stream.dtype == np.uint16
+
+
+def test_a_line_of_ten_million_characters_is_one_sequence(tmp_path: Path) -> None:
+    text = tmp_path / "long.txt"
+    text.write_bytes(b"a b c d e " * 1_000_000 + b"\na\n")
+    dataset = build(open_corpus(text).split("train"), cache=tmp_path / "c")
+    assert dataset.lengths.tolist() == [5_000_002, 3]
+    assert dataset.unknown == 2_000_000
+    assert dataset.report.long_lines == 1
+
+
+def test_frames_of_tokenisers_from_elsewhere() -> None:
+    gpt = Vocabulary(size=5, pad=4, unknown=None, start=None, end=3, mask=None)
+    assert encoding.frame(gpt, Layout()) == ([3], [3])  # the end stands before a text too
+    bare = Vocabulary(size=5, unknown=None, start=None, end=None, mask=None)
+    with pytest.raises(UserError, match="no start or end symbol"):
+        encoding.frame(bare, Layout())
+
+
+def test_progress_goes_to_standard_error(
+    listed: Listed, capsys: pytest.CaptureFixture[str]
+) -> None:
+    TokenDataset.build(listed(*TEXTS), WORDS, Layout(), progress=True)
+    assert capsys.readouterr().out == ""

@@ -1,0 +1,152 @@
+"""Columns on disk: whole or not at all."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lmlab.core.errors import UserError
+from lmlab.data import store
+from lmlab.data.lines import ReadingReport
+from lmlab.data.store import ColumnWriter, cache_key, clear_leftovers, default_cache, open_columns
+
+CHUNKS = [
+    {"tokens": np.array([1, 2, 3], dtype=np.uint16), "ends": np.array([3], dtype=np.int64)},
+    {"tokens": np.array([4], dtype=np.uint16), "ends": np.array([4], dtype=np.int64)},
+]
+
+
+def write(place: Path) -> None:
+    with ColumnWriter(place) as writer:
+        for chunk in CHUNKS:
+            writer.append(chunk)
+        writer.finish(ReadingReport(examples=2))
+
+
+def test_chunks_come_back_as_one_column(tmp_path: Path) -> None:
+    write(tmp_path / "key")
+    stored = open_columns(tmp_path / "key")
+    assert stored is not None
+    assert stored.columns["tokens"].tolist() == [1, 2, 3, 4]
+    assert stored.columns["tokens"].dtype == np.uint16
+    assert stored.columns["ends"].tolist() == [3, 4]
+    assert stored.report.examples == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["key"]
+
+
+def test_columns_cannot_be_written_to(tmp_path: Path) -> None:
+    write(tmp_path / "key")
+    stored = open_columns(tmp_path / "key")
+    assert stored is not None
+    with pytest.raises(ValueError, match="read-only"):
+        stored.columns["tokens"][0] = 9
+
+
+def test_an_interrupted_build_leaves_nothing(tmp_path: Path) -> None:
+    def interrupted() -> None:
+        with ColumnWriter(tmp_path / "key") as writer:
+            writer.append(CHUNKS[0])
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert list(tmp_path.iterdir()) == []
+    assert open_columns(tmp_path / "key") is None
+
+
+def test_a_kill_leaves_the_place_empty(tmp_path: Path) -> None:
+    program = (
+        "import os, signal, sys, numpy, pathlib\n"
+        "from lmlab.data.store import ColumnWriter\n"
+        "with ColumnWriter(pathlib.Path(sys.argv[1])) as writer:\n"
+        "    writer.append({'tokens': numpy.arange(100_000)})\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    place = tmp_path / "key"
+    done = subprocess.run([sys.executable, "-c", program, str(place)], check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert [path.name.split("-")[0] for path in tmp_path.iterdir()] == ["building"]
+    assert open_columns(place) is None
+    write(place)
+    assert open_columns(place) is not None
+
+
+@pytest.mark.parametrize("damage", ["cut", "gone", "meta", "format"])
+def test_damaged_columns_are_not_read_and_are_replaced(tmp_path: Path, damage: str) -> None:
+    place = tmp_path / "key"
+    write(place)
+    if damage == "cut":
+        os.truncate(place / "tokens.bin", 5)
+    elif damage == "gone":
+        (place / "ends.bin").unlink()
+    elif damage == "meta":
+        (place / "meta.json").write_text('{"format": 1, "col')
+    else:
+        meta = json.loads((place / "meta.json").read_text())
+        (place / "meta.json").write_text(json.dumps(meta | {"format": 0}))
+    assert open_columns(place) is None
+    write(place)
+    assert open_columns(place) is not None
+
+
+def test_another_process_may_be_quicker(tmp_path: Path) -> None:
+    place = tmp_path / "key"
+    with ColumnWriter(place) as slower:
+        slower.append(CHUNKS[0])
+        write(place)
+        slower.finish(ReadingReport())
+    stored = open_columns(place)
+    assert stored is not None
+    assert stored.columns["tokens"].tolist() == [1, 2, 3, 4]
+    assert [path.name for path in tmp_path.iterdir()] == ["key"]
+
+
+def test_remains_of_a_kill_are_removed_after_a_day(tmp_path: Path) -> None:
+    old, fresh = tmp_path / "building-old", tmp_path / "building-fresh"
+    for folder in (old, fresh):
+        folder.mkdir()
+        (folder / "tokens.bin").write_bytes(b"half")
+    os.utime(old, (0, 0))
+    clear_leftovers(tmp_path)
+    assert not old.exists()
+    assert fresh.exists()
+
+
+def test_a_full_disk_is_told_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(store.os, "fsync", full)
+    with pytest.raises(UserError, match="No space left on device; set LMLAB_CACHE"):
+        write(tmp_path / "key")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_place_that_is_no_folder_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="cannot write the cache of tokenised text"):
+        write(tmp_path / "file" / "key")
+
+
+def test_the_cache_is_where_the_environment_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LMLAB_CACHE", str(tmp_path))
+    assert default_cache() == tmp_path
+    monkeypatch.delenv("LMLAB_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert default_cache() == tmp_path / "lmlab"
+
+
+def test_keys_follow_their_parts() -> None:
+    assert cache_key(a=1, b="x") == cache_key(b="x", a=1) != cache_key(a=2, b="x")

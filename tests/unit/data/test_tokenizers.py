@@ -1,0 +1,218 @@
+"""Tokenisers: laws that all kinds keep, and that Hugging Face's library gives the same ids."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import tokenizers as hf
+
+from lmlab.core.errors import UserError
+from lmlab.core.vocabulary import SYMBOLS, Vocabulary
+from lmlab.data.tokenizers import Tokenizer, train_tokenizer
+
+KINDS = ("word", "char", "bpe", "wordpiece")
+TEXTS = [
+    "the cat sat on the mat .",
+    "the dogs sat on the cats , and the cat 's dog sat .",
+    "schöne grüße aus 北京 😀 !",
+    "mr. <unk> said <unk> N times .",
+] * 3
+ODD = [
+    "a <s> b </s> c<mask>d <pad> e",
+    "<s>",
+    "</s></s>",
+    "<unk><unk> x<unk>y <unk>",
+    "two  spaces\tand\x1ctabs\u00a0\u3000wide",
+    "unseen ☃ 字",
+    "",
+]
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
+    return train_tokenizer(request.param, TEXTS, size=400)
+
+
+def test_symbols_have_the_first_ids(tokenizer: Tokenizer) -> None:
+    assert [tokenizer.token(i) for i in range(5)] == list(SYMBOLS)
+    assert tokenizer.vocabulary == Vocabulary(size=tokenizer.vocabulary.size)
+    assert tokenizer.vocabulary.size <= 400
+
+
+def test_seen_text_comes_back(tokenizer: Tokenizer) -> None:
+    # WordPiece sets ideographs apart, as BERT does.
+    same = [text for text in TEXTS if tokenizer.kind != "wordpiece" or "北京" not in text]
+    assert [tokenizer.decode(tokenizer.encode(text)) for text in same] == same
+
+
+def test_framing_symbols_are_not_shown(tokenizer: Tokenizer) -> None:
+    ids = tokenizer.encode("the cat")
+    assert tokenizer.decode([2, *ids, 4, 3, 0, 0]) == "the cat"
+
+
+def test_no_text_can_write_a_symbol_but_unknown(tokenizer: Tokenizer) -> None:
+    # Even if the symbols' spellings were often in the training text.
+    hostile = train_tokenizer(tokenizer.kind, [*TEXTS, *ODD * 50], size=500)
+    for each in (tokenizer, hostile):
+        for text in ODD:
+            assert {0, 2, 3, 4}.isdisjoint(each.encode(text)), text
+
+
+def test_a_literal_unk_is_the_unknown_symbol(tokenizer: Tokenizer) -> None:
+    assert tokenizer.encode("<unk>") == [1]
+    ids = tokenizer.encode("the <unk> cat")
+    assert ids.count(1) == 1
+    assert tokenizer.decode(ids) == "the <unk> cat"
+
+
+def test_offsets_point_into_the_text(tokenizer: Tokenizer) -> None:
+    for text in TEXTS[:4] + ODD:
+        ids, spans = tokenizer.encode_with_offsets(text)
+        assert ids == tokenizer.encode(text)
+        assert all(0 <= low <= high <= len(text) for low, high in spans)
+        assert spans == sorted(spans)
+        covered = {place for low, high in spans for place in range(low, high)}
+        solid = {place for place, character in enumerate(text) if not character.isspace()}
+        assert solid <= covered
+
+
+def test_the_quick_path_equals_the_library(tokenizer: Tokenizer) -> None:
+    library = [encoding.ids for encoding in tokenizer._inner.encode_batch(TEXTS + ODD)]
+    assert tokenizer.encode_batch(TEXTS + ODD) == library
+    assert (tokenizer._lookup is not None) == (tokenizer.kind in ("word", "char"))
+
+
+def test_saved_and_loaded_it_is_the_same(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    tokenizer.save(tmp_path / "tokenizer.json")
+    loaded = Tokenizer.load(tmp_path / "tokenizer.json")
+    assert (loaded.kind, loaded.vocabulary) == (tokenizer.kind, tokenizer.vocabulary)
+    assert loaded.fingerprint() == tokenizer.fingerprint()
+    assert loaded.encode_batch(TEXTS + ODD) == tokenizer.encode_batch(TEXTS + ODD)
+    assert [path.name for path in tmp_path.iterdir()] == ["tokenizer.json"]
+
+
+def test_transformers_gives_the_same_ids(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    tokenizer.save(tmp_path / "tokenizer.json")
+    plain = transformers.PreTrainedTokenizerFast(tokenizer_file=str(tmp_path / "tokenizer.json"))
+    for text in TEXTS + ODD:
+        assert plain(text, add_special_tokens=False)["input_ids"] == tokenizer.encode(text), text
+    named = transformers.PreTrainedTokenizerFast(
+        tokenizer_file=str(tmp_path / "tokenizer.json"),
+        pad_token="<pad>",
+        unk_token="<unk>",
+        bos_token="<s>",
+        eos_token="</s>",
+        mask_token="<mask>",
+    )
+    assert [named.pad_token_id, named.bos_token_id, named.eos_token_id] == [0, 2, 3]
+    for text in TEXTS:
+        assert named(text, add_special_tokens=False)["input_ids"] == tokenizer.encode(text), text
+
+
+def test_training_is_deterministic(tokenizer: Tokenizer) -> None:
+    again = train_tokenizer(tokenizer.kind, iter(TEXTS), size=400)
+    assert again.fingerprint() == tokenizer.fingerprint()
+
+
+def test_reach_counts_characters_of_the_first_tokens(tokenizer: Tokenizer) -> None:
+    text = TEXTS[1]
+    spans = tokenizer.encode_with_offsets(text)[1]
+    for count in (0, 1, 3, len(spans), len(spans) + 5):
+        kept = spans[:count]
+        assert tokenizer.reach(text, count) == (kept[-1][1] if kept else 0)
+
+
+def test_words_are_ordered_by_count_then_spelling() -> None:
+    tokenizer = train_tokenizer("word", ["b a c c", "b d"])
+    assert [tokenizer.token(i) for i in range(5, 9)] == ["b", "c", "a", "d"]
+    assert tokenizer.encode("a b c d e") == [7, 5, 6, 8, 1]
+
+
+def test_min_count_and_size_limit_words() -> None:
+    texts = ["a a a b b c"]
+    assert train_tokenizer("word", texts, min_count=2).encode("a b c") == [5, 6, 1]
+    assert train_tokenizer("word", texts, size=6).encode("a b c") == [5, 1, 1]
+    assert train_tokenizer("char", texts, min_count=3).encode("a b") == [6, 5, 1]  # the space first
+
+
+def test_bpe_loses_nothing_whatever_the_text() -> None:
+    tokenizer = train_tokenizer("bpe", ["low lower lowest"] * 5, size=270)
+    text = "ganz 新しい 🙂 lowest\x07"
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+    assert 1 not in tokenizer.encode(text)
+    merged = [tokenizer.token(i) for i in tokenizer.encode("lowest")]
+    assert "".join(merged) == "Ġlowest"
+    assert len(merged) < 7  # fewer than its bytes: merges were learnt
+
+
+def test_bpe_without_merges_is_still_bpe(tmp_path: Path) -> None:
+    tokenizer = train_tokenizer("bpe", ["ab"])
+    tokenizer.save(tmp_path / "t.json")
+    assert tokenizer.kind == Tokenizer.load(tmp_path / "t.json").kind == "bpe"
+
+
+def test_wordpiece_marks_pieces_inside_words() -> None:
+    tokenizer = train_tokenizer("wordpiece", ["low lower slow er"] * 9, size=40)
+    pieces = [tokenizer.token(i) for i in tokenizer.encode("lower")]
+    assert pieces[0][:2] != "##"
+    assert all(piece.startswith("##") for piece in pieces[1:])
+
+
+@pytest.mark.parametrize(
+    ("make", "complaint"),
+    [
+        (
+            lambda: train_tokenizer("words", ["a"]),
+            "no tokeniser called 'words'; did you mean 'word'",
+        ),
+        (lambda: train_tokenizer("word", ["a"], min_count=0), "must be 1 or more, not 0"),
+        (lambda: train_tokenizer("word", ["a"], size=5), "more than its 5 symbols"),
+        (lambda: train_tokenizer("bpe", ["a"], size=100), "at least 261 entries"),
+        (lambda: train_tokenizer("word", ["a b"], min_count=2), "no word occurs at least 2 times"),
+        (lambda: train_tokenizer("char", []), "no character occurs at least 1 times"),
+        (lambda: Tokenizer.load("gone.json"), "cannot read the tokeniser gone.json"),
+    ],
+)
+def test_mistakes_get_a_sentence(make: Callable[[], object], complaint: str) -> None:
+    with pytest.raises(UserError, match=complaint):
+        make()
+
+
+def test_a_file_that_is_no_tokenizer_is_told(tmp_path: Path) -> None:
+    (tmp_path / "t.json").write_text("{}")
+    with pytest.raises(UserError, match=r"t\.json is not a tokenizer\.json"):
+        Tokenizer.load(tmp_path / "t.json")
+
+
+def test_half_a_surrogate_pair_is_told() -> None:
+    tokenizer = train_tokenizer("bpe", ["a b"])
+    with pytest.raises(UserError, match=r"is not UTF-8"):
+        tokenizer.encode("a \ud800")
+
+
+def test_symbols_of_bert_are_found(tmp_path: Path) -> None:
+    vocabulary = {"[PAD]": 0, "[UNK]": 1, "[CLS]": 2, "[SEP]": 3, "[MASK]": 4, "a": 5, "##b": 6}
+    inner = hf.Tokenizer(hf.models.WordPiece(vocabulary, unk_token="[UNK]"))
+    inner.pre_tokenizer = hf.pre_tokenizers.BertPreTokenizer()
+    inner.post_processor = hf.processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    inner.enable_truncation(2)
+    inner.enable_padding()
+    inner.save(str(tmp_path / "t.json"))
+    loaded = Tokenizer.load(tmp_path / "t.json")
+    assert loaded.vocabulary == Vocabulary(size=7)
+    assert loaded.encode("ab a a") == [5, 6, 5, 5]  # no [CLS], not cut
+
+
+def test_symbols_of_gpt2_are_found(tmp_path: Path) -> None:
+    inner = hf.Tokenizer(hf.models.BPE({"a": 0, "b": 1, "ab": 2}, [("a", "b")]))
+    inner.add_special_tokens(["<|endoftext|>"])
+    inner.save(str(tmp_path / "t.json"))
+    loaded = Tokenizer.load(tmp_path / "t.json")
+    # The one symbol is the end, which must stay predictable; padding gets an id of its own.
+    expected = Vocabulary(size=5, pad=4, unknown=None, start=None, end=3, mask=None)
+    assert loaded.vocabulary == expected
+    assert loaded.encode("aba") == [2, 0]
+    assert "<|endoftext|>" not in loaded.decode([0, 2, 3, 4])
