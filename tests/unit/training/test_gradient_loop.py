@@ -1,0 +1,274 @@
+from __future__ import annotations
+
+import math
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from lmlab.core.batch import Batch
+from lmlab.core.errors import UserError
+from lmlab.training.files import read_tensors
+from lmlab.training.loop import Job, fit_by_gradient, scale_and_clip
+
+MakeJob = Callable[..., Job]
+SGD = {"optimizer": "sgd", "learning_rate": 0.5, "clip": 0.0}
+
+
+def test_a_step_is_the_gradient_of_the_total_over_the_count(
+    make_job: MakeJob, bigram: Any, batches: list[Batch]
+) -> None:
+    batch, system = batches[0], bigram()
+    before = system.table.detach().clone()
+    fit_by_gradient(make_job(system=system, train=[batch], steps=1, epochs=None, **SGD))
+    # d/d table[a] of -log p(b | a) is softmax(table[a]) - onehot(b), summed over real pairs.
+    expected = torch.zeros_like(before)
+    for row, length in zip(batch.tokens, batch.lengths, strict=True):
+        for a, b in pairwise(row[:length]):
+            expected[a] += torch.softmax(before[a], -1)
+            expected[a, b] -= 1
+    expected /= int((batch.lengths - 1).sum())
+    torch.testing.assert_close(system.table.detach(), before - 0.5 * expected)
+    torch.testing.assert_close(system.idle.detach(), torch.ones(3))
+
+
+def test_accumulated_batches_step_as_one_batch_does(
+    make_job: MakeJob, bigram: Any, batches: list[Batch]
+) -> None:
+    whole, together, apart = batches[2], bigram(), bigram()
+    parts = [whole.select([0]), whole.select([1, 2, 3, 4, 5])]
+    fit_by_gradient(make_job(name="a", system=together, train=[whole], epochs=4, **SGD))
+    job = make_job(name="b", system=apart, train=parts, epochs=4, accumulate=2, **SGD)
+    outcome = fit_by_gradient(job)
+    assert (outcome.progress.step, outcome.progress.epoch) == (4, 4)
+    torch.testing.assert_close(apart.table, together.table)
+
+
+def test_an_epoch_that_does_not_divide_ends_with_a_smaller_step(
+    make_job: MakeJob, batches: list[Batch]
+) -> None:
+    outcome = fit_by_gradient(make_job(epochs=2, accumulate=3))
+    assert len(batches) == 4
+    assert (outcome.progress.step, outcome.progress.epoch) == (4, 2)
+
+
+def test_clipping_shortens_only_what_is_longer() -> None:
+    parameters = [torch.nn.Parameter(torch.zeros(2)), torch.nn.Parameter(torch.zeros(1))]
+    for clip, kept in ((1.0, 1 / 5.0), (0.0, 1.0), (7.0, 1.0)):
+        parameters[0].grad = torch.tensor([30.0, 0.0])
+        parameters[1].grad = torch.tensor([40.0])
+        # Scaled by a tenth: (3, 0, 4) has norm 5.
+        assert scale_and_clip(parameters, 0.1, clip) == pytest.approx(5.0)
+        torch.testing.assert_close(parameters[0].grad, torch.tensor([3.0 * kept, 0.0]))
+        torch.testing.assert_close(parameters[1].grad, torch.tensor([4.0 * kept]))
+
+
+def test_the_state_of_contiguous_text_is_carried_detached_and_forgotten_at_the_start(
+    make_job: MakeJob, bigram: Any
+) -> None:
+    first = Batch.from_sequences([[5, 6, 7], [6, 7, 5]], 0)
+    second = Batch.from_sequences([[7, 5, 6, 7], [5, 6, 5, 5]], 0, carries=True)
+    system = bigram()
+    fit_by_gradient(make_job(system=system, train=[first, second], epochs=2))
+    seen = [None if state is None else state["seen"].tolist() for state in system.states]
+    assert seen == [None, [2.0, 2.0], None, [2.0, 2.0]]
+    assert all(state is None or not state["seen"].requires_grad for state in system.states)
+
+
+def test_the_loss_of_the_metrics_is_over_all_steps_since_the_last_line(
+    make_job: MakeJob, bigram: Any, batches: list[Batch], read_losses: Callable[..., Any]
+) -> None:
+    system = bigram()
+    counts = [batch.count for batch in batches]
+    with torch.no_grad():
+        totals = [float(system.loss(batch)[0].total) for batch in batches]
+    # A learning rate too small to change anything leaves the totals as they are.
+    job = make_job(system=system, epochs=1, optimizer="sgd", learning_rate=1e-12, log_every=2)
+    fit_by_gradient(job)
+    lines = read_losses(job.run.path)
+    assert [(line["step"], line["count"]) for line in lines] == [
+        (1, counts[0]),
+        (2, counts[1]),
+        (4, counts[2] + counts[3]),
+    ]
+    assert lines[-1]["loss"] == pytest.approx(sum(totals[2:]) / sum(counts[2:]), rel=1e-6)
+    assert all(line["event"] == "train" for line in lines)
+
+
+def test_a_loss_that_is_no_number_stops_before_it_reaches_the_weights(
+    make_job: MakeJob, bigram: Any
+) -> None:
+    system = bigram()
+    system.poison_at = 6
+    job = make_job(system=system, epochs=5, checkpoint_steps=5)
+    with pytest.raises(UserError, match=r"not finite at step 7 \(epoch 2\).*learning_rate"):
+        fit_by_gradient(job)
+    assert torch.isfinite(system.table).all()
+    assert [path.name for path in job.run.trainer.iterdir()] == ["step-5"]
+
+
+def test_the_best_weights_by_validation_are_kept_and_patience_ends_training(
+    make_job: MakeJob, bigram: Any
+) -> None:
+    # Trained on 5 → 6 alone, with half of the held-out text 5 → 7: it gets better, then worse.
+    train = [Batch.from_sequences([[5, 6]] * 4, 0)]
+    held_out = [Batch.from_sequences([[5, 6], [5, 7]], 0)]
+    system = bigram()
+    with torch.no_grad():
+        system.table.zero_()
+        system.table[5, 6] = -2.0
+    seen = []
+    job = make_job(system=system, train=train, held_out=held_out, epochs=200, patience=3, **SGD)
+    report = job.reporter.evaluated
+
+    def note(progress: Any, evaluation: Any, split: str) -> None:
+        seen.append((evaluation.loss, system.table.detach().clone()))
+        report(progress, evaluation, split)
+
+    job.reporter.evaluated = note  # type: ignore[method-assign]
+    outcome = fit_by_gradient(job)
+    best = min(range(len(seen)), key=lambda place: seen[place][0])
+    assert outcome.reason == "early"
+    assert 0 < best == len(seen) - 4
+    assert outcome.progress.best == seen[best][0]
+    torch.testing.assert_close(read_tensors(job.run.weights)["table"], seen[best][1])
+
+
+def test_without_validation_the_last_weights_are_kept(make_job: MakeJob, bigram: Any) -> None:
+    system = bigram()
+    job = make_job(system=system, epochs=2)
+    fit_by_gradient(job)
+    assert torch.equal(read_tensors(job.run.weights)["table"], system.table)
+
+
+def test_a_held_out_test_split_is_watched_and_decides_nothing(
+    make_job: MakeJob, bigram: Any, batches: list[Batch], read_losses: Callable[..., Any]
+) -> None:
+    system = bigram()
+    job = make_job(system=system, held_out=batches[:1], epochs=3, schedule="plateau", patience=1)
+    job = replace(job, data=replace(job.data, held_out_split="test"))
+    outcome = fit_by_gradient(job)
+    assert outcome.progress.epoch == 3
+    assert math.isinf(outcome.progress.best)
+    assert [line["event"] for line in read_losses(job.run.path)].count("test") == 3
+    assert torch.equal(read_tensors(job.run.weights)["table"], system.table)
+
+
+def test_a_budget_in_minutes_ends_by_the_clock(
+    make_job: MakeJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ticks = iter(range(10**6))
+    monkeypatch.setattr("lmlab.training.progress.time.perf_counter", lambda: float(next(ticks)))
+    job = make_job(epochs=None, minutes=1)
+    outcome = fit_by_gradient(job)
+    assert outcome.reason == "budget"
+    assert outcome.progress.seconds >= 60
+    assert outcome.progress.step < 60
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_asked_to_stop_it_ends_the_step_writes_a_checkpoint_and_goes_on_alike(
+    make_job: MakeJob,
+    bigram: Any,
+    read_losses: Callable[[Path], list[dict[str, Any]]],
+    number: signal.Signals,
+) -> None:
+    class Interrupting(bigram):  # type: ignore[misc]
+        def loss(self, *args: Any, **words: Any) -> Any:
+            if len(self.states) == 5:
+                os.kill(os.getpid(), number)
+            return super().loss(*args, **words)
+
+    settings: dict[str, Any] = {"epochs": 3, "log_every": 1, "schedule": "cosine"}
+    whole = make_job(name="whole", system=bigram(dropout=0.3), **settings)
+    fit_by_gradient(whole)
+    handler = signal.getsignal(number)
+    outcome = fit_by_gradient(make_job(system=Interrupting(dropout=0.3), **settings))
+    assert (outcome.reason, outcome.progress.step) == ("interrupted", 6)
+    assert signal.getsignal(number) == handler
+    job = make_job(system=bigram(dropout=0.3), **settings)
+    assert fit_by_gradient(job).reason == "budget"
+    assert read_losses(job.run.path) == read_losses(whole.run.path)
+    assert len(read_losses(job.run.path)) == 12
+
+
+@pytest.mark.parametrize("stop", [1, 3, 4, 5, 9])
+def test_resumed_anywhere_it_gives_the_same_losses_to_the_bit(
+    make_job: MakeJob, bigram: Any, batches: list[Batch], stop: int, read_losses: Callable[..., Any]
+) -> None:
+    """A checkpoint after `stop` steps, then more steps that are lost, then resumed from it."""
+    settings: dict[str, Any] = {
+        "schedule": "plateau",
+        "learning_rate": 0.3,
+        "log_every": 3,
+        "evaluate_every": 2,
+        "accumulate": 2,
+        "held_out": batches[3:],
+    }
+    carrying = [batches[0], replace(batches[0], carries=True), *batches[1:]]
+
+    def job(name: str, **more: Any) -> Job:
+        system = bigram(dropout=0.5)
+        return make_job(name=name, system=system, train=carrying, **settings, **more)
+
+    whole = job("whole", epochs=5)
+    fit_by_gradient(whole)
+
+    class Killed(BaseException):
+        pass
+
+    begun = job("run", epochs=5, checkpoint_steps=stop)
+    made = begun.run.trainer
+
+    def die_after(*args: Any, **words: Any) -> None:
+        report(*args, **words)
+        if (made / f"step-{stop}").exists():
+            raise Killed
+
+    report = begun.reporter.step
+    begun.reporter.step = die_after  # type: ignore[method-assign]
+    with pytest.raises(Killed):
+        fit_by_gradient(begun)
+    resumed = job("run", epochs=5)
+    fit_by_gradient(resumed)
+    assert read_losses(resumed.run.path) == read_losses(whole.run.path)
+    ours, theirs = (read_tensors(each.run.weights) for each in (resumed, whole))
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+def test_a_finished_training_goes_on_with_a_larger_budget_only(
+    make_job: MakeJob, read_losses: Callable[..., Any]
+) -> None:
+    whole = make_job(name="whole", epochs=4)
+    fit_by_gradient(whole)
+    fit_by_gradient(make_job(epochs=2))
+    assert fit_by_gradient(make_job(epochs=2)).reason == "nothing"
+    longer = make_job(epochs=4)
+    assert fit_by_gradient(longer).progress.epoch == 4
+    assert read_losses(longer.run.path) == read_losses(whole.run.path)
+
+
+def test_what_happens_between_steps_does_not_change_a_training(
+    make_job: MakeJob, bigram: Any, batches: list[Batch]
+) -> None:
+    plain, watched = bigram(dropout=0.5), bigram(dropout=0.5)
+    fit_by_gradient(make_job(name="a", system=plain, epochs=2))
+    torch.manual_seed(99)
+    before = torch.random.get_rng_state()
+    settings = {"evaluate_every": 1, "log_every": 1, "checkpoint_steps": 1}
+    fit_by_gradient(make_job(name="b", system=watched, epochs=2, held_out=batches[:2], **settings))
+    assert torch.equal(plain.table, watched.table)
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_seeds_differ(make_job: MakeJob, bigram: Any) -> None:
+    first, second = bigram(dropout=0.5), bigram(dropout=0.5)
+    fit_by_gradient(make_job(name="a", system=first, epochs=1, seed=1))
+    fit_by_gradient(make_job(name="b", system=second, epochs=1, seed=2))
+    assert not torch.equal(first.table, second.table)

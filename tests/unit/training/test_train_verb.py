@@ -1,0 +1,229 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from lmlab.core.batch import Batch
+from lmlab.core.errors import UserError
+from lmlab.training.runs import load_run
+from lmlab.training.train import RunResult, train
+
+Losses = Callable[[Path], list[dict[str, Any]]]
+QUICK: dict[str, Any] = {"size": "tiny", "quiet": True}
+SMALL_BATCHES = {"tokens_per_batch": "128", "log_every": "3"}
+
+
+def lstm(corpus: Path | str, out: Path, **words: Any) -> RunResult:
+    settings = {**SMALL_BATCHES, "dropout": "0.2", **words.pop("settings", {})}
+    return train("lstm", data=corpus, out=out, settings=settings, **{**QUICK, **words})
+
+
+def test_a_run_folder_holds_all_that_is_needed_to_load_and_repeat_it(
+    corpus: Path, tmp_path: Path, read_losses: Losses
+) -> None:
+    result = lstm(corpus, tmp_path / "run", epochs=2, seed=3)
+    names = {path.name for path in result.path.iterdir()}
+    assert names >= {
+        "config.json",
+        "tokenizer.json",
+        "model.safetensors",
+        "trainer",
+        "metrics.jsonl",
+        "environment.json",
+    }
+    config = json.loads((result.path / "config.json").read_text())
+    assert config["format"] == 1
+    assert (config["system"], config["size"], config["seed"]) == ("lstm", "tiny", 3)
+    assert config["system_config"]["dropout"] == 0.2
+    assert config["training"]["tokens_per_batch"] == 128
+    assert config["corpus"]["spec"] == str(corpus)
+    assert (result.reason, result.epochs, result.steps) == ("budget", 2, result.steps)
+    validations = [
+        line["loss"] for line in read_losses(result.path) if line["event"] == "validation"
+    ]
+    assert result.best == min(validations)
+    assert result.loss == validations[-1]
+    assert (
+        torch.get_num_threads()
+        == json.loads((result.path / "environment.json").read_text())["threads"]
+    )
+
+
+def test_a_loaded_run_scores_as_it_was_validated(corpus: Path, tmp_path: Path) -> None:
+    result = lstm(corpus, tmp_path / "run", epochs=2)
+    model = load_run(result.path)
+    assert not model.system.training
+    start, end = model.tokenizer.vocabulary.start, model.tokenizer.vocabulary.end
+    assert start is not None
+    assert end is not None
+    lines = (corpus / "valid.txt").read_text().splitlines()
+    batch = Batch.from_sequences([[start, *model.tokenizer.encode(t), end] for t in lines], 0)
+    with torch.no_grad():
+        total = model.system.log_prob(batch).totals.sum().item()  # type: ignore[operator]
+    # Every word and one end a line; the best of both epochs is what was saved.
+    assert batch.count == sum(len(line.split()) + 1 for line in lines)
+    assert result.best == pytest.approx(-total / batch.count, rel=1e-6)
+    assert (model.name, model.card.name, model.layout.kind) == ("run", "lstm", "sentences")
+
+
+@pytest.mark.parametrize("layout", ["sentences", "contiguous"])
+def test_resumed_after_fewer_epochs_it_equals_an_uninterrupted_run(
+    corpus: Path, tmp_path: Path, read_losses: Losses, layout: str
+) -> None:
+    spec = str(corpus) if layout == "sentences" else f"contiguous:{corpus}"
+    settings = {"lanes": "4", "span": "9"}
+    whole = lstm(spec, tmp_path / "whole", epochs=4, settings=settings)
+    lstm(spec, tmp_path / "run", epochs=2, settings=settings)
+    torch.manual_seed(5)  # whatever happened in between
+    resumed = train("lstm", data=spec, out=tmp_path / "run", epochs=4, resume=True, quiet=True)
+    assert read_losses(resumed.path) == read_losses(whole.path)
+    ours, theirs = (load_run(run.path).system.state_dict() for run in (resumed, whole))
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    again = train("lstm", data=spec, out=tmp_path / "run", resume=True, quiet=True)
+    assert again.reason == "nothing"
+
+
+def test_one_seed_one_result(corpus: Path, tmp_path: Path, read_losses: Losses) -> None:
+    runs = [
+        lstm(corpus, tmp_path / name, steps=4, seed=seed)
+        for name, seed in (("a", 1), ("b", 1), ("c", 2))
+    ]
+    first, second, other = (read_losses(run.path) for run in runs)
+    assert first == second
+    assert first != other
+
+
+def test_the_caller_keeps_the_state_of_torchs_generator(corpus: Path, tmp_path: Path) -> None:
+    torch.manual_seed(123)
+    before = torch.random.get_rng_state()
+    lstm(corpus, tmp_path / "run", steps=2)
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_nothing_is_overwritten_without_being_asked(corpus: Path, tmp_path: Path) -> None:
+    lstm(corpus, tmp_path / "run", steps=1)
+    before = (tmp_path / "run" / "config.json").read_bytes()
+    with pytest.raises(UserError, match=r"already holds a run.*--resume"):
+        lstm(corpus, tmp_path / "run", steps=2)
+    assert (tmp_path / "run" / "config.json").read_bytes() == before
+
+
+def test_a_run_killed_before_its_first_checkpoint_starts_again(
+    corpus: Path, tmp_path: Path, read_losses: Losses
+) -> None:
+    whole = lstm(corpus, tmp_path / "whole", steps=3)
+    lstm(corpus, tmp_path / "run", steps=3)
+    for path in (tmp_path / "run" / "trainer").iterdir():
+        path.rename(path.with_name(f".writing-{path.name}"))
+    resumed = train("lstm", data=corpus, out=tmp_path / "run", resume=True, quiet=True)
+    assert read_losses(resumed.path) == read_losses(whole.path)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ({"seed": 4}, "was begun with seed=0, and now it is 4"),
+        ({"settings": {"width": "32"}}, "was begun with width=16, and now it is 32"),
+        ({"settings": {"learning_rate": "1"}}, "learning_rate=0.002"),
+        ({"size": "small"}, "size=tiny"),
+        ({"tokenizer": "char"}, "tokeniser word, and now it is char"),
+    ],
+)
+def test_resuming_another_training_is_refused(
+    corpus: Path, tmp_path: Path, words: dict[str, Any], sentence: str
+) -> None:
+    lstm(corpus, tmp_path / "run", steps=1)
+    with pytest.raises(UserError, match=sentence):
+        train("lstm", data=corpus, out=tmp_path / "run", resume=True, quiet=True, **words)
+
+
+def test_resuming_on_other_text_or_with_another_system_is_refused(
+    corpus: Path, tmp_path: Path
+) -> None:
+    lstm(corpus, tmp_path / "run", steps=1)
+    with pytest.raises(UserError, match=r"is of the system lstm, and gru was asked for"):
+        train("gru", data=corpus, out=tmp_path / "run", resume=True, quiet=True)
+    with (corpus / "train.txt").open("a") as file:
+        file.write("w1 w2\n")
+    with pytest.raises(UserError, match="was begun on other text"):
+        train("lstm", data=corpus, out=tmp_path / "run", resume=True, quiet=True)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ({"size": "smal"}, "no size of lstm called 'smal'; did you mean 'small'"),
+        ({"recipe": "note"}, "no recipe called 'note'; did you mean 'notes'"),
+        ({"objective": "masked"}, "can't be trained with the objective 'masked'.*next-token"),
+        ({"base": "x"}, "lstm has no use for --base"),
+        ({"index": "x"}, "lstm has no use for --index"),
+        ({"knowledge": "x"}, "lstm has no use for --knowledge"),
+        ({"epochs": 1, "steps": 1}, "epochs and steps can't both be the budget"),
+        ({"epochs": 0}, "epochs must be at least 1"),
+        ({"steps": -1}, "steps must be at least 1"),
+        ({"minutes": 0.0}, "minutes must be above 0"),
+        ({"seed": -1}, "seed must be at least 0"),
+        ({"settings": {"widht": "3"}}, "no setting called 'widht'; did you mean 'width'"),
+        ({"settings": {"learning_rat": "3"}}, "did you mean 'learning_rate'"),
+        ({"settings": {"width": "x"}}, "width must be a whole number"),
+    ],
+)
+def test_wrong_options_are_told_and_leave_no_folder(
+    corpus: Path, tmp_path: Path, words: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(UserError, match=sentence):
+        train("lstm", data=corpus, out=tmp_path / "run", quiet=True, **words)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_folder_that_cannot_be_made_is_told(corpus: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="a file is in its way"):
+        lstm(corpus, tmp_path / "file", steps=1)
+    with pytest.raises(UserError, match="a file is in its way"):
+        lstm(corpus, tmp_path / "file" / "run", steps=1)
+
+
+def test_what_needs_validation_is_refused_without_it(tmp_path: Path, corpus: Path) -> None:
+    (corpus / "valid.txt").unlink()
+    for number, settings in enumerate(({"patience": "2"}, {"schedule": "plateau"})):
+        with pytest.raises(UserError, match="needs a validation split"):
+            lstm(corpus, tmp_path / f"run{number}", steps=1, settings=settings)
+
+
+def test_a_damaged_newest_checkpoint_falls_back_and_ends_at_the_same_weights(
+    corpus: Path, tmp_path: Path, read_losses: Losses
+) -> None:
+    whole = lstm(corpus, tmp_path / "whole", steps=9)
+    lstm(corpus, tmp_path / "run", steps=6, settings={"checkpoint_steps": "4"})
+    newest = tmp_path / "run" / "trainer" / "step-6" / "model.safetensors"
+    newest.write_bytes(newest.read_bytes()[:-10])
+    resumed = train("lstm", data=corpus, out=tmp_path / "run", resume=True, steps=9, quiet=True)
+    assert read_losses(resumed.path) == read_losses(whole.path)
+
+
+def test_recipes_and_settings_override_in_turn(corpus: Path, tmp_path: Path) -> None:
+    result = lstm(
+        corpus, tmp_path / "run", recipe="notes", steps=1, settings={"eps": "0.5", "clip": "2"}
+    )
+    training = json.loads((result.path / "config.json").read_text())["training"]
+    assert training["optimizer"] == "rmsprop"
+    assert (training["eps"], training["clip"]) == (0.5, 2.0)
+    assert (training["steps"], training["epochs"]) == (1, None)
+
+
+def test_a_budget_by_set_takes_the_place_of_the_default(corpus: Path, tmp_path: Path) -> None:
+    assert lstm(corpus, tmp_path / "run", settings={"steps": "2"}).steps == 2
+
+
+def test_tied_weights_stay_tied_when_loaded(corpus: Path, tmp_path: Path) -> None:
+    result = lstm(corpus, tmp_path / "run", steps=2, settings={"tied": "true"})
+    system = load_run(result.path).system
+    assert result.parameters == system.parameter_count
+    names = [n for n, p in system.named_parameters() if p.shape[0] == system.vocabulary.size]
+    assert len([name for name in names if "weight" in name]) == 1

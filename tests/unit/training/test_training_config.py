@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import pytest
+
+from lmlab.core.errors import UserError
+from lmlab.training.config import (
+    TrainingConfig,
+    apply_settings,
+    settings_between,
+    with_budget,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    width: int = 4
+    dropout: float = field(default=0.1, metadata={"at_least": 0, "below": 1})
+    tied: bool = False
+    cell: Literal["plain", "gated"] = "plain"
+    name: str = ""
+    depth: int | None = None
+    kernel: tuple[int, ...] = (3, 3)
+
+
+def test_strings_become_the_types_of_their_fields() -> None:
+    given = {
+        "width": "12",
+        "dropout": "0.25",
+        "tied": "yes",
+        "cell": "gated",
+        "name": "12",
+        "depth": "3",
+        "kernel": "1, 2,3",
+    }
+    expected = Settings(
+        width=12, dropout=0.25, tied=True, cell="gated", name="12", depth=3, kernel=(1, 2, 3)
+    )
+    assert apply_settings(Settings(), given) == expected
+
+
+def test_none_unsets_an_optional_field_and_the_original_is_left_alone() -> None:
+    original = Settings(depth=2)
+    assert apply_settings(original, {"depth": "none"}).depth is None
+    assert original.depth == 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"width": "wide"}, "width must be a whole number, and 'wide' is not"),
+        ({"width": "1.5"}, "width must be a whole number"),
+        ({"tied": "perhaps"}, "tied must be true or false"),
+        ({"dropout": "1"}, "dropout must be at least 0 and below 1, and it is 1.0"),
+        ({"dropout": "nan"}, "dropout must be"),
+        ({"cell": "gatd"}, "did you mean 'gated'"),
+        ({"widht": "3"}, "did you mean 'width'"),
+        ({"depth": "x"}, "depth must be a whole number or none"),
+    ],
+)
+def test_a_wrong_setting_is_told_in_a_sentence(settings: dict[str, str], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        apply_settings(Settings(), settings)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"learning_rate": "-1"},
+        {"learning_rate": "0"},
+        {"learning_rate": "inf"},
+        {"epochs": "0"},
+        {"clip": "-0.1"},
+        {"momentum": "1"},
+        {"tokens_per_batch": "0"},
+        {"optimizer": "adagrad"},
+        {"schedule": "cosin"},
+        {"warmup_steps": "-1"},
+        {"accumulate": "0"},
+    ],
+)
+def test_training_settings_out_of_range_are_refused(settings: dict[str, str]) -> None:
+    with pytest.raises(UserError, match=next(iter(settings)).replace("_", "[_ ]")):
+        apply_settings(TrainingConfig(), settings)
+
+
+def test_there_is_exactly_one_budget() -> None:
+    with pytest.raises(UserError, match="epochs and steps"):
+        TrainingConfig(epochs=1, steps=2)
+    with pytest.raises(UserError, match="none was given"):
+        TrainingConfig(epochs=None)
+    with pytest.raises(UserError, match="steps and minutes"):
+        with_budget(TrainingConfig(), steps=3, minutes=1)
+    changed = with_budget(TrainingConfig(), epochs=None, minutes=2)
+    assert (changed.epochs, changed.steps, changed.minutes) == (None, None, 2)
+    assert with_budget(TrainingConfig(), steps=None) == TrainingConfig()
+
+
+def test_settings_are_parted_and_an_unknown_one_names_neighbours_of_both_sides() -> None:
+    parted = settings_between({"width": "3", "learning-rate": "1"}, Settings(), TrainingConfig())
+    assert parted == ({"width": "3"}, {"learning_rate": "1"})
+    with pytest.raises(UserError, match="did you mean 'dropout'"):
+        settings_between({"drop": "1"}, Settings(), TrainingConfig())
+    with pytest.raises(UserError, match="did you mean 'momentum'"):
+        settings_between({"momentm": "1"}, Settings(), TrainingConfig())
