@@ -238,9 +238,10 @@ def _differences(entries: Sequence[_Entry], seed: int, resamples: int) -> Iterat
 
 
 def _shown(entries: Sequence[_Entry], corpus: Corpus, split: str) -> tuple[Sentence, ...]:
-    """The first few texts of the split that are not too long, by token."""
+    """The first few different texts of the split that are not too long, by token."""
     first = corpus.split(split).first(4 * SHOWN_SENTENCES)
-    texts = [e.text for e in first if len(e.text) <= SHOWN_CHARACTERS][:SHOWN_SENTENCES]
+    short = dict.fromkeys(e.text for e in first if len(e.text) <= SHOWN_CHARACTERS)
+    texts = list(short)[:SHOWN_SENTENCES]
     by_token = {e.row.name: tokens_of(e.first.model, corpus, texts) for e in entries}
     return tuple(
         Sentence(text=text, tokens={name: found[place] for name, found in by_token.items()})

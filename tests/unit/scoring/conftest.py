@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
 
 from lmlab.core.batch import Batch
+from lmlab.core.card import Card
 from lmlab.core.distribution import Categorical
 from lmlab.core.protocols import LogProbs
 from lmlab.core.state import TensorState
 from lmlab.core.system import System
 from lmlab.core.vocabulary import Vocabulary
+from lmlab.data.corpus import Layout
 from lmlab.data.tokenizers import Tokenizer, train_tokenizer
 
 
@@ -101,3 +108,38 @@ def characters() -> Tokenizer:
 @pytest.fixture(scope="session")
 def tiny_recurrent() -> type[TinyRecurrent]:
     return TinyRecurrent
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class FakeModel:
+    """What a comparison asks of a trained run."""
+
+    system: System
+    tokenizer: Tokenizer
+    path: Path
+    card: Card
+    layout: Layout = field(default_factory=Layout)
+    config: dict[str, Any] = field(default_factory=dict)
+
+
+@pytest.fixture(scope="session")
+def fake_model() -> Callable[..., FakeModel]:
+    """A run of a system whose name, seed, settings and weights are given."""
+
+    def make(
+        name: str, folder: str, system: System, tokenizer: Tokenizer, **more: Any
+    ) -> FakeModel:
+        config = {"seed": more.pop("seed", 0), "system": name, "system_config": more.pop("set", {})}
+        card = Card(
+            family="test", kind="exact", paper="", source="", protocols=("LogProb",), name=name
+        )
+        return FakeModel(
+            system=system,
+            tokenizer=tokenizer,
+            path=Path("runs") / folder,
+            card=card,
+            config=config,
+            **more,
+        )
+
+    return make

@@ -1,0 +1,231 @@
+"""Comparisons of runs whose every number can be taken apart."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from lmlab.core.errors import UserError
+from lmlab.core.protocols import LogProbs
+from lmlab.core.score import summarise
+from lmlab.data.corpus import Corpus, Layout, Split
+from lmlab.scoring import measure
+from lmlab.scoring.compare import compare
+from lmlab.scoring.score import Scorer
+
+
+class Uniform:
+    """Texts of a list, each as probable as the others."""
+
+    expected_tokens = 7.0
+
+    def __init__(self, texts):
+        self.texts = texts
+
+    @property
+    def entropy(self):
+        return math.log(len(self.texts))
+
+    def log_prob(self, text):
+        return -math.log(len(self.texts)) if text in self.texts else -math.inf
+
+
+@pytest.fixture
+def corpus(sentences):
+    texts = sentences * 6
+    return Corpus(
+        name="tiny_corpus",
+        splits={part: Split.listed(texts, identity=part, name=part) for part in ("train", "test")},
+        truth=Uniform(sentences),
+    )
+
+
+@pytest.fixture
+def runs(words, tiny_recurrent, fake_model):
+    """Two seeds of one system, and another system."""
+    systems = [tiny_recurrent(words.vocabulary, seed=seed) for seed in range(3)]
+    return [
+        fake_model("lstm", "lstm-seed0", systems[0], words, seed=0),
+        fake_model("lstm", "lstm-seed1", systems[1], words, seed=1),
+        fake_model("gru", "gru-a", systems[2], words),
+    ]
+
+
+def summary_of(model, corpus):
+    scorer = Scorer(model.system, model.tokenizer, model.layout)
+    return summarise(scorer.score(e.text for e in corpus.split("test")))
+
+
+def test_rows_are_summaries_and_seeds_are_grouped(runs, corpus):
+    found = compare(runs, corpus)
+    assert {row.name for row in found.rows} == {"lstm", "gru"}
+    row = found.row("lstm")
+    nats = [summary_of(model, corpus).nats_per_token for model in runs[:2]]
+    assert row.nats_per_token == pytest.approx(sum(nats) / 2)
+    # Two values a and b have the standard deviation |a - b| / √2.
+    assert row.spread == pytest.approx(abs(nats[0] - nats[1]) / math.sqrt(2))
+    assert row.perplexity == pytest.approx(math.exp(sum(nats) / 2))
+    assert (row.seeds, len(row.runs)) == ((0, 1), 2)
+    single = summary_of(runs[2], corpus)
+    alone = found.row("gru")
+    assert alone.spread is None
+    assert alone.nats_per_token == pytest.approx(single.nats_per_token)
+    assert alone.bits_per_character == pytest.approx(single.bits_per_character)
+    assert (alone.tokens, alone.characters) == (single.tokens, single.characters)
+    assert (alone.sequences, alone.unknown) == (24, 0)
+    ordered = [each.nats_per_token for each in found.rows]
+    assert ordered == sorted(ordered)
+
+
+def test_floor_and_regret(runs, corpus, sentences):
+    found = compare(runs, corpus)
+    tokens = 6 * sum(len(text.split()) + 1 for text in sentences)
+    floor = 24 * math.log(4) / tokens
+    for row in found.rows:
+        assert row.floor == pytest.approx(floor)
+        assert row.regret == pytest.approx(row.nats_per_token - floor)
+    assert found.floor.entropy == pytest.approx(math.log(4))
+    assert found.floor.entropy_per_token == pytest.approx(math.log(4) / 7)
+    assert found.floor.nats_per_text == pytest.approx(math.log(4))
+    cut = compare(runs, replace(corpus, layout=Layout(cut=4)))
+    assert all(row.floor is None and row.convention.cut == 4 for row in cut.rows)
+    assert any("floor only where whole texts" in note for note in cut.notes)
+
+
+def test_differences_are_paired_and_the_better_is_first(runs, corpus):
+    found = compare(runs, corpus, seed=3)
+    (difference,) = found.differences
+    first, second = (found.row(name) for name in (difference.first, difference.second))
+    assert difference.nats == pytest.approx(first.nats_per_token - second.nats_per_token)
+    assert difference.nats < 0 and difference.low <= difference.nats <= difference.high
+    assert difference.unit == "token" and difference.nats_per_token == difference.nats
+    assert 0 < difference.p_value <= 1
+    assert compare(runs, corpus, seed=3).differences == found.differences
+    # Per-sentence totals are kept, and add up to the row.
+    assert -found.totals["gru"].sum() / found.row("gru").tokens == pytest.approx(
+        found.row("gru").nats_per_token
+    )
+
+
+def test_different_tokens_compare_by_character(
+    runs, corpus, characters, tiny_recurrent, fake_model
+):
+    spelling = fake_model("rnn", "rnn", tiny_recurrent(characters.vocabulary), characters)
+    found = compare([*runs, spelling], corpus)
+    mixed = [each for each in found.differences if "rnn" in (each.first, each.second)]
+    assert len(mixed) == 2 and all(each.unit == "character" for each in mixed)
+    for each in mixed:
+        bits = found.row(each.first).bits_per_character - found.row(each.second).bits_per_character
+        assert each.nats == pytest.approx(bits * math.log(2))
+        assert each.nats_per_token is None
+    assert any("different tokens" in note for note in found.notes)
+
+
+class Unnormalised(torch.nn.Module):
+    """Another system's scores, said to be only right up to a constant."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner, self.vocabulary, self.parameter_count = inner, inner.vocabulary, 0
+
+    def log_prob(self, batch, *, state=None, generator=None):
+        return LogProbs(per_token=self.inner.log_prob(batch).per_token, kind="unnormalised")
+
+
+def test_kinds_are_not_compared(runs, corpus, words, fake_model):
+    energy = fake_model("energy", "energy", Unnormalised(runs[0].system), words)
+    found = compare([*runs, energy], corpus)
+    row = found.row("energy")
+    assert row.kind == "unnormalised" and row.perplexity is None
+    assert found.rows[-1] == row, "exact rows come first, whatever their nats"
+    assert all("energy" not in (each.first, each.second) for each in found.differences)
+    assert any("different kinds (exact, unnormalised)" in note for note in found.notes)
+
+
+def test_settings_make_another_model_and_names_tell_them_apart(
+    runs, corpus, words, tiny_recurrent, fake_model
+):
+    wide = fake_model(
+        "lstm", "lstm-wide", tiny_recurrent(words.vocabulary, seed=5), words, set={"width": 9}
+    )
+    found = compare([*runs, wide], corpus)
+    assert {row.name: row.system for row in found.rows} == {
+        "lstm": "lstm",
+        "lstm-wide": "lstm",
+        "gru": "gru",
+    }
+
+
+def test_conventions_and_unknown_words_are_told(words, tiny_recurrent, fake_model, sentences):
+    system = tiny_recurrent(words.vocabulary)
+    texts = [*sentences, "the zebra"]
+    splits = {part: Split.listed(texts, identity=part, name=part) for part in ("train", "test")}
+    corpus = Corpus(name="animals", splits=splits)
+    stream = fake_model("rnn", "rnn", system, words, layout=Layout(kind="contiguous"))
+    found = compare([fake_model("gru", "gru", system, words), stream], corpus)
+    assert any("different conventions (start, carried)" in note for note in found.notes)
+    # 6 + 6 + 5 + 8 + 2 words and five ends.
+    assert any("1 of 32 tokens (3.1%) are unknown" in note for note in found.notes)
+    assert found.floor is None and found.rows[0].regret is None
+    assert found.row("rnn").convention.carried
+
+
+def test_sentences_for_the_picture(runs, corpus, sentences):
+    found = compare(runs, corpus)
+    assert [each.text for each in found.sentences] == sentences
+    tokens = found.sentences[0].tokens["gru"]
+    scorer = Scorer(runs[2].system, runs[2].tokenizer, Layout())
+    expected = scorer.score_one(sentences[0]).per_token
+    assert [token.token for token in tokens] == [token.token for token in expected]
+    assert [t.log_prob for t in tokens] == pytest.approx([t.log_prob for t in expected], abs=1e-9)
+
+
+def test_probability_zero_is_told_and_not_averaged(runs, corpus, words, fake_model):
+    class Impossible(Unnormalised):
+        def log_prob(self, batch, *, state=None, generator=None):
+            per_token = torch.full((len(batch), batch.tokens.shape[1] - 1), -math.inf)
+            return LogProbs(per_token=per_token, kind="exact")
+
+    never = fake_model("never", "never", Impossible(runs[0].system), words)
+    found = compare([*runs, never], corpus)
+    assert found.row("never").perplexity == math.inf
+    assert any("probability zero" in note for note in found.notes)
+    assert all("never" not in (each.first, each.second) for each in found.differences)
+    assert len(found.differences) == 1
+
+
+def test_nothing_and_the_same_twice_are_errors(runs, corpus):
+    with pytest.raises(UserError, match="nothing to compare"):
+        compare([], corpus)
+    with pytest.raises(UserError, match="given twice"):
+        compare([runs[0], runs[0]], corpus)
+
+
+def test_progress_hears_every_token(runs, corpus):
+    heard = []
+    found = compare(runs[2:], corpus, progress=lambda name, tokens: heard.append((name, tokens)))
+    assert {name for name, _ in heard} == {"gru-a"}
+    assert sum(tokens for _, tokens in heard) == found.rows[0].tokens
+
+
+def test_training_time_is_read_from_the_metrics(tmp_path):
+    assert measure.train_seconds(tmp_path) is None
+    lines = [{"step": 1, "seconds": 2.5}, {"step": 2, "seconds": 7.25}]
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    (tmp_path / "metrics.jsonl").write_text(text, encoding="utf-8")
+    assert measure.train_seconds(tmp_path) == 7.25
+
+
+def test_mean_over_seeds_is_what_is_resampled(runs, corpus):
+    found = compare(runs, corpus)
+    each = [
+        [score.total for score in Scorer(m.system, m.tokenizer, Layout()).score(texts)]
+        for m in runs[:2]
+        for texts in [[e.text for e in corpus.split("test")]]
+    ]
+    assert found.totals["lstm"] == pytest.approx(np.mean(each, axis=0))
