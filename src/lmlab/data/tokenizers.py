@@ -37,9 +37,11 @@ class Tokenizer:
     """From text to ids and back, around a `tokenizers.Tokenizer`."""
 
     def __init__(self, inner: hf.Tokenizer) -> None:
-        self._inner = inner
+        # A copy, because what the caller holds must keep its padding and truncation.
+        inner = hf.Tokenizer.from_str(inner.to_str())
         inner.no_padding()
         inner.no_truncation()
+        self._inner = inner
         self._settings: dict[str, Any] = json.loads(inner.to_str())
         self.kind = _kind(self._settings)
         """word, char, bpe, wordpiece or unigram."""
@@ -83,7 +85,7 @@ class Tokenizer:
 
         Symbols are dropped, but for <unk>, which is an outcome like the others and stays visible.
         """
-        kept = [int(i) for i in ids if i not in self._dropped]
+        kept = [i for i in map(int, ids) if i not in self._dropped]
         if self.kind in ("word", "char"):
             tokens = [self.token(i) for i in kept]
             return (" " if self.kind == "word" else "").join(tokens)

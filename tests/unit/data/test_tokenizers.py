@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import tokenizers as hf
+import torch
 
 from lmlab.core.errors import UserError
 from lmlab.core.vocabulary import SYMBOLS, Vocabulary
@@ -204,6 +206,19 @@ def test_symbols_of_bert_are_found(tmp_path: Path) -> None:
     loaded = Tokenizer.load(tmp_path / "t.json")
     assert loaded.vocabulary == Vocabulary(size=7)
     assert loaded.encode("ab a a") == [5, 6, 5, 5]  # no [CLS], not cut
+
+
+def test_the_callers_tokenizer_is_left_alone() -> None:
+    inner = hf.Tokenizer(hf.models.WordLevel({"<unk>": 0, "a": 1}, unk_token="<unk>"))
+    inner.enable_truncation(2)
+    Tokenizer(inner)
+    assert inner.truncation is not None
+
+
+def test_ids_may_be_tensors_or_arrays(tokenizer: Tokenizer) -> None:
+    ids = np.array([2, *tokenizer.encode("the cat"), 3], dtype=np.uint16)
+    assert tokenizer.decode(ids) == "the cat"
+    assert tokenizer.decode(torch.from_numpy(ids.astype(np.int64))) == "the cat"
 
 
 def test_symbols_of_gpt2_are_found(tmp_path: Path) -> None:
