@@ -1,6 +1,6 @@
 """Associative recall: keys with values, then one of the keys again and the value it had.
 
-    c 3 a 7 f 3 ? a 7
+    c 3 a 1 f 3 ? a 1
 
 After the question the value is certain to who remembers; how far back it stood is controlled by
 the number of pairs, by which of them may be asked for, and by a gap of dots before the question.
@@ -92,12 +92,10 @@ class RecallTruth:
         if not self.fewest <= pairs <= self.most:
             return -math.inf
         keys, values = words[: 2 * pairs : 2], words[1 : 2 * pairs : 2]
-        oldest, newest = pairs - self._askable(pairs) - self.nearest, pairs - self.nearest
-        possible = {
-            self._text(keys, values, asked)
-            for asked in range(oldest, newest)
-            if self._are_known(keys, values)
-        }
+        if not self._are_known(keys, values):
+            return -math.inf
+        newest = pairs - 1 - self.nearest
+        possible = {self._text(keys, values, newest - i) for i in range(self._askable(pairs))}
         return -self._surprise(pairs) if text in possible else -math.inf
 
     def sample(self, generator: np.random.Generator) -> str:
@@ -123,16 +121,20 @@ class RecallTruth:
 def corpus(
     seed: int = 0,
     *,
-    keys: int = 8,
-    values: int = 8,
+    keys: int = 6,
+    values: int = 4,
     fewest: int = 2,
-    most: int = 4,
+    most: int = 3,
     nearest: int = 0,
     farthest: int | None = None,
     gap: int = 0,
     sentences: int = SENTENCES,
 ) -> Corpus:
-    """Independent draws; `nearest`, `farthest` (in pairs) and `gap` (in words) set the distance."""
+    """Independent draws; `nearest`, `farthest` (in pairs) and `gap` (in words) set the distance.
+
+    The defaults are what an LSTM of width 128 begins to learn within a minute; with eight keys,
+    eight values and four pairs it learns the sentences by heart before it learns to recall.
+    """
     truth = RecallTruth(
         keys=keys,
         values=values,
