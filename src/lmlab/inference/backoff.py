@@ -1,0 +1,207 @@
+"""Backoff n-gram models: a trie of n-grams in flat arrays, and its lookup.
+
+    p(w | u) = P(uw)            if the n-gram uw is in the tables
+             = B(u) p(w | u')   otherwise; u' is u less its oldest word, and B(u) is 1 for unknown u
+
+An interpolated model is of this form too, with the interpolated probability as P (Chen and Goodman
+1998, section 2.8), and so is every ARPA file.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from lmlab.core.errors import UserError
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.inference.key_index import KeyIndex
+
+CUT = -1
+"""In place of a token: nothing is known of what comes before."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class BackoffTables:
+    """All n-grams of a model as nodes of one trie, numbered level by level.
+
+    Nodes 0 … V - 1 are the unigrams, node V + j is the n-gram `keys[j]`: the number of its first
+    n - 1 words as a node, times V, plus its last word. Keys are sorted, so that the nodes of a
+    level follow those of the shorter levels, and the n-grams with the same context stand together.
+    """
+
+    vocabulary: Vocabulary
+    """V is its size."""
+    level_ends: np.ndarray
+    """int64 (order,): the nodes of n-grams of n words end before level_ends[n - 1]."""
+    keys: np.ndarray
+    """int64 (M,), ascending."""
+    log_probs: np.ndarray
+    """float (V + M,): natural log of P; -inf for tokens that are never predicted."""
+    log_backoffs: np.ndarray
+    """float (level_ends[-2],), or (0,) for order 1: natural log of B; 0 where nothing follows."""
+
+    def __post_init__(self) -> None:
+        ends = self.level_ends
+        nodes = self.vocabulary.size + len(self.keys)
+        if (
+            len(ends) < 1
+            or ends[0] != self.vocabulary.size
+            or ends[-1] != nodes
+            or np.any(np.diff(ends) < 0)
+            or len(self.log_probs) != nodes
+            or len(self.log_backoffs) != (ends[-2] if len(ends) > 1 else 0)
+        ):
+            raise UserError(
+                f"these n-gram tables do not belong together: {nodes} n-grams over a vocabulary "
+                f"of {self.vocabulary.size}, levels that end at {ends.tolist()}, "
+                f"{len(self.log_probs)} probabilities and {len(self.log_backoffs)} backoffs; fit "
+                "the model again."
+            )
+
+    @property
+    def order(self) -> int:
+        """Words in the longest n-gram."""
+        return len(self.level_ends)
+
+    def level(self, words: int) -> slice:
+        """The nodes of the n-grams of so many words."""
+        start = 0 if words == 1 else int(self.level_ends[words - 2])
+        return slice(start, int(self.level_ends[words - 1]))
+
+    def keys_of(self, words: int) -> np.ndarray:
+        """The keys of the n-grams of so many words, at least two."""
+        size, level = self.vocabulary.size, self.level(words)
+        return self.keys[level.start - size : level.stop - size]
+
+    def grams(self, words: int) -> np.ndarray:
+        """The n-grams of so many words as ids, (count, words), in the order of their nodes."""
+        size = self.vocabulary.size
+        level = self.level(words)
+        nodes = np.arange(level.start, level.stop)
+        columns: list[np.ndarray] = []
+        for _ in range(words - 1):
+            nodes, last = np.divmod(self.keys[nodes - size], size)
+            columns.append(last)
+        return np.stack([*columns, nodes][::-1], axis=1)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Lookup:
+    """What the tables say of N tokens."""
+
+    log_probs: np.ndarray
+    """(N,) natural log-probabilities."""
+    orders: np.ndarray
+    """int8 (N,): words in the longest n-gram that was found, 1 for the token alone."""
+
+
+class BackoffModel:
+    """Tables with an index over their keys: probabilities of many tokens at a time.
+
+    A token costs at most order - 1 lookups, because the n-grams that end at one token are the
+    contexts of the next; a lookup ends early where the context was never seen.
+    """
+
+    def __init__(self, tables: BackoffTables) -> None:
+        self.tables = tables
+        self._index = KeyIndex(tables.keys)
+        self._sentinel = np.array([CUT])
+
+    def follow(self, nodes: np.ndarray, words: np.ndarray) -> np.ndarray:
+        """The nodes of the n-grams one word longer, int64 (N,); CUT where there is none."""
+        size = self.tables.vocabulary.size
+        found = self._index.find(nodes * size + words)
+        found[found >= 0] += size
+        return found
+
+    def read(self, stream: np.ndarray) -> Lookup:
+        """Every token of a stream given the tokens before it; CUT separates texts.
+
+        stream: int64 (S,). The probability of a CUT means nothing.
+        """
+        tables = self.tables
+        log_probs = tables.log_probs.take(stream, mode="wrap")
+        orders = np.ones(len(stream), dtype=np.int8)
+        stream = np.append(stream, self._sentinel)
+        # `contexts[i]` is the node of the n - 1 words before the token at `places[i]`.
+        places = np.flatnonzero(stream[:-1] >= 0) + 1
+        contexts = stream[places - 1]
+        for order in range(2, tables.order + 1):
+            words = stream.take(places)
+            inside = np.flatnonzero(words >= 0)
+            places, contexts, words = places[inside], contexts[inside], words[inside]
+            found = self.follow(contexts, words)
+            hits, misses = np.flatnonzero(found >= 0), np.flatnonzero(found < 0)
+            log_probs[places[misses]] += tables.log_backoffs.take(contexts[misses])
+            places, contexts = places[hits], found[hits]
+            log_probs[places] = tables.log_probs.take(contexts)
+            orders[places] = order
+            places = places + 1
+        return Lookup(log_probs=log_probs, orders=orders)
+
+    def predict(self, context: np.ndarray, targets: np.ndarray) -> Lookup:
+        """Each target given its own context: int64 (N, order - 1), newest last, and (N,)."""
+        stream, places = _join(context, targets)
+        read = self.read(stream)
+        return Lookup(log_probs=read.log_probs[places], orders=read.orders[places])
+
+    def distribution(self, context: np.ndarray) -> np.ndarray:
+        """log p of every token of the vocabulary after N contexts (N, order - 1): (N, V).
+
+        Shortest context first: all tokens back off, then those that were seen after it are set.
+        """
+        tables, size = self.tables, self.tables.vocabulary.size
+        out = np.repeat(tables.log_probs[None, :size], len(context), axis=0)
+        for nodes in self._suffixes(context):
+            rows = np.flatnonzero(nodes >= 0)
+            nodes = nodes[rows]
+            out[rows] += tables.log_backoffs[nodes, None]
+            first, last = np.searchsorted(tables.keys, [nodes * size, (nodes + 1) * size])
+            counts = last - first
+            ends = np.cumsum(counts)
+            children = np.arange(ends[-1] if len(ends) else 0)
+            children += np.repeat(first - (ends - counts), counts)
+            out[np.repeat(rows, counts), tables.keys[children] % size] = tables.log_probs[
+                children + size
+            ]
+        return out
+
+    def _suffixes(self, context: np.ndarray) -> list[np.ndarray]:
+        """Nodes of the last 1, 2, … order - 1 words of each context, (N,) each; CUT if unseen."""
+        width = context.shape[1]
+        nodes = list(context.T)  # column i becomes the node of the words that end at word i
+        found = []
+        for words in range(1, width + 1):
+            found.append(nodes[width - 1])
+            for end in range(width - 1, words - 1, -1):
+                nodes[end] = self._follow_where(nodes[end - 1], context[:, end])
+        return found
+
+    def _follow_where(self, nodes: np.ndarray, words: np.ndarray) -> np.ndarray:
+        """`follow`, where there is both a node and a word."""
+        longer = np.full(len(nodes), CUT)
+        rows = np.flatnonzero((nodes >= 0) & (words >= 0))
+        longer[rows] = self.follow(nodes[rows], words[rows])
+        return longer
+
+
+def _join(context: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """One stream that holds every target after its context, and where in it the targets are.
+
+    Rows that go on from the row above (its context and target are their context) share it, so that
+    text costs little more than its own length; rows of different texts begin with a CUT.
+    """
+    rows, width = context.shape
+    goes_on = np.zeros(rows, dtype=bool)
+    if width:
+        np.equal(context[1:, -1], targets[:-1], out=goes_on[1:])
+        for column in range(width - 1):
+            goes_on[1:] &= context[1:, column] == context[:-1, column + 1]
+    begins = np.flatnonzero(~goes_on)
+    places = np.arange(rows) + (width + 1) * np.cumsum(~goes_on)
+    stream = np.full(rows + (width + 1) * len(begins), CUT)
+    stream[places] = targets
+    for column in range(width):
+        stream[places[begins] - width + column] = context[begins, column]
+    return stream, places
