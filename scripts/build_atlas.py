@@ -178,10 +178,11 @@ def runnable_lines(card: Card) -> str:
     """Train, score and sample on a built-in corpus, from the shell and from Python."""
     run = f"runs/{card.name}"
     needed = "".join(f" --{need} {need.upper()}" for need in card.needs)
-    budget = " --epochs 2" if card.fitting == "gradient" else ""
-    words = ", epochs=2" if card.fitting == "gradient" else ""
+    by_gradient = card.fitting == "gradient"
+    budget = " --epochs 2 --set learning_rate=0.01" if by_gradient else ""
+    words = ',\n            epochs=2, settings={"learning_rate": 0.01}' if by_gradient else ""
     return f"""```bash
-lmlab train {card.name} --data grammar --size tiny{budget}{needed} --out {run}
+lmlab train {card.name} --data grammar{needed} --out {run}{budget}
 lmlab score {run} --text "the dog sees a cat" --per-token
 lmlab sample {run} -n 3 --seed 1
 ```
@@ -189,7 +190,7 @@ lmlab sample {run} -n 3 --seed 1
 ```python
 import lmlab
 
-lmlab.train("{card.name}", data="grammar", size="tiny"{words}, out="{run}-python")
+lmlab.train("{card.name}", data="grammar", out="{run}-python"{words})
 model = lmlab.load("{run}-python")
 print(model.score(["the dog sees a cat"])[0].total)
 print(model.sample(3, seed=1)[0].text)

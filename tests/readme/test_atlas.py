@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import shlex
 from pathlib import Path
 from types import ModuleType
 from xml.etree import ElementTree
 
 import pytest
 
+from lmlab.cli.main import main
 from lmlab.core.registry import catalogue
 
-from .running import blocks_of, run_block
+from .running import blocks_of
 
 ROOT = Path(__file__).resolve().parents[2]
 ATLAS = ROOT / "docs" / "atlas"
@@ -101,9 +103,19 @@ QUICK = ("independent", "lstm", "ngram")
     "name",
     [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in catalogue()],
 )
-def test_the_lines_of_a_page_run(name: str, tmp_path: Path):
-    blocks = blocks_of((ATLAS / f"{name}.md").read_text(encoding="utf-8"))
-    assert [block.language for block in blocks] == ["bash", "python"]
-    for block in blocks:
-        printed = run_block(block, tmp_path)
-        assert re.search(r"-\d+\.\d+", printed), "a log-probability is printed"
+def test_the_lines_of_a_page_run(name: str, tmp_path: Path, monkeypatch, capsys):
+    """In this process, which has torch loaded: a page costs its trainings and no more."""
+    monkeypatch.chdir(tmp_path)
+    _, shell, python = blocks_of((ATLAS / f"{name}.md").read_text(encoding="utf-8"))
+    assert (shell.language, python.language) == ("bash", "python")
+    for line in shell.code.splitlines():
+        program, *arguments = shlex.split(line)
+        assert program == "lmlab"
+        assert main(arguments) == 0, capsys.readouterr().err
+    by_shell = capsys.readouterr().out
+    exec(compile(python.code, f"{name}.md", "exec"), {})
+    by_python = capsys.readouterr().out
+    # The same corpus, settings and seed: the same score and the same first sample, both ways.
+    total, sampled = by_python.splitlines()
+    assert re.findall(r"^(-\d+\.\d+) nats", by_shell, re.MULTILINE) == [f"{float(total):.4f}"]
+    assert sampled in by_shell.splitlines()
