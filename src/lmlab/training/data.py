@@ -35,6 +35,8 @@ class TrainingData:
     held_out: BatchSource | None = None
     held_out_split: str | None = None
     """validation; or test, which is watched but decides nothing, where there is no validation."""
+    carries: bool = False
+    """Whether text goes on from batch to batch, and with it the system's state."""
 
     @property
     def selects(self) -> bool:
@@ -70,6 +72,7 @@ def training_data(
         train=batches_of(dataset, config, shuffle=True),
         held_out=None if held_out is None else batches_of(held_out, config, shuffle=False),
         held_out_split=held_out_split,
+        carries=corpus.layout.kind == "contiguous",
     )
 
 

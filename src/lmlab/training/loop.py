@@ -89,10 +89,10 @@ def fit_by_gradient(job: Job) -> Outcome:
                 if batch is None:
                     continue
                 state = carried if batch.carries else None
-                loss, carried = model(batch, state=state, generator=generator)
+                loss, state = model(batch, state=state, generator=generator)
                 accelerator.backward(loss.total)
-                # Text goes on in the next batch, but its gradient ends here.
-                carried = None if carried is None else carried.detach()
+                # Contiguous text goes on in the next batch, but its gradient ends here.
+                carried = state.detach() if data.carries and state is not None else None
                 sums[:2] += torch.stack([loss.total.detach(), loss.count]).double().cpu()
 
             # … and over processes; the clock of the first one and any wish to stop travel along.

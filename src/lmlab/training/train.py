@@ -102,6 +102,7 @@ def train(
     given = dict(settings or {}) | _objective_setting(card, objective)
     budget = {"epochs": epochs, "steps": steps, "minutes": minutes}
     before = run.read_config() if _continues(run, resume) else None
+    accelerator.wait_for_everyone()  # all have looked before the first one writes
     if before is None:
         plan = make_plan(card, size or DEFAULT_SIZE, recipe, given, budget, seed or 0)
     else:

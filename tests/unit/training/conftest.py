@@ -155,9 +155,11 @@ def make_job(tmp_path: Path, batches: list[Batch]) -> MakeJob:
         config = TrainingConfig(**settings)
         run = RunFolder(tmp_path / name)
         run.create()
+        train = batches if train is None else train
         data = TrainingData(
             dataset=None,  # type: ignore[arg-type]
-            train=Listed(batches if train is None else train),
+            train=Listed(train),
+            carries=any(batch.carries for batch in train),
             held_out=None if held_out is None else Listed(held_out),
             held_out_split=None if held_out is None else "validation",
         )
