@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+import platform
+import sys
+
+import pytest
+
+from lmlab.training.allocator import keep_memory
+
+GLIBC = sys.platform == "linux" and platform.libc_ver()[0] == "glibc"
+
+
+@pytest.fixture(autouse=True)
+def no_settings_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("MALLOC_ARENA_MAX", "MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
+
+
+def test_glibc_takes_the_settings() -> None:
+    assert keep_memory() is GLIBC
+
+
+def test_settings_of_the_user_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.trim_threshold=1")
+    assert keep_memory() is False
+
+
+def test_elsewhere_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert keep_memory() is False

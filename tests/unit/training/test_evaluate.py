@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from lmlab.core.batch import Batch
+from lmlab.core.loss import Loss
+from lmlab.core.system import System
+from lmlab.training.evaluate import evaluate
+from lmlab.training.processes import make_accelerator
+
+
+class Source:
+    def __init__(self, batches: list[Batch]) -> None:
+        self.batches = batches
+
+    def batches_per_epoch(self, number: int = 0) -> int:
+        return len(self.batches)
+
+    def epoch(self, number: int, start: int = 0) -> Any:
+        return iter(self.batches[start:])
+
+
+def test_totals_are_divided_once(bigram: Any, batches: list[Batch]) -> None:
+    system = bigram(dropout=0.9).train()
+    found = evaluate(system, Source(batches), make_accelerator())
+    assert system.training
+    table = torch.log_softmax(system.table.double(), -1)
+    total, count = 0.0, 0
+    for batch in batches:
+        for row, length in zip(batch.tokens.tolist(), batch.lengths.tolist(), strict=True):
+            for place in range(1, length):
+                total -= table[row[place - 1], row[place]].item()
+                count += 1
+    assert found.count == count
+    assert found.loss == pytest.approx(total / count, rel=1e-6)
+    means = [evaluate(system, Source([b]), make_accelerator()).loss for b in batches]
+    assert abs(sum(means) / len(means) - found.loss) > 1e-3  # a mean of means would be wrong
+
+
+def test_the_state_is_carried_where_text_goes_on(bigram: Any) -> None:
+    system = bigram()
+    given = []
+    original = system.log_prob
+
+    def note(batch: Batch, *, state: Any = None, generator: Any = None) -> Any:
+        given.append(None if state is None else state["seen"].tolist())
+        return original(batch, state=state, generator=generator)
+
+    system.log_prob = note
+    first = Batch.from_sequences([[5, 6, 7]], 0)
+    second = Batch.from_sequences([[7, 5]], 0, carries=True)
+    evaluate(system, Source([first, second, second]), make_accelerator())
+    assert given == [None, [2.0], [3.0]]
+
+
+def test_a_system_without_log_prob_is_judged_by_its_loss(batches: list[Batch]) -> None:
+    class Constant(System):
+        def loss(self, batch: Batch, **words: Any) -> Any:
+            return Loss(torch.tensor(3.0 * batch.count), torch.tensor(float(batch.count))), None
+
+    found = evaluate(Constant(), Source(batches), make_accelerator())
+    assert found.loss == pytest.approx(3.0)
+    assert found.count == sum(batch.count for batch in batches)

@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from lmlab.core.batch import Batch
+from lmlab.training.files import read_tensors
+from lmlab.training.fitters import FITTERS, expected_counts, fit_by_em
+from lmlab.training.loop import Job
+from lmlab.training.runs import load_run
+from lmlab.training.train import train
+
+MakeJob = Callable[..., Job]
+Losses = Callable[[Path], list[dict[str, Any]]]
+
+
+def unigram_entropy(path: Path) -> float:
+    """Nats per token of the frequencies of a file's own words, the ends of its lines included."""
+    words = [word for line in path.read_text().splitlines() for word in (*line.split(), "</s>")]
+    counts = Counter(words)
+    return -sum(n * math.log(n / len(words)) for n in counts.values()) / len(words)
+
+
+def test_there_is_a_fitter_for_every_way_that_a_system_may_name() -> None:
+    assert sorted(FITTERS) == ["counting", "em", "gradient"]
+
+
+def test_em_on_the_context_free_mixture_ends_at_the_unigram_entropy(
+    corpus: Path, tmp_path: Path, read_losses: Losses
+) -> None:
+    result = train(
+        "independent", data=corpus, out=tmp_path / "run", size="tiny", epochs=50, quiet=True
+    )
+    losses = [line["loss"] for line in read_losses(result.path) if line["event"] == "train"]
+    assert result.reason == "early"
+    assert losses == sorted(losses, reverse=True)
+    assert losses[-1] == pytest.approx(unigram_entropy(corpus / "train.txt"), abs=1e-5)
+
+
+def test_em_resumed_equals_em_in_one_go(corpus: Path, tmp_path: Path, read_losses: Losses) -> None:
+    words: dict[str, Any] = {"data": corpus, "quiet": True}
+    whole = train("independent", out=tmp_path / "whole", size="tiny", epochs=2, **words)
+    train("independent", out=tmp_path / "run", size="tiny", epochs=1, **words)
+    resumed = train("independent", out=tmp_path / "run", epochs=2, resume=True, **words)
+    assert read_losses(resumed.path) == read_losses(whole.path)
+    ours, theirs = (read_tensors(r.path / "model.safetensors") for r in (resumed, whole))
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    again = train("independent", out=tmp_path / "run", resume=True, **words)
+    assert again.reason == "nothing"
+
+
+def test_expected_counts_add_up_over_batches(
+    make_job: MakeJob, bigram: Any, batches: list[Batch]
+) -> None:
+    class Counting(bigram):  # type: ignore[misc]
+        def expect(self, batch: Batch) -> dict[str, Tensor]:
+            return {"tokens": torch.tensor(batch.count, dtype=torch.float32)}
+
+        def maximise(self, counts: dict[str, Tensor]) -> None:
+            raise NotImplementedError
+
+    counts = expected_counts(make_job(system=Counting()))
+    assert counts["tokens"].dtype == torch.float64
+    assert counts["tokens"].item() == sum(batch.count for batch in batches)
+
+
+def test_an_em_that_lowers_the_likelihood_is_our_own_mistake(
+    make_job: MakeJob, bigram: Any
+) -> None:
+    class Worse(bigram):  # type: ignore[misc]
+        def expect(self, batch: Batch) -> dict[str, Tensor]:
+            return {}
+
+        def maximise(self, counts: dict[str, Tensor]) -> None:
+            with torch.no_grad():
+                self.table[:, 0] += 1.0  # towards padding, which is never right
+
+    with pytest.raises(AssertionError, match="EM went from"):
+        fit_by_em(make_job(system=Worse(), epochs=5))
+
+
+def test_counting_gives_the_same_tables_twice_and_beats_the_unigram(
+    corpus: Path, tmp_path: Path, read_losses: Losses
+) -> None:
+    runs = [
+        train("ngram", data=corpus, out=tmp_path / name, size="tiny", quiet=True)
+        for name in ("a", "b")
+    ]
+    first, second = (read_tensors(run.path / "model.safetensors") for run in runs)
+    assert sorted(first) == sorted(second)
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert read_losses(runs[0].path) == read_losses(runs[1].path)
+    assert runs[0].loss is not None
+    assert runs[0].loss < unigram_entropy(corpus / "valid.txt")
+    again = train("ngram", data=corpus, out=tmp_path / "a", resume=True, quiet=True)
+    assert again.reason == "nothing"
+    assert load_run(tmp_path / "a").card.fitting == "counting"
+
+
+def test_counted_tables_load_and_score_as_they_were_validated(corpus: Path, tmp_path: Path) -> None:
+    result = train("ngram", data=corpus, out=tmp_path / "run", size="tiny", quiet=True)
+    model = load_run(result.path)
+    start, end = model.tokenizer.vocabulary.start, model.tokenizer.vocabulary.end
+    lines = (corpus / "valid.txt").read_text().splitlines()
+    batch = Batch.from_sequences([[start, *model.tokenizer.encode(t), end] for t in lines], 0)
+    total = model.system.log_prob(batch).totals.sum().item()  # type: ignore[operator]
+    assert result.loss == pytest.approx(-total / batch.count, rel=1e-5)

@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+from types import ModuleType
+
+import pytest
+
+from lmlab.core.errors import UserError
+from lmlab.training.config import TrainingConfig, apply_settings
+from lmlab.training.recipes import GENERAL, recipe_settings
+
+
+def zoo_file(**recipes: dict[str, object]) -> ModuleType:
+    module = ModuleType("zoo_file")
+    if recipes:
+        module.RECIPES = recipes  # type: ignore[attr-defined]
+    return module
+
+
+def test_the_default_is_applied_always_and_the_named_one_on_top() -> None:
+    module = zoo_file(default={"clip": 0.5, "dropout": 0.2}, long={"dropout": 0.4})
+    assert recipe_settings(module, None) == {"clip": 0.5, "dropout": 0.2}
+    assert recipe_settings(module, "long") == {"clip": 0.5, "dropout": 0.4}
+
+
+def test_a_systems_own_recipe_extends_the_general_one_of_its_name() -> None:
+    found = recipe_settings(zoo_file(notes={"learning_rate": 0.5}), "notes")
+    assert (found["optimizer"], found["eps"], found["learning_rate"]) == ("rmsprop", 0.01, 0.5)
+
+
+def test_an_unknown_recipe_names_its_neighbours() -> None:
+    with pytest.raises(UserError, match="did you mean 'notes'"):
+        recipe_settings(zoo_file(), "nots")
+    with pytest.raises(UserError, match="did you mean 'long'"):
+        recipe_settings(zoo_file(long={}), "lon")
+
+
+@pytest.mark.parametrize("name", GENERAL)
+def test_general_recipes_are_settings_of_every_training(name: str) -> None:
+    changed = apply_settings(TrainingConfig(), GENERAL[name])
+    assert all(getattr(changed, key) == value for key, value in GENERAL[name].items())

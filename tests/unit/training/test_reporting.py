@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from lmlab.core.errors import UserError
+from lmlab.training.config import TrainingConfig
+from lmlab.training.evaluate import Evaluation
+from lmlab.training.progress import Budget, Progress
+from lmlab.training.reporting import Reporter, duration, read_metrics
+
+
+def reporter(path: Path, *, quiet: bool = True, silent: bool = False) -> Reporter:
+    return Reporter(path, TrainingConfig(log_every=2), quiet=quiet, silent=silent)
+
+
+def test_a_line_holds_what_the_plots_need(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    told = reporter(path)
+    told.begin(after=0)
+    progress = Progress(step=2, window_total=30.0, window_count=10.0, window_seconds=0.5)
+    with told:
+        told.step(progress, Budget(TrainingConfig(), 4), rate=0.1, norm=2.5, flush=False)
+        told.evaluated(progress, Evaluation(total=8.0, count=4), "validation")
+    first, second = (json.loads(line) for line in path.read_text().splitlines())
+    assert first == {
+        "step": 2,
+        "epoch": 0,
+        "event": "train",
+        "loss": 3.0,
+        "count": 10,
+        "learning_rate": 0.1,
+        "gradient_norm": 2.5,
+        "tokens_per_second": 20.0,
+        "seconds": 0.0,
+    }
+    assert (second["event"], second["loss"], second["count"]) == ("validation", 2.0, 4)
+    assert (progress.window_total, progress.window_count) == (0.0, 0.0)
+
+
+def test_lines_after_the_checkpoint_and_broken_ones_are_dropped(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    lines = [json.dumps({"step": step, "loss": 0.1 + step}) for step in (1, 2, 3, 4)]
+    path.write_text("\n".join(lines) + '\n{"step": 5, "lo')
+    assert [line["step"] for line in read_metrics(path)] == [1, 2, 3, 4]
+    told = reporter(path)
+    told.begin(after=3)
+    with told:
+        told.write("train", Progress(step=4), loss=9.0)
+    assert path.read_text().splitlines()[:3] == lines[:3]
+    assert [line["loss"] for line in read_metrics(path)] == [1.1, 2.1, 3.1, 9.0]
+    told = reporter(path)
+    told.begin(after=0)
+    with told:
+        assert path.read_text() == ""
+
+
+def test_other_processes_are_silent(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    told = reporter(path, silent=True)
+    told.begin(after=0)
+    with told:
+        told.write("train", Progress(step=1), loss=1.0)
+    assert not path.exists()
+
+
+def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="could not be written"):
+        reporter(tmp_path / "nowhere" / "metrics.jsonl").begin(after=0)
+
+
+def test_without_a_terminal_there_are_lines(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = reporter(tmp_path / "metrics.jsonl", quiet=False)
+    told.begin(after=0)
+    with told:
+        progress = Progress(step=2, epoch=1, window_total=30.0, window_count=10.0)
+        told.step(progress, Budget(TrainingConfig(), 4), rate=0.1, norm=1.0, flush=True)
+        told.evaluated(progress, Evaluation(total=8.0, count=4), "validation")
+    assert capsys.readouterr().err == (
+        "epoch 1, step 2: training 3.0000, validation 2.0000 nats a token\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"), [(3.2, "3 s"), (89, "89 s"), (600, "10 min"), (9000, "2.5 h")]
+)
+def test_durations_are_told_as_people_do(seconds: float, words: str) -> None:
+    assert duration(seconds) == words
