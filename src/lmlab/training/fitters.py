@@ -68,8 +68,8 @@ def fit_by_em(job: Job) -> Outcome:
             job.reporter.show(progress, budget)
 
             asked = signals.asked
-            due = progress.seconds - saved_at >= 60 * job.config.checkpoint_minutes
-            if due or asked or progress.waited or budget.over(progress):
+            ending = asked or progress.waited or budget.over(progress)
+            if ending or budget.checkpoint_due(progress, saved_at):
                 _save(job, progress)
                 saved_at = progress.seconds
     save_weights(job)

@@ -21,7 +21,7 @@ from lmlab.training.checkpoints import (
     restore_optimizer,
 )
 from lmlab.training.config import TrainingConfig
-from lmlab.training.data import TrainingData, groups
+from lmlab.training.data import BatchSource, TrainingData, groups
 from lmlab.training.evaluate import evaluate
 from lmlab.training.optimizers import build_optimizer
 from lmlab.training.processes import (
@@ -117,19 +117,11 @@ def fit_by_gradient(job: Job) -> Outcome:
             evaluating = budget.evaluation_due(progress) or budget.spent(progress) >= 1
             reporter.step(progress, budget, rate=rate, norm=norm, flush=evaluating)
             if evaluating and data.held_out is not None:
-                held_out = evaluate(job.system, data.held_out, accelerator)
-                held_out_loss = held_out.loss
-                reporter.evaluated(progress, held_out, str(data.held_out_split))
-                if data.selects:
-                    schedule.validated(held_out.loss)
-                    if progress.validated(held_out.loss):
-                        save_weights(job)
+                held_out_loss = look_at_held_out(job, data.held_out, progress, schedule)
 
             # A checkpoint holds all that the next step depends on.
             ending = budget.over(progress) or asked > 0
-            by_clock = progress.seconds - saved_at >= 60 * config.checkpoint_minutes
-            by_steps = config.checkpoint_steps and progress.step % config.checkpoint_steps == 0
-            if ending or by_clock or by_steps:
+            if ending or budget.checkpoint_due(progress, saved_at):
                 save(job, progress, optimizer, schedule, carried)
                 saved_at = progress.seconds
             if ending:
@@ -174,6 +166,19 @@ def not_finite(progress: Progress, total: float, norm: float, config: TrainingCo
         f"training stopped; the last checkpoint is still good: try --set with "
         f"{', or '.join(tries)}."
     )
+
+
+def look_at_held_out(
+    job: Job, source: BatchSource, progress: Progress, schedule: Schedule
+) -> float:
+    """The held-out loss; where it is of a validation split, the best weights are kept by it."""
+    found = evaluate(job.system, source, job.accelerator)
+    job.reporter.evaluated(progress, found, str(job.data.held_out_split))
+    if job.data.selects:
+        schedule.validated(found.loss)
+        if progress.validated(found.loss):
+            save_weights(job)
+    return found.loss
 
 
 def save_weights(job: Job) -> None:

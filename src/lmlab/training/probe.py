@@ -54,18 +54,23 @@ def memory_words(size: float) -> str:
 
 
 def probe(
-    system: System, source: BatchSource, config: TrainingConfig, *, tokens: int
+    system: System,
+    source: BatchSource,
+    config: TrainingConfig,
+    *,
+    tokens: int,
+    processes: int = 1,
 ) -> Expectation:
     """Time a few steps on a copy of the system; neither its weights nor any random state change.
 
-    `tokens` is the number of predicted tokens of an epoch.
+    `tokens` is the number of predicted tokens of an epoch; `processes` share them evenly.
     """
     with torch.random.fork_rng():
         trial = copy.deepcopy(system).train()
         optimizer = build_optimizer(trial, config)
         with saved_bytes() as saved:
             _step(trial, optimizer, max(islice(source.epoch(0), 4), key=lambda b: b.tokens.numel()))
-        speed = _speed(trial, optimizer, source)
+        speed = _speed(trial, optimizer, source) * processes
     per_parameter = {"adamw": 4, "adam": 4, "rmsprop": 3, "sgd": 2}[config.optimizer]
     weights = sum(p.numel() * p.element_size() for p in system.parameters())
     return Expectation(

@@ -93,6 +93,12 @@ class Budget:
             return progress.step % self.config.evaluate_every == 0
         return progress.position == 0
 
+    def checkpoint_due(self, progress: Progress, saved_at: float) -> bool:
+        """Whether the last checkpoint, at `saved_at` seconds, is long enough ago."""
+        every = self.config.checkpoint_steps
+        by_clock = progress.seconds - saved_at >= 60 * self.config.checkpoint_minutes
+        return by_clock or (every > 0 and progress.step % every == 0)
+
 
 class Clock:
     """Seconds of a training, over all its sittings."""

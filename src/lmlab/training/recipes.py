@@ -10,12 +10,12 @@ from lmlab.core.errors import unknown_name
 
 GENERAL: dict[str, dict[str, Any]] = {
     "default": {},
-    # 003: RMSprop with eps 0.01, batches of 280 sentences; of multi30k at 20 tokens, 14 each.
+    # 003: RMSprop with eps 0.01, batches of 280 sentences; of multi30k at 20 tokens, 15 each.
     "notes": {
         "optimizer": "rmsprop",
         "eps": 0.01,
         "learning_rate": 1e-3,
-        "tokens_per_batch": 280 * 14,
+        "tokens_per_batch": 280 * 15,
         "clip": 0.0,
         "epochs": 30,
     },

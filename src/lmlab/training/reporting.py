@@ -45,7 +45,8 @@ class Reporter:
         self._told = time.perf_counter()
         self._last_loss = float("nan")
         self._held_out = ""
-        self._tensorboard = _tensorboard(None if silent else tensorboard)
+        self._tensorboard_folder = None if silent else tensorboard
+        self._tensorboard: Any = None
 
     def tell(self, sentence: str) -> None:
         """A sentence for the person."""
@@ -60,6 +61,7 @@ class Reporter:
         write_text(self._path, text if after else "")
         with telling_disk_errors(self._path):
             self._file = self._path.open("a", encoding="utf-8")
+        self._tensorboard = _tensorboard(self._tensorboard_folder, after)
 
     def __enter__(self) -> Self:
         if self._console.is_terminal and not self._console.quiet:
@@ -193,10 +195,10 @@ def _whole_lines(path: Path) -> list[dict[str, Any]]:
     return lines
 
 
-def _tensorboard(folder: Path | None) -> Any:
-    """A writer of TensorBoard files, where that package is installed."""
+def _tensorboard(folder: Path | None, after: int) -> Any:
+    """A writer of TensorBoard files that go on after a step, where that package is installed."""
     if folder is None or importlib.util.find_spec("tensorboard") is None:
         return None
     from torch.utils.tensorboard import SummaryWriter
 
-    return SummaryWriter(str(folder))
+    return SummaryWriter(str(folder), purge_step=after + 1)

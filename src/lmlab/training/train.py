@@ -122,7 +122,7 @@ def train(
     _check_data(prepared, plan.training, accelerator)
     model = build_system(
         card.name, asdict(plan.system_config), chosen.vocabulary, seed=plan.training.seed
-    )
+    ).to(accelerator.device)
     reporter = Reporter(
         run.metrics,
         plan.training,
@@ -130,7 +130,8 @@ def train(
         silent=not accelerator.is_main_process,
         tensorboard=run.path / "tensorboard",
     )
-    _announce(reporter, model, prepared, plan, resume and before is not None)
+    if accelerator.is_main_process and not quiet:
+        _announce(reporter, model, prepared, plan, accelerator, resumed=before is not None)
     job = Job(
         system=model,
         data=prepared,
@@ -337,11 +338,23 @@ def _check_data(data: TrainingData, config: TrainingConfig, accelerator: Acceler
 
 
 def _announce(
-    reporter: Reporter, system: System, data: TrainingData, plan: Plan, resumed: bool
+    reporter: Reporter,
+    system: System,
+    data: TrainingData,
+    plan: Plan,
+    accelerator: Accelerator,
+    *,
+    resumed: bool,
 ) -> None:
     head = f"{plan.card.name} ({plan.size})" + (", resumed" if resumed else "")
     if system.fitting == "gradient":
-        expected = probe(system, data.train, plan.training, tokens=data.dataset.total_tokens)
+        expected = probe(
+            system,
+            data.train,
+            plan.training,
+            tokens=data.dataset.total_tokens,
+            processes=accelerator.num_processes,
+        )
         reporter.tell(f"{head}: {expected.sentence()}")
     else:
         by = {"counting": "by counting", "em": "by EM"}[system.fitting]
