@@ -1,5 +1,49 @@
-"""lmlab: a laboratory for language models."""
+"""lmlab: a laboratory for language models.
+
+Train, score, sample and compare, as `lmlab --help` does, on objects:
+
+    lmlab.train("lstm", data="capitals", out="runs/lstm")
+    model = lmlab.load("runs/lstm")
+    model.score(["中国的首都是北京"])
+    model.sample(3, seed=0)
+    lmlab.compare(["runs/lstm", "runs/ngram"])
+
+See `lmlab.api`. Importing this package imports neither torch nor anything else that is slow.
+"""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lmlab.api import LanguageModel as LanguageModel
+    from lmlab.api import compare as compare
+    from lmlab.api import load as load
+    from lmlab.api import systems as systems
+    from lmlab.api import train as train
+    from lmlab.core.errors import UserError as UserError
+
 __version__ = "0.1.0"
+__all__ = ["LanguageModel", "UserError", "compare", "load", "systems", "train"]
+
+_HOMES = {
+    "LanguageModel": "lmlab.api",
+    "UserError": "lmlab.core.errors",
+    "compare": "lmlab.api",
+    "load": "lmlab.api",
+    "systems": "lmlab.api",
+    "train": "lmlab.api",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Public names, each imported when it is first asked for."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'lmlab' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

@@ -1,0 +1,256 @@
+"""The laboratory in Python: the verbs of the command line, on objects.
+
+import lmlab
+
+lmlab.train("lstm", data="capitals", out="runs/lstm", size="tiny", epochs=2)
+model = lmlab.load("runs/lstm")
+[score] = model.score(["中国的首都是北京"])
+print(score.total, score.kind, [t.log_prob for t in score.per_token])
+print(model.sample(3, seed=0))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lmlab.core.card import Card
+from lmlab.core.errors import UserError, unknown_name
+from lmlab.core.registry import catalogue
+from lmlab.core.score import Score, Summary, summarise
+from lmlab.data.corpus import Corpus, open_corpus
+from lmlab.diagnostics.writing import writer_for
+from lmlab.sampling.beam import Beam, beam_search
+from lmlab.sampling.decode import Generated
+from lmlab.sampling.decode import greedy as decode_greedily
+from lmlab.sampling.decode import sample as draw
+from lmlab.scoring.compare import compare as compare_models
+from lmlab.scoring.comparison import Comparison
+from lmlab.scoring.pairs import PairsReport, judge_files
+from lmlab.scoring.score import Scorer
+from lmlab.training.runs import Model, load_run
+from lmlab.training.train import RunResult, train
+
+__all__ = ["LanguageModel", "RunResult", "Text", "compare", "load", "systems", "train"]
+
+METHODS = {
+    "ancestral": ("temperature", "top_k", "top_p"),
+    "greedy": (),
+    "beam": ("beam", "length_penalty"),
+}
+"""The ways to write a text, and which options each has a use for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Text:
+    """A text that a model wrote."""
+
+    text: str
+    log_prob: float | None
+    """The model's own log-probability, in nats, of what follows the prefix; no temperature or
+    truncation in it. None where the system can't tell."""
+    tokens: int
+    """Tokens written after the prefix, the end included where it came."""
+    finished: bool
+    """Whether the model ended it; if not, the greatest length cut it off."""
+
+
+class LanguageModel:
+    """A trained model: what `lmlab.load(run)` gives."""
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+
+    def __repr__(self) -> str:
+        return f"LanguageModel({self.model.card.name}, {str(self.path)!r})"
+
+    @property
+    def card(self) -> Card:
+        """The system's card: paper, source, kind, what it can do."""
+        return self.model.card
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The run's config.json."""
+        return self.model.config
+
+    @property
+    def path(self) -> Path:
+        """The run's folder."""
+        return self.model.path
+
+    @property
+    def system(self) -> Any:
+        """The torch module, in evaluation mode."""
+        return self.model.system
+
+    @property
+    def tokenizer(self) -> Any:
+        """From text to ids and back."""
+        return self.model.tokenizer
+
+    def scorer(self, **options: Any) -> Scorer:
+        """A `Scorer` of this model, with options such as `window=`, `stride=`, `cut=`."""
+        return Scorer(self.model.system, self.model.tokenizer, self.model.layout, **options)
+
+    def score(self, texts: Sequence[str], **options: Any) -> list[Score]:
+        """The log-probability of each text, by token, in nats.
+
+        >>> import lmlab
+        >>> model = lmlab.load("runs/demo/grammar/lstm")              # doctest: +SKIP
+        >>> [score] = model.score(["the cat sleeps"])                 # doctest: +SKIP
+        >>> score.total, score.kind                                   # doctest: +SKIP
+        """
+        if isinstance(texts, str):
+            raise UserError("score takes a list of texts, and one text came; put it in a list.")
+        return list(self.score_stream(texts, **options))
+
+    def score_stream(
+        self, texts: Iterable[str], *, per_token: bool = True, **options: Any
+    ) -> Iterator[Score]:
+        """Scores of any number of texts, one by one, in constant memory."""
+        return self.scorer(**options).score(texts, per_token=per_token)
+
+    def summary(self, texts: Iterable[str], **options: Any) -> Summary:
+        """Perplexity, nats per token and bits per character of all the texts together."""
+        return summarise(self.score_stream(texts, per_token=False, **options))
+
+    def pairs(self, *files: Path | str) -> PairsReport:
+        """Accuracy on minimal pairs, JSON lines of `sentence_good` and `sentence_bad` (BLiMP).
+
+        >>> model.pairs("agreement.jsonl").overall.accuracy           # doctest: +SKIP
+        """
+        return judge_files(self.scorer(), files)
+
+    def sample(
+        self,
+        n: int = 1,
+        *,
+        prefix: str = "",
+        method: str = "ancestral",
+        temperature: float | None = None,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        beam: int | None = None,
+        length_penalty: float | None = None,
+        max_length: int = 100,
+        seed: int = 0,
+    ) -> list[Text]:
+        """Write `n` texts: drawn (ancestral), the likeliest token each time (greedy), or searched.
+
+        `n` texts of a beam search are its n best. The same seed gives the same texts.
+
+        >>> model.sample(3, seed=0)                                   # doctest: +SKIP
+        """
+        if method not in METHODS:
+            raise unknown_name("method", method, METHODS)
+        given = {
+            "temperature": temperature,
+            "top_k": top_k,
+            "top_p": top_p,
+            "beam": beam,
+            "length_penalty": length_penalty,
+        }
+        options = {name: value for name, value in given.items() if value is not None}
+        for name in options:
+            if name not in METHODS[method]:
+                raise UserError(
+                    f"the method {method} has no use for {name.replace('_', '-')}; leave it out."
+                )
+        ids = self.tokenizer.encode(prefix)
+        written = self._write(n, method, ids, max_length, seed, options)
+        return [self._text(each) for each in written]
+
+    def _write(
+        self, n: int, method: str, prefix: list[int], most: int, seed: int, options: dict[str, Any]
+    ) -> Sequence[Generated]:
+        if method == "beam":
+            width = options.pop("beam", max(4, n))
+            beam = Beam(width=width, best=n, max_length=most, **options)
+            return beam_search(self.system, beam, prefix=prefix)[0]
+        if method == "greedy":
+            return decode_greedily(self.system, n, max_length=most, prefix=prefix)
+        generator = torch.Generator().manual_seed(seed)
+        return draw(self.system, n, max_length=most, prefix=prefix, generator=generator, **options)
+
+    def _text(self, written: Generated) -> Text:
+        return Text(
+            text=self.tokenizer.decode(written.tokens),
+            log_prob=written.log_prob,
+            tokens=len(written.tokens) - written.given + written.finished,
+            finished=written.finished,
+        )
+
+
+def load(run: Path | str) -> LanguageModel:
+    """The trained model of a run's folder, ready to score and to write.
+
+    >>> import lmlab
+    >>> model = lmlab.load("runs/lstm")                               # doctest: +SKIP
+    """
+    return LanguageModel(load_run(run))
+
+
+def compare(
+    runs: Sequence[Path | str | LanguageModel],
+    *,
+    data: str | Path | Corpus | None = None,
+    split: str = "test",
+    out: Path | str | None = None,
+    seed: int = 0,
+    errors: str = "strict",
+    progress: Callable[[str, int], None] | None = None,
+) -> Comparison:
+    """Score trained models on one split and set them side by side, differences tested.
+
+    `data` is what they were trained on unless it is given. `out` also writes the comparison: a
+    report (.html), a table (.md, .tex) or its numbers (.json).
+
+    >>> import lmlab
+    >>> found = lmlab.compare(["runs/lstm", "runs/ngram"], out="report.html")  # doctest: +SKIP
+    >>> [(row.name, row.nats_per_token, row.regret) for row in found.rows]     # doctest: +SKIP
+    """
+    if isinstance(runs, (str, Path)):
+        raise UserError("compare takes a list of runs, and one came by itself; put it in a list.")
+    write = None if out is None else writer_for(Path(out))
+    models = [run.model if isinstance(run, LanguageModel) else load_run(run) for run in runs]
+    corpus = data if isinstance(data, Corpus) else _corpus_of(models, data, errors)
+    found = compare_models(models, corpus, split, seed=seed, progress=progress)
+    if write is not None:
+        write(found, models)
+    return found
+
+
+def _corpus_of(models: Sequence[Model], data: str | Path | None, errors: str) -> Corpus:
+    """The corpus that is named, or the one that all models were trained on."""
+    if data is not None:
+        return open_corpus(data, errors=errors)
+    found = {model.config["corpus"]["fingerprint"]: model.config["corpus"] for model in models}
+    if len(found) != 1:
+        names = ", ".join(sorted({str(corpus["spec"]) for corpus in found.values()}))
+        raise UserError(
+            f"these runs were trained on different corpora ({names}); say by --data which one to "
+            "compare them on."
+        )
+    [(fingerprint, trained_on)] = found.items()
+    corpus = open_corpus(trained_on["spec"], errors=errors, seed=trained_on["seed"])
+    if corpus.fingerprint() != fingerprint:
+        raise UserError(
+            f"{trained_on['spec']} has changed since the runs were trained on it; say by --data "
+            "what to compare them on."
+        )
+    return corpus
+
+
+def systems() -> list[Card]:
+    """The cards of all systems, by name.
+
+    >>> import lmlab
+    >>> "lstm" in [card.name for card in lmlab.systems()]
+    True
+    """
+    return list(catalogue().values())

@@ -1,0 +1,45 @@
+"""`lmlab compare RUN... [--data CORPUS] [--split test] [--out report.html]`."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from lmlab.cli.options import Errors, Json
+from lmlab.cli.output import console, print_json
+
+
+def compare(
+    runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Folders of trained runs.")],
+    data: Annotated[
+        str | None,
+        typer.Option(metavar="CORPUS", help="What to compare on; what they were trained on."),
+    ] = None,
+    split: Annotated[str, typer.Option(help="train, validation or test.")] = "test",
+    out: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Write it too: .html (a report), .md, .tex or .json."),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Decides the resampling.")] = 0,
+    as_json: Json = False,
+    errors: Errors = "strict",
+) -> None:
+    """Set trained models side by side on one split: a table that says what each number is."""
+    from lmlab.api import compare as compare_runs
+    from lmlab.scoring.tables import as_json as record
+    from lmlab.scoring.tables import rich_differences, rich_table
+
+    found = compare_runs(runs, data=data, split=split, out=out, seed=seed, errors=errors)
+    if as_json:
+        print_json(record(found))
+    else:
+        screen = console(markup=True)
+        screen.print(rich_table(found))
+        if found.differences:
+            screen.print(rich_differences(found))
+        for note in found.notes:
+            print(f"- {note}")
+    if out is not None:
+        print(f"written: {out}", file=sys.stderr)

@@ -1,0 +1,101 @@
+"""`lmlab data list` and `lmlab data describe CORPUS`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lmlab.cli.options import Corpus, Errors, Json
+from lmlab.cli.output import print_json, print_table
+
+if TYPE_CHECKING:
+    from lmlab.data.describe import Description, SplitDescription
+
+BAR = 30
+"""Characters of the longest bar of a histogram."""
+
+
+def list_corpora(as_json: Json = False) -> None:
+    """List the built-in corpora and the protocols for data of your own."""
+    from lmlab.data.builtin import builtin_descriptions
+    from lmlab.data.protocols import PROTOCOLS
+
+    entries = [(name, "built-in", text) for name, text in builtin_descriptions().items()]
+    entries += [(f"{name}:PATH", "protocol", p.description) for name, p in PROTOCOLS.items()]
+    if as_json:
+        print_json([{"name": n, "form": f, "description": d} for n, f, d in entries])
+        return
+    print_table(("corpus", "form", "what it is"), entries)
+    print(
+        "\nOr a file (a sentence a line, .jsonl, .fa, .tsv, any of them gzipped), or a folder with "
+        "train*, val*|valid*|dev*, test* in it."
+    )
+
+
+def describe(
+    corpus: Corpus,
+    as_json: Json = False,
+    tokenizer: Annotated[
+        str | None,
+        typer.Option(help="word, char, bpe or wordpiece; the corpus's own."),
+    ] = None,
+    errors: Errors = "strict",
+) -> None:
+    """Describe a corpus: sizes, unknown words, duplicates, lengths, entropy where it is known."""
+    from lmlab.data.corpus import open_corpus
+    from lmlab.data.describe import describe as describe_corpus
+
+    found = describe_corpus(open_corpus(corpus, errors=errors), tokenizer)
+    if as_json:
+        print_json(found.as_dict())
+    else:
+        print_description(found)
+
+
+def print_description(found: Description) -> None:
+    """A corpus in numbers, for people."""
+    about = "" if found.duplicates_exact else " (duplicates estimated from a sample)"
+    print(f"{found.name}: {found.description}{about}")
+    print(f"layout: {_layout(found)}")
+    print(f"tokeniser: {found.tokenizer}, {found.vocabulary:,} tokens in its vocabulary")
+    if found.entropy is not None:
+        each = found.entropy_per_token
+        per_token = "" if each is None else f", {each:.4f} nats per token"
+        print(f"entropy: {found.entropy:.4f} nats per text{per_token} (exact)")
+    print()
+    header = ("split", "examples", "tokens", "characters", "unknown", "repeated", "seen in train")
+    print_table(header, [_row(name, split) for name, split in found.splits.items()])
+    for name, split in found.splits.items():
+        print(f"\n{name}: {split.report.summary()}")
+        print_histogram(split)
+
+
+def _layout(found: Description) -> str:
+    parts: list[str] = [found.layout.kind]
+    parts += [f"cut at {found.layout.cut} tokens"] if found.layout.cut else []
+    parts += [] if found.layout.end else ["no end symbol"]
+    return ", ".join(parts)
+
+
+def _row(name: str, split: SplitDescription) -> tuple[str, ...]:
+    seen = "" if split.seen_in_train is None else f"{split.seen_in_train:,}"
+    unknown = f"{split.unknown:,} ({split.unknown_rate:.2%})"
+    return (
+        name,
+        f"{split.examples:,}",
+        f"{split.tokens:,}",
+        f"{split.characters:,}",
+        unknown,
+        f"{split.duplicates:,}",
+        seen,
+    )
+
+
+def print_histogram(split: SplitDescription) -> None:
+    """Examples by their number of tokens, as bars of text."""
+    most = max((bar.examples for bar in split.histogram), default=1) or 1
+    for bar in split.histogram:
+        span = str(bar.low) if bar.low == bar.high else f"{bar.low}-{bar.high}"
+        drawn = "█" * round(BAR * bar.examples / most)
+        print(f"  {span:>12} tokens  {drawn:<{BAR}}  {bar.examples:,}")

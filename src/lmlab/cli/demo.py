@@ -1,0 +1,81 @@
+"""`lmlab demo`: five small systems on two languages with a known truth, and a report."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lmlab.core.errors import UserError
+
+if TYPE_CHECKING:
+    from lmlab.diagnostics.chapters import Chapter
+
+RUNS = Path("runs") / "demo"
+REPORT = Path("report.html")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exhibit:
+    """One training of the demonstration."""
+
+    corpus: str
+    system: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+BY_GRADIENT = {"tokens_per_batch": 512, "learning_rate": 5e-3, "schedule": "cosine", "epochs": 12}
+PLAN = tuple(
+    Exhibit(corpus=corpus, system=system, settings=settings)
+    for corpus in ("capitals", "grammar")
+    for system, settings in (
+        ("independent", {}),
+        ("ngram", {}),
+        ("window", BY_GRADIENT),
+        ("gru", BY_GRADIENT),
+        ("lstm", BY_GRADIENT),
+    )
+)
+
+
+def demo() -> None:
+    """Train five small systems on two built-in corpora and write report.html: some minutes."""
+    path = run_demo(PLAN)
+    print(f"The report is at {path.resolve()}; open it in a browser.")
+
+
+def run_demo(plan: Sequence[Exhibit], *, runs: Path = RUNS, out: Path = REPORT) -> Path:
+    """Train what is planned into `runs`, replacing what a demonstration left there; the report."""
+    from lmlab.diagnostics.report import write_report
+    from lmlab.training.train import train
+
+    for exhibit in plan:
+        folder = runs / exhibit.corpus / exhibit.system
+        clear(folder)
+        print(f"{exhibit.corpus}: {exhibit.system}", file=sys.stderr)
+        train(exhibit.system, data=exhibit.corpus, out=folder, settings=exhibit.settings)
+    corpora = dict.fromkeys(exhibit.corpus for exhibit in plan)
+    chapters = [_chapter(corpus, plan, runs) for corpus in corpora]
+    return write_report(out, chapters, title="Language models on one yardstick")
+
+
+def clear(folder: Path) -> None:
+    """Remove the run of an earlier demonstration; anything else in its place is left alone."""
+    if not folder.exists():
+        return
+    if not (folder / "config.json").is_file():
+        raise UserError(f"{folder} is not a run, so the demo does not replace it; move it away.")
+    shutil.rmtree(folder)
+
+
+def _chapter(corpus: str, plan: Sequence[Exhibit], runs: Path) -> Chapter:
+    from lmlab.data.corpus import open_corpus
+    from lmlab.diagnostics.chapters import chapter_of
+    from lmlab.scoring.compare import compare
+    from lmlab.training.runs import load_run
+
+    models = [load_run(runs / corpus / each.system) for each in plan if each.corpus == corpus]
+    return chapter_of(compare(models, open_corpus(corpus)), models)

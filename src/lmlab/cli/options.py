@@ -1,0 +1,20 @@
+"""Options that several verbs share, so that they read and behave alike."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
+Errors = Annotated[
+    str, typer.Option(help="strict: stop at a byte that is not UTF-8; replace: go on and count it.")
+]
+Corpus = Annotated[
+    str,
+    typer.Argument(
+        metavar="CORPUS",
+        help="A built-in name, a file, a folder, or NAME:PATH for a protocol; see lmlab data list.",
+    ),
+]
+Run = Annotated[str, typer.Argument(metavar="RUN", help="The folder of a trained run.")]

@@ -1,0 +1,91 @@
+"""Results on standard output; progress and remarks on standard error."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from lmlab.data.corpus import Split
+
+WIDE = 240
+"""Columns where nobody looks at a screen: a table in a file is not folded."""
+
+
+def print_json(value: Any) -> None:
+    """One JSON document; a number that JSON has no word for (an infinity) becomes null."""
+    print(json.dumps(finite(value), ensure_ascii=False, indent=2, allow_nan=False))
+
+
+def print_json_list(items: Iterable[Any]) -> None:
+    """One JSON document, a list, written item by item: it never stands in memory."""
+    separator = "[\n"
+    for item in items:
+        sys.stdout.write(separator + json.dumps(finite(item), ensure_ascii=False, allow_nan=False))
+        separator = ",\n"
+    sys.stdout.write("[]\n" if separator == "[\n" else "\n]\n")
+
+
+def finite(value: Any) -> Any:
+    """The value with None for every number that is infinite or none at all."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {str(key): finite(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(inner) for inner in value]
+    return value
+
+
+def console(*, stderr: bool = False, markup: bool = False) -> Console:
+    """Where tables and text are written; texts are shown as they are unless markup is read in."""
+    from rich.console import Console
+
+    stream = sys.stderr if stderr else sys.stdout
+    width = None if stream.isatty() else WIDE
+    return Console(stderr=stderr, width=width, markup=markup, highlight=False, emoji=False)
+
+
+def print_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """A table without lines, which can be read by people and cut by tools."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for place, name in enumerate(header):
+        table.add_column(name, no_wrap=place == 0, overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    console().print(table)
+
+
+@contextmanager
+def reading_bar(
+    what: str, split: Split | None, size: int | None
+) -> Iterator[Callable[[int], None]]:
+    """A bar on standard error while texts are read; gives what is told of each batch's tokens.
+
+    Where results run down the screen they are progress enough, and where nobody looks it is silent.
+    """
+    if not sys.stderr.isatty() or sys.stdout.isatty():
+        yield lambda tokens: None
+        return
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    words = TextColumn("{task.description} {task.fields[scored]:,} tokens")
+    with Progress(words, BarColumn(), TimeElapsedColumn(), console=console(stderr=True)) as bar:
+        task = bar.add_task(what, total=size, scored=0)
+        scored = 0
+
+        def told(tokens: int) -> None:
+            nonlocal scored
+            scored += tokens
+            read = 0 if split is None else split.report.bytes_read
+            bar.update(task, completed=read, scored=scored)
+
+        yield told

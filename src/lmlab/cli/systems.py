@@ -1,0 +1,37 @@
+"""`lmlab systems`: the catalogue."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from lmlab.cli.options import Json
+from lmlab.cli.output import print_json, print_table
+from lmlab.core.card import Card
+from lmlab.core.registry import catalogue
+
+TOLD = ("name", "aliases", "family", "kind", "paper", "source", "summary", "fitting", "protocols")
+
+
+def systems(as_json: Json = False) -> None:
+    """List every system: a model with its paper, ready to be trained."""
+    cards = list(catalogue().values())
+    if as_json:
+        print_json([card_record(card) for card in cards])
+    else:
+        print_cards(cards)
+
+
+def card_record(card: Card) -> dict[str, Any]:
+    """What `--json` tells of a system."""
+    whole = asdict(card)
+    return {name: whole[name] for name in TOLD}
+
+
+def print_cards(cards: list[Card]) -> None:
+    """A line for each system, those of a family together."""
+    rows = [
+        (card.name, card.family, card.kind, card.summary)
+        for card in sorted(cards, key=lambda card: (card.family, card.name))
+    ]
+    print_table(("system", "family", "kind", "what it is"), rows)

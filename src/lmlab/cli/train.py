@@ -1,0 +1,90 @@
+"""`lmlab train SYSTEM --data CORPUS --out RUN`."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated
+
+import typer
+
+from lmlab.cli.options import Errors
+from lmlab.core.errors import UserError
+from lmlab.core.registry import find_system
+
+
+def train(
+    system: Annotated[str, typer.Argument(metavar="SYSTEM", help="A name of lmlab systems.")],
+    data: Annotated[str, typer.Option(metavar="CORPUS", help="What to train on.")],
+    out: Annotated[str, typer.Option(metavar="RUN", help="The folder to write.")],
+    size: Annotated[str | None, typer.Option(help="tiny, small or base; small.")] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="A setting of the system (see lmlab find SYSTEM) or of the training; may be "
+            "given several times.",
+        ),
+    ] = None,
+    tokenizer: Annotated[
+        str | None,
+        typer.Option(
+            help="word, char, bpe, wordpiece, or a tokenizer.json; the corpus's own if not given."
+        ),
+    ] = None,
+    objective: Annotated[str | None, typer.Option(help="What is predicted from what.")] = None,
+    recipe: Annotated[str | None, typer.Option(help="Named settings that go together.")] = None,
+    base: Annotated[str | None, typer.Option(metavar="RUN", help="A run to start from.")] = None,
+    index: Annotated[str | None, typer.Option(help="A search index over documents.")] = None,
+    knowledge: Annotated[str | None, typer.Option(help="A knowledge base.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Budget: passes over the corpus.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Budget: steps of the optimiser.")] = None,
+    minutes: Annotated[float | None, typer.Option(help="Budget: minutes by the clock.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Decides every random choice; 0.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from a checkpoint.")] = False,
+    errors: Errors = "strict",
+) -> int:
+    """Train a system on a corpus; the run's folder holds all that it takes to use and repeat it."""
+    find_system(system)  # a wrong name is told before the second that torch takes to import
+    given = parse_settings(settings or [])
+
+    from lmlab.training.train import train as train_system
+
+    result = train_system(
+        system,
+        data=data,
+        out=out,
+        size=size,
+        settings=given,
+        tokenizer=tokenizer,
+        objective=objective,
+        recipe=recipe,
+        base=base,
+        index=index,
+        knowledge=knowledge,
+        epochs=epochs,
+        steps=steps,
+        minutes=minutes,
+        seed=seed,
+        resume=resume,
+        errors=errors,
+    )
+    if os.environ.get("RANK", "0") == "0":
+        from lmlab.diagnostics.figures import write_figures
+
+        write_figures(result.path)
+    return 130 if result.reason == "interrupted" else 0
+
+
+def parse_settings(pairs: list[str]) -> dict[str, str]:
+    """`key=value` strings as a mapping; each key once."""
+    settings: dict[str, str] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        key = key.strip().replace("-", "_")
+        if not equals or not key:
+            raise UserError(f"--set takes key=value, as in --set width=256, and {pair!r} came.")
+        if key in settings:
+            raise UserError(f"--set gives {key} twice, {settings[key]} and {value}; give it once.")
+        settings[key] = value
+    return settings

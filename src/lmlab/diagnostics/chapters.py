@@ -1,0 +1,83 @@
+"""What a report tells of one comparison: its figures, the runs' curves, samples and commands."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from lmlab.core.protocols import Sample, Step
+from lmlab.diagnostics.commands import command_of
+from lmlab.diagnostics.figures import entropy_of
+from lmlab.diagnostics.pictures import Curve, curve_from_metrics
+from lmlab.sampling.decode import sample
+from lmlab.scoring.comparison import Comparison, Row
+from lmlab.training.reporting import read_metrics
+from lmlab.training.runs import Model, RunFolder
+
+SAMPLES = 5
+SAMPLE_TOKENS = 60
+
+
+@dataclass(frozen=True, kw_only=True)
+class Written:
+    """A text that a model wrote, and its own log-probability in nats."""
+
+    text: str
+    log_prob: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chapter:
+    """One comparison with what belongs to its rows, by the rows' names."""
+
+    comparison: Comparison
+    curves: tuple[Curve, ...] = ()
+    """In the order of the rows."""
+    entropy: float | None = None
+    """The language's own, in nats per token, where it is the same for all rows."""
+    samples: Mapping[str, tuple[Written, ...]] = field(default_factory=dict)
+    commands: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+def chapter_of(comparison: Comparison, models: Sequence[Model], *, seed: int = 0) -> Chapter:
+    """Gather what a report shows beside the figures of a comparison of these models."""
+    by_path = {str(model.path): model for model in models}
+    rows = comparison.rows
+    first = {row.name: by_path[row.runs[0]] for row in rows}
+    entropies = {entropy_of(model.config) for model in models}
+    return Chapter(
+        comparison=comparison,
+        curves=tuple(_curve(row, first[row.name]) for row in rows),
+        entropy=entropies.pop() if len(entropies) == 1 else None,
+        # A seed for each: from the same one they would all begin with the same word.
+        samples={
+            row.name: write_samples(first[row.name], seed=seed + place)
+            for place, row in enumerate(rows)
+        },
+        commands={
+            row.name: tuple(command_of(by_path[run].config, by_path[run].path) for run in row.runs)
+            for row in rows
+        },
+    )
+
+
+def _curve(row: Row, model: Model) -> Curve:
+    """The training of a row's first run."""
+    return curve_from_metrics(row.name, read_metrics(RunFolder(model.path).metrics))
+
+
+def write_samples(model: Model, *, seed: int) -> tuple[Written, ...]:
+    """A few texts of a model, drawn as they come; none where it can't write."""
+    if not isinstance(model.system, (Step, Sample)):
+        return ()
+    generator = torch.Generator().manual_seed(seed)
+    drawn = sample(model.system, SAMPLES, max_length=SAMPLE_TOKENS, generator=generator)
+    return tuple(
+        Written(
+            text=model.tokenizer.decode(each.tokens) + ("" if each.finished else " …"),
+            log_prob=each.log_prob,
+        )
+        for each in drawn
+    )

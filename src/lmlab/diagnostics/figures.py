@@ -1,0 +1,40 @@
+"""The pictures that belong to a run, in its own folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from lmlab.data.builtin import builtin_descriptions, open_builtin
+from lmlab.diagnostics.pictures import curve_from_metrics, training_curves
+from lmlab.training.files import telling_disk_errors, write_text
+from lmlab.training.reporting import read_metrics
+from lmlab.training.runs import RunFolder
+
+
+def write_figures(path: Path) -> list[Path]:
+    """Write figures/curves.svg of a run from its metrics; nothing where it has none."""
+    run = RunFolder(path)
+    curve = curve_from_metrics(path.name, read_metrics(run.metrics))
+    if not curve.train and not curve.held_out:
+        return []
+    with telling_disk_errors(run.figures):
+        run.figures.mkdir(exist_ok=True)
+    picture = run.figures / "curves.svg"
+    write_text(picture, training_curves([curve], floor=entropy_of(run.read_config())))
+    return [picture]
+
+
+def entropy_of(config: dict[str, Any]) -> float | None:
+    """The true entropy in nats per token of what a run was trained on; None where none is known.
+
+    It is counted in the tokens of the corpus's own tokeniser, so it is no floor for another.
+    """
+    spec, seed = config["corpus"]["spec"], int(config["corpus"]["seed"])
+    if spec not in builtin_descriptions():
+        return None
+    corpus = open_builtin(spec, seed)
+    expected: float | None = getattr(corpus.truth, "expected_tokens", None)
+    if corpus.truth is None or expected is None or config["tokenizer"] != corpus.tokenizer:
+        return None
+    return corpus.truth.entropy / expected

@@ -1,0 +1,50 @@
+"""Figures in words: what a kind means, and by which conventions a figure was taken."""
+
+from __future__ import annotations
+
+from lmlab.core.kinds import NORMALISED, Kind
+from lmlab.core.score import Convention, Summary
+
+KINDS_EXPLAINED: dict[Kind, str] = {
+    "exact": "the model's own log-probability",
+    "bound": "never above the model's log-probability: the true figure is as good or better",
+    "estimate": "computed by sampling: right on average or in the limit, and a little random",
+    "pseudo": "a sum of conditionals that need not come from one distribution: no perplexity",
+    "reconstruction": "the log-probability of a text given its own encoding: no perplexity",
+    "unnormalised": "right up to an unknown constant: only differences mean something",
+}
+
+
+def convention_words(convention: Convention) -> str:
+    """The choices behind a figure, in one line."""
+    parts = [
+        f"{convention.tokenizer} in the vocabulary",
+        "start symbol given" if convention.start else "no start symbol",
+        "end predicted" if convention.end else "end not predicted",
+        f"unknown words {convention.unknown}",
+    ]
+    if convention.carried:
+        parts.append("state carried from line to line")
+    if convention.window is not None:
+        stride = "" if convention.stride is None else f", stride {convention.stride}"
+        parts.append(f"context of {convention.window} tokens{stride}")
+    if convention.cut is not None:
+        parts.append(f"cut at {convention.cut} tokens")
+    return "; ".join([*parts, convention.order])
+
+
+def summary_words(summary: Summary) -> str:
+    """Many scores in one line: perplexity where there may be one, kind and conventions."""
+    texts = "text" if summary.sequences == 1 else "texts"
+    unknown = f" ({summary.unknown:,} unknown)" if summary.unknown else ""
+    perplexity = (
+        f"perplexity {summary.perplexity:.4f}"
+        if summary.kind in NORMALISED
+        else f"no perplexity, as the scores are {summary.kind}"
+    )
+    return (
+        f"{summary.sequences:,} {texts}, {summary.tokens:,} tokens{unknown}, "
+        f"{summary.characters:,} characters: {perplexity}, "
+        f"{summary.nats_per_token:.4f} nats/token, {summary.bits_per_character:.4f} "
+        f"bits/character; kind {summary.kind} ({KINDS_EXPLAINED[summary.kind]}); {convention_words(summary.convention)}"
+    )
