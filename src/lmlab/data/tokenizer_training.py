@@ -56,7 +56,8 @@ def without_vocabulary(settings: dict[str, Any]) -> dict[str, Any]:
     return bare
 
 
-def _word_level(vocabulary: dict[str, int]) -> HfTokenizer:
+def word_level(vocabulary: dict[str, int]) -> HfTokenizer:
+    """Words between white space, looked up whole; the symbols' names in a text mean nothing."""
     inner = HfTokenizer(models.WordLevel(vocabulary, unk_token=UNKNOWN))
     # Rust does not call the separators 1c to 1f white space, Python does.
     inner.normalizer = normalizers.Sequence(
@@ -73,7 +74,7 @@ def _train_words(texts: Iterable[str], min_count: int, size: int | None) -> HfTo
     counts: Counter[str] = Counter()
     for text in texts:
         counts.update(text.split())
-    return _word_level(_by_count(counts, min_count, size, "word"))
+    return word_level(_by_count(counts, min_count, size, "word"))
 
 
 def _characters(vocabulary: dict[str, int]) -> HfTokenizer:
@@ -204,7 +205,7 @@ def _chunks(texts: Iterable[str], size: int = 1000) -> Iterator[list[str]]:
 
 
 TRAINERS: dict[str, Kind] = {
-    "word": Kind(_word_level, _train_words),
+    "word": Kind(word_level, _train_words),
     "char": Kind(_characters, _train_characters),
     "bpe": Kind(_byte_pairs, _train_byte_pairs),
     "wordpiece": Kind(_word_pieces, _train_word_pieces),

@@ -1,0 +1,63 @@
+"""ARPA files as runs: an n-gram model from elsewhere is used and compared like our own."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+from lmlab.core.errors import UserError
+from lmlab.core.registry import catalogue
+from lmlab.data.corpus import Layout
+from lmlab.data.tokenizer_training import word_level
+from lmlab.data.tokenizers import Tokenizer
+from lmlab.emissions.count_table import CountTable
+from lmlab.interop.arpa import read_arpa, write_arpa
+from lmlab.training.config import TrainingConfig
+from lmlab.training.runs import Model, RunFolder, build_system, load_run
+
+
+def export_arpa(run: Path | str, path: Path | str) -> None:
+    """Write the tables of a counted run as an ARPA file; .gz compresses it."""
+    model = load_run(run)
+    emission = getattr(model.system, "emission", None)
+    if not isinstance(emission, CountTable):
+        able = [card.name for card in catalogue().values() if "Countable" in card.protocols]
+        raise UserError(
+            f"an ARPA file holds n-gram tables, and {run} is a run of {model.card.name}; systems "
+            f"that have them: {', '.join(able)}."
+        )
+    tokens = [model.tokenizer.token(i) for i in range(model.tokenizer.vocabulary.size)]
+    write_arpa(path, emission.tables, tokens)
+
+
+def import_arpa(path: Path | str, out: Path | str) -> Model:
+    """Make a run of the system `ngram` from an ARPA file; its words are split on white space."""
+    run = RunFolder(Path(out))
+    if run.exists():
+        raise UserError(f"{out} already holds a run; choose another --out.")
+    tables, words = read_arpa(path)
+    tokenizer = Tokenizer(word_level({word: i for i, word in enumerate(words)}))
+    settings = {"order": tables.order}
+    system = build_system("ngram", settings, tables.vocabulary, seed=0)
+    emission = system.emission
+    assert isinstance(emission, CountTable)
+    emission.set_tables(tables)
+    run.create()
+    tokenizer.save(run.tokenizer)
+    run.save_weights(system)
+    run.write_environment()
+    run.write_config(
+        {
+            "system": "ngram",
+            "size": "small",
+            "recipe": None,
+            "seed": 0,
+            "system_config": settings,
+            "vocabulary": asdict(tables.vocabulary),
+            "tokenizer": tokenizer.kind,
+            "layout": asdict(Layout()),
+            "corpus": {"name": Path(path).name, "spec": "", "fingerprint": "", "seed": 0},
+            "training": asdict(TrainingConfig()),
+        }
+    )
+    return load_run(out)
