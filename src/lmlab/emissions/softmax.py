@@ -19,6 +19,7 @@ class Softmax(Emission):
     """
 
     never: Tensor
+    weight: Tensor
 
     def __init__(
         self, width: int, vocabulary: Vocabulary, *, tied: nn.Embedding | None = None

@@ -23,6 +23,7 @@ class Sphere(Emission):
     """
 
     never: Tensor
+    weight: Tensor
 
     def __init__(
         self,

@@ -44,7 +44,7 @@ class TanhCell(Cell):
         super().__init__(input_width, width)
         self.fused = nn.RNN(input_width, width, batch_first=True)
         if radius is not None:
-            set_spectral_radius(self.fused.weight_hh_l0, radius)
+            set_spectral_radius(self.fused.get_parameter("weight_hh_l0"), radius)
 
     def forward(self, inputs: Tensor, state: CellState) -> tuple[Tensor, CellState]:
         outputs, last = self.fused(inputs, state[0][None].contiguous())
