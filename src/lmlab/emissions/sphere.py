@@ -35,7 +35,9 @@ class Sphere(Emission):
     ) -> None:
         super().__init__()
         if tied is None:
-            self.weight = nn.Parameter(torch.randn(vocabulary.size, width))
+            # Short vectors: their length says nothing, but the shorter they are the faster they turn.
+            self.weight = nn.Parameter(torch.empty(vocabulary.size, width))
+            nn.init.uniform_(self.weight, -(width**-0.5), width**-0.5)
         else:
             self.weight = tied.weight
         self.log_scale = nn.Parameter(torch.tensor(math.log(scale or width**0.5)))

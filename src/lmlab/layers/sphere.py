@@ -17,6 +17,10 @@ class SphereEmbedding(nn.Embedding):
     003 divides a vector by the standard deviation of its entries; length √W is its clean form.
     """
 
+    def reset_parameters(self) -> None:
+        # Short vectors: their length says nothing, but the shorter they are the faster they turn.
+        nn.init.uniform_(self.weight, -0.1, 0.1)
+
     def forward(self, tokens: Tensor) -> Tensor:
         radius = float(self.embedding_dim) ** 0.5
         return on_sphere(super().forward(tokens), radius)
