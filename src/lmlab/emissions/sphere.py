@@ -35,7 +35,7 @@ class Sphere(Emission):
     ) -> None:
         super().__init__()
         if tied is None:
-            # Short vectors: their length says nothing, but the shorter they are the faster they turn.
+            # Short vectors: their length says nothing, but the shorter the faster they turn.
             self.weight = nn.Parameter(torch.empty(vocabulary.size, width))
             nn.init.uniform_(self.weight, -(width**-0.5), width**-0.5)
         else:
