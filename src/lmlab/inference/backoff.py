@@ -9,6 +9,7 @@ An interpolated model is of this form too, with the interpolated probability as 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -100,45 +101,35 @@ class BackoffModel:
     """Tables with an index over their keys: probabilities of many tokens at a time.
 
     A token costs at most order - 1 lookups, because the n-grams that end at one token are the
-    contexts of the next; a lookup ends early where the context was never seen.
+    contexts of the next, and fewer where they were never seen. Padding stands for CUT inside: no
+    n-gram has it, so whatever is looked up across it is not found.
     """
 
     def __init__(self, tables: BackoffTables) -> None:
         self.tables = tables
         self._index = KeyIndex(tables.keys)
-        self._sentinel = np.array([CUT])
-
-    def follow(self, nodes: np.ndarray, words: np.ndarray) -> np.ndarray:
-        """The nodes of the n-grams one word longer, int64 (N,); CUT where there is none."""
-        size = self.tables.vocabulary.size
-        found = self._index.find(nodes * size + words)
-        found[found >= 0] += size
-        return found
 
     def read(self, stream: np.ndarray) -> Lookup:
         """Every token of a stream given the tokens before it; CUT separates texts.
 
-        stream: int64 (S,). The probability of a CUT means nothing.
+        stream: int64 (S,). The probability of a CUT is that of padding, zero.
         """
-        tables = self.tables
-        log_probs = tables.log_probs.take(stream, mode="wrap")
+        tables, size = self.tables, self.tables.vocabulary.size
+        stream = np.append(self._without_cuts(stream), tables.vocabulary.pad)
+        log_probs = tables.log_probs.take(stream)
         orders = np.ones(len(stream), dtype=np.int8)
-        stream = np.append(stream, self._sentinel)
         # `contexts[i]` is the node of the n - 1 words before the token at `places[i]`.
-        places = np.flatnonzero(stream[:-1] >= 0) + 1
-        contexts = stream[places - 1]
+        places, contexts, words = np.arange(1, len(stream)), stream[:-1], stream[1:]
         for order in range(2, tables.order + 1):
-            words = stream.take(places)
-            inside = np.flatnonzero(words >= 0)
-            places, contexts, words = places[inside], contexts[inside], words[inside]
-            found = self.follow(contexts, words)
+            found = self._index.find(contexts * size + words)
             hits, misses = np.flatnonzero(found >= 0), np.flatnonzero(found < 0)
             log_probs[places[misses]] += tables.log_backoffs.take(contexts[misses])
-            places, contexts = places[hits], found[hits]
+            places, contexts = places[hits], found[hits] + size
             log_probs[places] = tables.log_probs.take(contexts)
             orders[places] = order
-            places = places + 1
-        return Lookup(log_probs=log_probs, orders=orders)
+            places = places + 1  # never the last, which is padding and so never found
+            words = stream.take(places)
+        return Lookup(log_probs=log_probs[:-1], orders=orders[:-1])
 
     def predict(self, context: np.ndarray, targets: np.ndarray) -> Lookup:
         """Each target given its own context: int64 (N, order - 1), newest last, and (N,)."""
@@ -149,41 +140,44 @@ class BackoffModel:
     def distribution(self, context: np.ndarray) -> np.ndarray:
         """log p of every token of the vocabulary after N contexts (N, order - 1): (N, V).
 
-        Shortest context first: all tokens back off, then those that were seen after it are set.
+        A token seen after the last n words, and after no more of them, has the probability of
+        that n-gram times the backoffs of the longer contexts. Those of n = 0, the unigrams, are
+        set everywhere, and longer n-grams overwrite shorter ones.
         """
         tables, size = self.tables, self.tables.vocabulary.size
-        out = np.repeat(tables.log_probs[None, :size], len(context), axis=0)
-        for nodes in self._suffixes(context):
-            rows = np.flatnonzero(nodes >= 0)
-            nodes = nodes[rows]
-            out[rows] += tables.log_backoffs[nodes, None]
+        known = list(self._suffixes(context))
+        longer = np.zeros((len(known) + 1, len(context)))  # [n]: backoffs of more than n words
+        for words, (rows, nodes) in reversed(list(enumerate(known))):
+            longer[words] = longer[words + 1]
+            longer[words, rows] += tables.log_backoffs[nodes]
+        out = tables.log_probs[:size] + longer[0, :, None]
+        for words, (rows, nodes) in enumerate(known, start=1):
             first, last = np.searchsorted(tables.keys, [nodes * size, (nodes + 1) * size])
             counts = last - first
-            ends = np.cumsum(counts)
-            children = np.arange(ends[-1] if len(ends) else 0)
-            children += np.repeat(first - (ends - counts), counts)
-            out[np.repeat(rows, counts), tables.keys[children] % size] = tables.log_probs[
-                children + size
-            ]
+            # The children first … last of each node, one after the other.
+            skipped = first - (np.cumsum(counts) - counts)
+            children = np.arange(counts.sum()) + np.repeat(skipped, counts)
+            rows = np.repeat(rows, counts)
+            log_probs = tables.log_probs[size + children] + longer[words, rows]
+            out[rows, tables.keys[children] % size] = log_probs
         return out
 
-    def _suffixes(self, context: np.ndarray) -> list[np.ndarray]:
-        """Nodes of the last 1, 2, … order - 1 words of each context, (N,) each; CUT if unseen."""
-        width = context.shape[1]
-        nodes = list(context.T)  # column i becomes the node of the words that end at word i
-        found = []
+    def _suffixes(self, context: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """For the last 1, 2, … order - 1 words: the rows where they are known, and their nodes."""
+        width, size = context.shape[1], self.tables.vocabulary.size
+        columns = self._without_cuts(context).T
+        nodes = list(columns)  # nodes[i]: of the words that end at word i, CUT where unknown
         for words in range(1, width + 1):
-            found.append(nodes[width - 1])
+            known = np.flatnonzero(nodes[-1] >= 0)
+            yield known, nodes[-1][known]
             for end in range(width - 1, words - 1, -1):
-                nodes[end] = self._follow_where(nodes[end - 1], context[:, end])
-        return found
+                known = np.flatnonzero(nodes[end - 1] >= 0)
+                found = self._index.find(nodes[end - 1][known] * size + columns[end][known])
+                nodes[end] = np.full(len(context), CUT)
+                nodes[end][known] = np.where(found < 0, CUT, found + size)
 
-    def _follow_where(self, nodes: np.ndarray, words: np.ndarray) -> np.ndarray:
-        """`follow`, where there is both a node and a word."""
-        longer = np.full(len(nodes), CUT)
-        rows = np.flatnonzero((nodes >= 0) & (words >= 0))
-        longer[rows] = self.follow(nodes[rows], words[rows])
-        return longer
+    def _without_cuts(self, tokens: np.ndarray) -> np.ndarray:
+        return np.where(tokens < 0, self.tables.vocabulary.pad, tokens)
 
 
 def _join(context: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

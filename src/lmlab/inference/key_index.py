@@ -58,6 +58,6 @@ class KeyIndex:
         return places.astype(np.int64)
 
     def _key_at(self, places: np.ndarray) -> np.ndarray:
-        # The -1 of an empty slot wraps round to the last key. That does no harm: were it the one
+        # The -1 of an empty slot is read as the first key. That does no harm: were it the one
         # wanted, its own slot would have come before any empty one.
-        return self.keys.take(places, mode="wrap")
+        return self.keys.take(places, mode="clip")

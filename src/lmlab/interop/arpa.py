@@ -26,7 +26,7 @@ from typing import IO, NoReturn
 import numpy as np
 
 from lmlab.core.errors import UserError
-from lmlab.core.vocabulary import END, START, SYMBOLS, UNKNOWN, Vocabulary
+from lmlab.core.vocabulary import END, MASK, PAD, START, SYMBOLS, UNKNOWN, Vocabulary
 from lmlab.inference.backoff import BackoffTables
 from lmlab.inference.key_index import KeyIndex
 
@@ -34,6 +34,7 @@ LOG_10 = math.log(10.0)
 LOG10_ZERO = -99.0
 """How a probability of zero is written, by SRILM's custom."""
 START_NAME, END_NAME, UNKNOWN_NAME = START.encode(), END.encode(), UNKNOWN.encode()
+RESERVED = (PAD.encode(), MASK.encode())
 
 
 def write_arpa(path: Path | str, tables: BackoffTables, token_strings: Sequence[str]) -> None:
@@ -246,6 +247,8 @@ class _Reader:
                 name.decode()
         except UnicodeDecodeError:
             self.fail("this word is not UTF-8; convert the file")
+        if any(name in RESERVED for name in names):
+            self.fail("padding and mask are never predicted here; rename this word in the file")
         return [self.ids.setdefault(name, len(self.ids)) for name in names]
 
     def tables(self, sections: list[_Section]) -> BackoffTables:

@@ -92,6 +92,7 @@ ngram 2=2
         ("-1\t<unk>", "0.1\t<unk>", "line 8: 0.1 and 0 can't be"),
         ("-1\t<unk>", "nan\t<unk>", "line 8: nan and 0 can't be"),
         ("-1\t<unk>", "-1\tb", "line 12: this n-gram has come before"),
+        ("-1\t<unk>", "-1\t<pad>", "line 8: padding and mask"),
         ("<s> a", "<s> c", "line 15: 'c' is not among the 1-grams"),
         ("<s> a", "a b", "line 16: this n-gram has come before"),
         ("ngram 2=2", "ngram 2=3", "line 17: expected log10 P"),
