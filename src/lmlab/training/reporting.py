@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import IO, Any, Self
 
 from rich.console import Console
-from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, TaskID, TextColumn
 from rich.progress import Progress as Bar
 
 from lmlab.training.config import TrainingConfig
@@ -67,10 +67,9 @@ class Reporter:
         if self._console.is_terminal and not self._console.quiet:
             self._bar = Bar(
                 TextColumn("{task.description}"),
-                BarColumn(bar_width=None),
+                BarColumn(bar_width=20),
                 TextColumn("{task.percentage:>3.0f}%"),
                 TextColumn("{task.fields[figures]}"),
-                TimeElapsedColumn(),
                 TextColumn("{task.fields[left]}"),
                 console=self._console,
             )

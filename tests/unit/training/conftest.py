@@ -63,7 +63,10 @@ def read_losses() -> Callable[[Path], list[dict[str, Any]]]:
 
 
 class Bigram(System):
-    """p(next | last) = softmax of a row of a table; carries the number of tokens it has seen."""
+    """p(next | last) = softmax of a row of a table, sharper the more tokens were seen before.
+
+    It carries the number of tokens seen; without a state nothing is sharpened.
+    """
 
     def __init__(self, size: int = 8, *, dropout: float = 0.0) -> None:
         super().__init__()
@@ -84,13 +87,15 @@ class Bigram(System):
         state: State | None = None,
         generator: torch.Generator | None = None,
     ) -> LogProbs:
-        rows = torch.log_softmax(self.dropout(self.table[batch.tokens[:, :-1]]), -1)
-        chosen = rows.gather(-1, batch.tokens[:, 1:, None]).squeeze(-1)
-        seen = batch.lengths.float() - 1
+        before = torch.zeros(len(batch))
         if isinstance(state, TensorState):
-            seen = seen + state["seen"]
+            before = state["seen"]
+        sharpness = 1 + 0.1 * before[:, None, None]
+        rows = self.dropout(self.table[batch.tokens[:, :-1]]) * sharpness
+        chosen = torch.log_softmax(rows, -1).gather(-1, batch.tokens[:, 1:, None]).squeeze(-1)
         per_token = chosen * batch.targets_mask()[:, 1:]
-        return LogProbs(per_token=per_token, kind="exact", state=TensorState({"seen": seen}))
+        state = TensorState({"seen": before + batch.lengths - 1})
+        return LogProbs(per_token=per_token, kind="exact", state=state)
 
     def loss(
         self,
