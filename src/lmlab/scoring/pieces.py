@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from lmlab.core.vocabulary import UNKNOWN
 
 PIECE_CHARACTERS = 65_536
-LONGEST_WORD = 1_048_576
+LONGEST_WORD = 262_144
 """Where a text has no place to divide for so long, subword tokenisers get it divided anyway."""
 
 # Before a single space between two words: whether a tokeniser drops the space or joins it to the

@@ -36,6 +36,7 @@ class Table(System):
         self.vocabulary = Vocabulary(size=size)
         self.steps = 0
         self.rows_stepped = 0
+        self.known: dict[tuple[int, ...], list[float]] = {}
         self.mass: dict[tuple[int, ...], float] = {}
         for tokens, probability in sequences.items():
             ended = (*tokens, self.vocabulary.end)
@@ -51,12 +52,17 @@ class Table(System):
     def peek(self, state: Prefixes) -> Categorical:
         self.steps += 1
         self.rows_stepped += len(state.rows)
-        probabilities = torch.zeros(len(state.rows), self.vocabulary.size, dtype=torch.float64)
-        for row, prefix in enumerate(state.rows):
-            for token in range(self.vocabulary.size):
-                mass = self.mass.get((*prefix, token), 0.0)
-                probabilities[row, token] = mass / self.mass[prefix]
-        return Categorical(probabilities.log())
+        return Categorical(self._table(state).log())
+
+    def _table(self, state: Prefixes) -> Tensor:
+        rows = [self.following(prefix) for prefix in state.rows]
+        return torch.tensor(rows, dtype=torch.float64)
+
+    def following(self, prefix: tuple[int, ...]) -> list[float]:
+        if prefix not in self.known:
+            masses = [self.mass.get((*prefix, token), 0.0) for token in range(self.vocabulary.size)]
+            self.known[prefix] = [mass / self.mass[prefix] for mass in masses]
+        return self.known[prefix]
 
     def advance(self, state: Prefixes, tokens: Tensor) -> Prefixes:
         grown = zip(state.rows, tokens.tolist(), strict=True)

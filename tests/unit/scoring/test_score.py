@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from lmlab.core.errors import UserError
+from lmlab.core.protocols import LogProbs
 from lmlab.core.score import summarise
 from lmlab.data.corpus import Layout
 from lmlab.scoring.score import Scorer
@@ -260,3 +261,32 @@ def test_reading_goes_only_a_bounded_way_ahead(words, tiny_recurrent):
     scores = Scorer(tiny_recurrent(words.vocabulary), words, Layout()).score(endless())
     assert sum(score.tokens for score in itertools.islice(scores, 10)) == 30
     assert taken <= 5000
+
+
+def test_terms_of_the_whole_sequence_and_intervals_are_kept(words, tiny_recurrent, sentences):
+    class Bounded(tiny_recurrent):
+        """Scores with a term a sequence and an interval, as a latent-variable model has them."""
+
+        def log_prob(self, batch, *, state=None, generator=None):
+            found = super().log_prob(batch)
+            term = -batch.lengths.double()
+            totals = found.per_token.sum(1) + term
+            return LogProbs(
+                per_token=found.per_token,
+                kind="bound",
+                per_sequence=term,
+                low=totals - 1,
+                high=totals + torch.rand(len(batch), generator=generator),
+            )
+
+    scorer = Scorer(Bounded(words.vocabulary), words, Layout(), tokens_per_batch=20, seed=4)
+    scores = list(scorer.score(sentences))
+    for score in scores:
+        # <s>, the tokens and </s>.
+        assert score.per_sequence == -(len(score.text.split()) + 2)
+        parts = sum(token.log_prob for token in score.per_token)
+        assert score.total == pytest.approx(parts + score.per_sequence, abs=1e-9)
+        assert score.low == pytest.approx(score.total - 1, abs=1e-9)
+        assert score.high is not None and score.high > score.total
+        assert score.kind == "bound"
+    assert list(scorer.score(sentences)) == scores, "one seed, one result"

@@ -1,0 +1,54 @@
+"""What systems of the zoo write has the log-probability that the scorer gives it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from lmlab.core.protocols import Countable
+from lmlab.core.registry import system_module
+from lmlab.data.corpus import Layout
+from lmlab.data.tokenizers import train_tokenizer
+from lmlab.sampling.beam import Beam, beam_search
+from lmlab.sampling.decode import greedy, sample
+from lmlab.scoring.score import Scorer
+
+SENTENCES = ["the cat sat", "the dog saw a cat", "a dog sat", "a cat saw the dog"]
+
+
+@pytest.fixture(params=["ngram", "lstm"])
+def fitted(request):
+    tokenizer = train_tokenizer("word", SENTENCES)
+    module = system_module(request.param)
+    torch.manual_seed(0)
+    system = module.build(module.SIZES["tiny"], tokenizer.vocabulary)
+    if isinstance(system, Countable):
+        rows = [[2, *tokenizer.encode(text), 3] for text in SENTENCES]
+        offsets = np.cumsum([0, *map(len, rows)])
+        system.fit_counts(np.concatenate(rows), offsets)
+    return system, tokenizer
+
+
+def test_written_and_scored_agree(fitted):
+    system, tokenizer = fitted
+    scorer = Scorer(system, tokenizer, Layout())
+    generator = torch.Generator().manual_seed(0)
+    written = sample(system, 20, max_length=60, generator=generator)
+    written += greedy(system, max_length=60)
+    written += beam_search(system, Beam(width=5, best=5, max_length=60))[0]
+    finished = [each for each in written if each.finished]
+    texts = [tokenizer.decode(each.tokens) for each in finished]
+    assert len(finished) >= 10
+    for each, score in zip(finished, scorer.score(texts), strict=True):
+        assert score.tokens == len(each.tokens) + 1
+        assert score.total == pytest.approx(each.log_prob, abs=1e-4)
+
+
+def test_the_beam_is_at_least_as_good_as_greedy_and_any_draw(fitted):
+    system, _ = fitted
+    ((best,),) = beam_search(system, Beam(width=50, max_length=30))
+    (following,) = greedy(system, max_length=30)
+    assert best.log_prob >= following.log_prob - 1e-5 or not following.finished
+    for each in sample(system, 50, max_length=30, generator=torch.Generator().manual_seed(1)):
+        assert not each.finished or best.log_prob >= each.log_prob - 1e-5
