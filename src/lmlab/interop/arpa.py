@@ -211,45 +211,44 @@ class _Reader:
             self.fail(f"expected \\{words}-grams: here")
         first_line = self.line + 1
         log_probs, log_backoffs, ids = array("d"), array("d"), array("q")
-        for line in islice(self.file, count):
-            self.line += 1
-            fields = line.split()
-            try:
+        known = self.ids
+        try:
+            for line in islice(self.file, count):
+                self.line += 1
+                fields = line.split()
+                if not words < len(fields) <= words + 2:
+                    raise ValueError
                 log_probs.append(float(fields[0]))
-                log_backoffs.append(float(fields[words + 1]) if len(fields) > words + 1 else 0.0)
-                ids.extend(self.words(fields[1 : words + 1], known=words > 1))
-            except (ValueError, IndexError):
-                self.fail(f"expected log10 P, {words} words and perhaps log10 B")
-            if len(ids) != words * len(log_probs) or len(fields) > words + 2:
-                self.fail(f"expected {words} words between log10 P and log10 B")
-            if not log_probs[-1] <= 0 or not log_backoffs[-1] < math.inf:
-                self.fail(
-                    f"{log_probs[-1]:g} and {log_backoffs[-1]:g} can't be log10 P and log10 B"
-                )
+                log_backoffs.append(float(fields[-1]) if len(fields) == words + 2 else 0.0)
+                if words == 1:
+                    self.add_word(fields[1])
+                ids.extend([known[name] for name in fields[1 : words + 1]])
+        except ValueError:
+            self.fail(f"expected log10 P, {'a word' if words == 1 else f'{words} words'}, log10 B")
+        except KeyError as error:
+            self.fail(f"{error.args[0].decode(errors='replace')!r} is not among the 1-grams")
         if len(log_probs) < count:
             self.fail(f"the file ends after {len(log_probs)} of {count} {words}-grams")
-        return _Section(
+        section = _Section(
             ids=np.array(ids, dtype=np.int64).reshape(-1, words),
             log_probs=np.array(log_probs),
             log_backoffs=np.array(log_backoffs),
             first_line=first_line,
         )
+        for row in np.flatnonzero(~((section.log_probs <= 0) & (section.log_backoffs < np.inf))):
+            numbers = f"{log_probs[row]:g} and {log_backoffs[row]:g}"
+            self.fail(f"{numbers} can't be log10 P and log10 B", first_line + int(row))
+        return section
 
-    def words(self, names: list[bytes], *, known: bool) -> list[int]:
-        """The ids of words, new ones if they need not be known."""
-        if known:
-            try:
-                return [self.ids[name] for name in names]
-            except KeyError as error:
-                self.fail(f"{error.args[0].decode(errors='replace')!r} is not among the 1-grams")
+    def add_word(self, name: bytes) -> None:
+        """Give a word an id, the next one unless it is a symbol."""
+        if name in RESERVED:
+            self.fail("padding and mask are never predicted here; rename this word in the file")
         try:
-            for name in names:
-                name.decode()
+            name.decode()
         except UnicodeDecodeError:
             self.fail("this word is not UTF-8; convert the file")
-        if any(name in RESERVED for name in names):
-            self.fail("padding and mask are never predicted here; rename this word in the file")
-        return [self.ids.setdefault(name, len(self.ids)) for name in names]
+        self.ids.setdefault(name, len(self.ids))
 
     def tables(self, sections: list[_Section]) -> BackoffTables:
         """Number the n-grams as nodes of a trie, each level from the one above it."""
