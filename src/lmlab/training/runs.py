@@ -31,6 +31,18 @@ from lmlab.training.files import read_tensors, telling_disk_errors, write_json, 
 
 FORMAT = 1
 """Version of the folder's form; a larger one was written by a later lmlab."""
+REQUIRED = (
+    "system",
+    "size",
+    "recipe",
+    "system_config",
+    "vocabulary",
+    "tokenizer",
+    "layout",
+    "corpus",
+    "training",
+)
+"""What every config.json tells."""
 
 
 @dataclass(frozen=True)
@@ -86,13 +98,16 @@ class RunFolder:
             config = json.loads(self.config.read_text(encoding="utf-8"))
             written = int(config["format"])
         except (ValueError, KeyError, TypeError) as error:
-            raise UserError(
-                f"{self.config} is not the config.json of a run ({error!r})."
-            ) from error
+            raise UserError(f"{self.config} is not the config.json of a run.") from error
         if written > FORMAT:
             raise UserError(
                 f"{self.path} was written by a later lmlab ({config.get('lmlab', '?')}, format "
                 f"{written}), and this one reads up to format {FORMAT}; upgrade lmlab."
+            )
+        missing = [name for name in REQUIRED if name not in config]
+        if missing:
+            raise UserError(
+                f"{self.config} is not the config.json of a run: it lacks {', '.join(missing)}."
             )
         return dict(config)
 

@@ -3,33 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from accelerate import Accelerator
 
-from lmlab.core.card import Card
-from lmlab.core.errors import UserError, unknown_name
-from lmlab.core.registry import find_system, system_module
+from lmlab.core.errors import UserError
+from lmlab.core.registry import find_system
 from lmlab.core.system import System
 from lmlab.data.corpus import Corpus, open_corpus
 from lmlab.data.tokenizers import Tokenizer, tokenizer_for
 from lmlab.training.allocator import keep_memory
-from lmlab.training.config import (
-    BUDGETS,
-    TrainingConfig,
-    apply_settings,
-    settings_between,
-    with_budget,
-)
+from lmlab.training.config import TrainingConfig
 from lmlab.training.data import TrainingData, training_data
 from lmlab.training.fitters import FITTERS
 from lmlab.training.loop import Job, Outcome
+from lmlab.training.plans import (
+    Plan,
+    check_needs,
+    check_same,
+    continued_plan,
+    describe,
+    make_plan,
+    objective_setting,
+)
 from lmlab.training.probe import probe
 from lmlab.training.processes import main_first, make_accelerator
-from lmlab.training.recipes import recipe_settings
 from lmlab.training.reporting import Reporter, duration
 from lmlab.training.runs import RunFolder, build_system
 
@@ -52,17 +52,6 @@ class RunResult:
     best: float | None
     """The loss on the validation split of the weights kept; None where there is no such split."""
     parameters: int
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Plan:
-    """A training as asked for, names resolved and settings checked."""
-
-    card: Card
-    size: str
-    recipe: str | None
-    system_config: Any
-    training: TrainingConfig
 
 
 def train(
@@ -99,7 +88,7 @@ def train(
     run, accelerator = RunFolder(Path(out)), make_accelerator()
     card = find_system(system)
     check_needs(card, base=base, index=index, knowledge=knowledge)
-    given = dict(settings or {}) | _objective_setting(card, objective)
+    given = dict(settings or {}) | objective_setting(card, objective)
     budget = {"epochs": epochs, "steps": steps, "minutes": minutes}
     before = run.read_config() if _continues(run, resume) else None
     accelerator.wait_for_everyone()  # all have looked before the first one writes
@@ -143,145 +132,6 @@ def train(
     outcome = FITTERS[model.fitting](job)
     reporter.tell(_farewell(outcome, run))
     return _result(outcome, run, model, prepared)
-
-
-def make_plan(
-    card: Card,
-    size: str,
-    recipe: str | None,
-    settings: Mapping[str, Any],
-    budget: Mapping[str, float | None],
-    seed: int,
-) -> Plan:
-    """Size, then recipe, then settings, then budget: each may override those before it."""
-    module = system_module(card.name)
-    if size not in module.SIZES:
-        raise unknown_name(f"size of {card.name}", size, module.SIZES)
-    system_config, training = module.SIZES[size], TrainingConfig(seed=seed)
-    for layer in (recipe_settings(module, recipe), settings):
-        of_system, of_training = settings_between(layer, system_config, training)
-        system_config = apply_settings(system_config, of_system)
-        training = apply_settings(training, _one_budget(of_training))
-    return Plan(
-        card=card,
-        size=size,
-        recipe=recipe,
-        system_config=system_config,
-        training=with_budget(training, **budget),
-    )
-
-
-def continued_plan(
-    before: Mapping[str, Any],
-    card: Card,
-    size: str | None,
-    recipe: str | None,
-    settings: Mapping[str, Any],
-    budget: Mapping[str, float | None],
-    seed: int | None,
-) -> Plan:
-    """The plan of the run that is resumed, with what is given anew on top of it."""
-    module: ModuleType = system_module(card.name)
-    if before["system"] != card.name:
-        raise UserError(
-            f"this run is of the system {before['system']}, and {card.name} was asked for; resume "
-            "it with its own name, or choose another --out."
-        )
-    known = {spec.name for spec in fields(TrainingConfig)}
-    training = TrainingConfig(**{k: v for k, v in before["training"].items() if k in known})
-    system_config = apply_settings(module.Config(), before["system_config"])
-    of_system, of_training = settings_between(settings, system_config, training)
-    training = with_budget(apply_settings(training, _one_budget(of_training)), **budget)
-    return Plan(
-        card=card,
-        size=size or before["size"],
-        recipe=recipe if recipe is not None else before["recipe"],
-        system_config=apply_settings(system_config, of_system),
-        training=training if seed is None else replace(training, seed=seed),
-    )
-
-
-def _one_budget(settings: dict[str, Any]) -> dict[str, Any]:
-    """A budget among settings takes the place of the one before it."""
-    if any(settings.get(name) is not None for name in BUDGETS):
-        return {**dict.fromkeys(BUDGETS), **settings}
-    return settings
-
-
-MAY_CHANGE = frozenset(
-    {
-        *BUDGETS,
-        "patience",
-        "log_every",
-        "checkpoint_minutes",
-        "checkpoint_steps",
-        "evaluate_every",
-    }
-)
-"""Settings of a training that may differ when it is resumed."""
-
-
-def describe(
-    plan: Plan, corpus: Corpus, spec: str, tokenizer: Tokenizer, data_seed: int
-) -> dict[str, Any]:
-    """config.json: enough to repeat the run from its own folder."""
-    return {
-        "system": plan.card.name,
-        "size": plan.size,
-        "recipe": plan.recipe,
-        "seed": plan.training.seed,
-        "system_config": asdict(plan.system_config),
-        "vocabulary": asdict(tokenizer.vocabulary),
-        "tokenizer": tokenizer.kind,
-        "layout": asdict(corpus.layout),
-        "corpus": {
-            "name": corpus.name,
-            "spec": spec,
-            "fingerprint": corpus.fingerprint(),
-            "seed": data_seed,
-        },
-        "training": asdict(plan.training),
-    }
-
-
-def check_same(before: Mapping[str, Any], now: Mapping[str, Any], run: RunFolder) -> None:
-    """A resumed training must be the one that was begun; only its length may differ."""
-    pairs = [(name, before[name], now[name]) for name in ("size", "recipe", "tokenizer", "layout")]
-    pairs += [
-        (name, before[part].get(name), value)
-        for part in ("system_config", "training")
-        for name, value in now[part].items()
-        if name not in MAY_CHANGE and name in before[part]
-    ]
-    for name, old, new in pairs:
-        if old != new:
-            raise UserError(
-                f"the run {run.path} was begun with {name}={old}, and now it is {new}; resume it "
-                "unchanged, or choose another --out."
-            )
-    if before["corpus"]["fingerprint"] != now["corpus"]["fingerprint"]:
-        raise UserError(
-            f"the run {run.path} was begun on other text ({before['corpus']['spec']}) than "
-            f"{now['corpus']['spec']} holds now; resume it with that, or choose another --out."
-        )
-
-
-def check_needs(card: Card, **options: str | None) -> None:
-    """Refuse options that the system has no use for, and miss those it can't do without."""
-    for name, value in options.items():
-        if value is not None and name not in card.needs:
-            raise UserError(f"{card.name} has no use for --{name}; leave it out.")
-
-
-def _objective_setting(card: Card, objective: str | None) -> dict[str, Any]:
-    if objective is None or objective == card.objectives[0]:
-        return {}
-    if objective not in card.objectives:
-        raise UserError(
-            f"{card.name} can't be trained with the objective {objective!r}; those that fit: "
-            f"{', '.join(card.objectives)}."
-        )
-    return {"objective": objective}
 
 
 def _continues(run: RunFolder, resume: bool) -> bool:

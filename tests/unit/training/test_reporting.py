@@ -90,3 +90,50 @@ def test_without_a_terminal_there_are_lines(
 )
 def test_durations_are_told_as_people_do(seconds: float, words: str) -> None:
     assert duration(seconds) == words
+
+
+def test_tensorboard_gets_the_same_figures_and_starts_after_the_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scalars: list[tuple[str, float, int]] = []
+    begun = []
+
+    class Writer:
+        def add_scalar(self, name: str, value: float, step: int) -> None:
+            scalars.append((name, value, step))
+
+        def close(self) -> None:
+            scalars.append(("closed", 0.0, 0))
+
+    def make(folder: Path | None, after: int) -> Writer:
+        begun.append((folder, after))
+        return Writer()
+
+    monkeypatch.setattr("lmlab.training.reporting._tensorboard", make)
+    told = Reporter(
+        tmp_path / "metrics.jsonl", TrainingConfig(), quiet=True, tensorboard=tmp_path / "board"
+    )
+    told.begin(after=7)
+    with told:
+        told.write("validation", Progress(step=8), loss=1.5, count=3)
+    assert begun == [(tmp_path / "board", 7)]
+    assert scalars == [("validation/loss", 1.5, 8), ("validation/count", 3, 8), ("closed", 0.0, 0)]
+
+
+def test_a_terminal_gets_a_bar_with_loss_speed_and_time_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setenv("TERM", "xterm")
+    told = reporter(tmp_path / "metrics.jsonl", quiet=False)
+    told.begin(after=0)
+    with told:
+        progress = Progress(
+            step=2, epoch=2, seconds=60, window_total=30, window_count=10, window_seconds=0.01
+        )
+        told.step(progress, Budget(TrainingConfig(epochs=8), 4), rate=1, norm=1, flush=True)
+    shown = capsys.readouterr().err
+    # A quarter of the budget took a minute, so three are left; ten tokens in a hundredth second.
+    for words in ("epoch 3", "25%", "loss 3.0000", "1,000 tokens/s", "3 min left"):
+        assert words in shown

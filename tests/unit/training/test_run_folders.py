@@ -32,7 +32,7 @@ def test_a_config_that_is_none_or_from_the_future(run: Path) -> None:
     change(run / "config.json", format=99, lmlab="9.0")
     with pytest.raises(UserError, match=r"later lmlab \(9.0, format 99\).*upgrade"):
         load_run(run)
-    for text in ("{", "[]", "{}", "null", '{"format": "x"}'):
+    for text in ("{", "[]", "{}", "null", '{"format": "x"}', '{"format": 1}'):
         (run / "config.json").write_text(text)
         with pytest.raises(UserError, match=r"is not the config.json of a run"):
             load_run(run)
