@@ -8,7 +8,7 @@ first system that has it, and its name goes on that system's card.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -98,8 +98,11 @@ class Sample(Protocol):
 class Countable(Protocol):
     """Fitted by one pass of counting over the training sequences."""
 
-    def fit_counts(self, tokens: object, offsets: object) -> None:
-        """Set the tables from flat ids and the offsets of the sequences (numpy arrays)."""
+    def fit_counts(self, tokens: Any, offsets: Any) -> str | None:
+        """Set the tables from flat ids and the offsets of the sequences (numpy arrays).
+
+        Returns a sentence that the user should read, where there is something to say.
+        """
         ...
 
 

@@ -28,7 +28,9 @@ def fit_by_counting(job: Job) -> Outcome:
         return Outcome(progress=Progress(step=1, epoch=1), reason="nothing")
     job.reporter.begin(after=0)
     with job.reporter:
-        job.system.fit_counts(*job.data.flat())
+        note = job.system.fit_counts(*job.data.flat())
+        if note:
+            job.reporter.tell(note)
         job.system.to(job.accelerator.device)
         progress.step = progress.epoch = 1
         progress.seconds = clock.seconds()

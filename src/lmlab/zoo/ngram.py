@@ -47,8 +47,12 @@ class CountedNgram(LeftToRight):
 
     emission: CountTable
 
-    def fit_counts(self, tokens: np.ndarray, offsets: np.ndarray) -> None:
-        self.emission.fit(tokens, offsets)
+    def fit_counts(self, tokens: np.ndarray, offsets: np.ndarray) -> str | None:
+        orders = self.emission.fit(tokens, offsets).fallback_orders
+        if not orders:
+            return None
+        which = ", ".join(map(str, orders))
+        return f"too little text to estimate the discounts of order {which}: 0.5, 1 and 1.5 serve."
 
 
 def build(config: Config, vocabulary: Vocabulary) -> LeftToRight:
