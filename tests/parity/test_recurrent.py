@@ -149,6 +149,17 @@ def test_fast_log_prob_equals_the_clear_one_with_its_gradients():
         torch.testing.assert_close(fast, clear, atol=1e-5, rtol=1e-5)
 
 
+def test_scoring_in_blocks_equals_the_clear_version():
+    torch.manual_seed(0)
+    hidden, weight, bias = torch.randn(2500, 3), torch.randn(7, 3), torch.randn(7)
+    targets = torch.randint(0, 7, (2500,))
+    with torch.no_grad():
+        fast = linear_log_prob(hidden, weight, bias, targets)
+        nothing = linear_log_prob(hidden[:0], weight, bias, targets[:0])
+    torch.testing.assert_close(fast, linear_log_prob_clear(hidden, weight, bias, targets))
+    assert nothing.shape == (0,)
+
+
 def test_fast_log_prob_refuses_a_second_backward():
     parts = [torch.randn(shape, requires_grad=True) for shape in ((3, 2), (5, 2), (5,))]
     values = linear_log_prob(*parts, torch.tensor([0, 1, 2])).sum()
