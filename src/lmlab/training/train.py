@@ -71,7 +71,7 @@ def train(
     steps: int | None = None,
     minutes: float | None = None,
     seed: int | None = None,
-    data_seed: int = 0,
+    data_seed: int | None = None,
     resume: bool = False,
     errors: str = "strict",
     quiet: bool = False,
@@ -81,8 +81,8 @@ def train(
     `settings` are those of the system and of `TrainingConfig`, as strings or values, applied after
     those of the size and the recipe. With `resume`, a training that was stopped (by a kill, Ctrl-C,
     or a smaller budget) goes on to the bit as if it had not been; settings not given are the run's.
-    `data_seed` decides how a corpus without splits is divided; it is the same for all seeds, so
-    that their runs compare. See `RunFolder` for what is written.
+    `data_seed` decides how a corpus without splits is divided; it is 0 for all seeds, so that
+    their runs compare. See `RunFolder` for what is written.
     """
     keep_memory()
     run, accelerator = RunFolder(Path(out)), make_accelerator()
@@ -97,6 +97,8 @@ def train(
     else:
         plan = continued_plan(before, card, size, recipe, given, budget, seed)
 
+    if data_seed is None:
+        data_seed = 0 if before is None else int(before["corpus"]["seed"])
     corpus = data if isinstance(data, Corpus) else open_corpus(data, errors=errors, seed=data_seed)
     spec = corpus.name if isinstance(data, Corpus) else str(data)
     with main_first(accelerator):
@@ -105,13 +107,13 @@ def train(
         description = describe(plan, corpus, spec, chosen, data_seed)
         if before is not None:
             check_same(before, description, run)
-        if accelerator.is_main_process:
-            _begin(run, description, chosen)
         prepared = training_data(corpus, chosen, plan.training, progress=not quiet)
     _check_data(prepared, plan.training, accelerator)
     model = build_system(
         card.name, asdict(plan.system_config), chosen.vocabulary, seed=plan.training.seed
     ).to(accelerator.device)
+    if accelerator.is_main_process:
+        _begin(run, description, chosen)  # nothing that a user can mend fails after this
     reporter = Reporter(
         run.metrics,
         plan.training,

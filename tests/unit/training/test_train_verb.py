@@ -191,9 +191,26 @@ def test_a_folder_that_cannot_be_made_is_told(corpus: Path, tmp_path: Path) -> N
 
 def test_what_needs_validation_is_refused_without_it(tmp_path: Path, corpus: Path) -> None:
     (corpus / "valid.txt").unlink()
-    for number, settings in enumerate(({"patience": "2"}, {"schedule": "plateau"})):
+    for settings in ({"patience": "2"}, {"schedule": "plateau"}):
         with pytest.raises(UserError, match="needs a validation split"):
-            lstm(corpus, tmp_path / f"run{number}", steps=1, settings=settings)
+            lstm(corpus, tmp_path / "run", steps=1, settings=settings)
+    # The folder is not a run yet, so the corrected command works.
+    result = lstm(corpus, tmp_path / "run", steps=1)
+    assert (result.steps, result.best) == (1, None)
+
+
+def test_a_single_file_is_divided_alike_for_all_seeds_and_when_resumed(
+    corpus: Path, tmp_path: Path
+) -> None:
+    def fingerprint(name: str, **words: Any) -> str:
+        run = lstm(corpus / "train.txt", tmp_path / name, steps=1, **words).path
+        return str(json.loads((run / "config.json").read_text())["corpus"]["fingerprint"])
+
+    first, second = fingerprint("a", seed=1), fingerprint("b", seed=2)
+    other = fingerprint("c", seed=1, data_seed=5)
+    assert first == second != other
+    words: dict[str, Any] = {"data": corpus / "train.txt", "quiet": True, "steps": 2}
+    assert train("lstm", out=tmp_path / "c", resume=True, **words).steps == 2
 
 
 def test_a_damaged_newest_checkpoint_falls_back_and_ends_at_the_same_weights(
