@@ -17,7 +17,9 @@ from lmlab.core.registry import catalogue, find_system, search_systems, system_m
 
 
 def find(
-    text: Annotated[list[str], typer.Argument(help="A name, an alias, an author, an idea.")],
+    text: Annotated[
+        list[str], typer.Argument(metavar="TEXT", help="A name, an alias, an author, an idea.")
+    ],
 ) -> None:
     """Find systems by name, alias, paper or idea, and show all of one."""
     asked = " ".join(text)
@@ -44,6 +46,8 @@ def _named(asked: str) -> Card | None:
 
 def print_card(card: Card) -> None:
     """Formula, paper, source, what it can do, and its settings with their values by size."""
+    from lmlab.training.recipes import GENERAL
+
     module = system_module(card.name)
     print(f"{card.name}\n\n{inspect.getdoc(module)}\n")
     told = {
@@ -55,6 +59,7 @@ def print_card(card: Card) -> None:
         "protocols": ", ".join(card.protocols),
         "fitted by": card.fitting,
         "objectives": ", ".join(card.objectives),
+        "recipes": ", ".join(dict.fromkeys([*GENERAL, *getattr(module, "RECIPES", {})])),
         "needs": ", ".join(card.needs),
         "oracle": card.oracle,
     }

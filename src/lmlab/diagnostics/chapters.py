@@ -39,6 +39,12 @@ class Chapter:
     """The language's own, in nats per token, where it is the same for all rows."""
     samples: Mapping[str, tuple[Written, ...]] = field(default_factory=dict)
     commands: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    looks: Mapping[str, int] = field(default_factory=dict)
+    """Each row's place in the palette."""
+
+    def look(self, name: str) -> int:
+        """The place in the palette of the row of that name."""
+        return self.looks.get(name, 0)
 
 
 def chapter_of(comparison: Comparison, models: Sequence[Model], *, seed: int = 0) -> Chapter:

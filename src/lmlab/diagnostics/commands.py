@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from lmlab.core.registry import find_system
-from lmlab.data.corpus import open_corpus
 from lmlab.training.config import BUDGETS
 from lmlab.training.train import make_plan
 
@@ -20,28 +19,17 @@ def command_of(config: Mapping[str, Any], out: Path) -> str:
         find_system(config["system"]), config["size"], config["recipe"], {}, {}, config["seed"]
     )
     words = ["lmlab", "train", config["system"], "--data", config["corpus"]["spec"]]
-    words += ["--out", str(out), "--size", config["size"]]
+    words += ["--out", str(out), "--size", config["size"], "--tokenizer", config["tokenizer"]]
     words += ["--recipe", config["recipe"]] if config["recipe"] else []
-    if config["tokenizer"] != _own_tokenizer(config):
-        words += ["--tokenizer", config["tokenizer"]]
     usual = asdict(plan.system_config) | asdict(plan.training)
     for name, value in {**config["system_config"], **config["training"]}.items():
         if name not in (*BUDGETS, "seed") and value != usual.get(name):
             words += ["--set", f"{name}={_written(value)}"]
     for name in BUDGETS:
-        if config["training"].get(name) is not None:
-            words += [f"--{name}", _written(config["training"][name])]
+        value = config["training"].get(name)
+        if value is not None and value != usual[name]:
+            words += [f"--{name}", _written(value)]
     return shlex.join([*words, "--seed", str(config["seed"])])
-
-
-def _own_tokenizer(config: Mapping[str, Any]) -> str | None:
-    """The tokeniser that the corpus asks for; None where it is no longer there to be asked."""
-    from lmlab.core.errors import UserError
-
-    try:
-        return open_corpus(config["corpus"]["spec"], seed=config["corpus"]["seed"]).tokenizer
-    except UserError:
-        return None
 
 
 def _written(value: Any) -> str:

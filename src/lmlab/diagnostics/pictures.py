@@ -53,6 +53,8 @@ class Curve:
     """Pairs of tokens seen and mean loss since the pair before."""
     held_out: tuple[tuple[float, float], ...]
     """Pairs of tokens seen and loss on held-out text."""
+    look: int = 0
+    """Its place in the palette."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +65,8 @@ class Bar:
     value: float
     low: float | None = None
     high: float | None = None
+    look: int = 0
+    """Its place in the palette."""
 
 
 def training_curves(curves: Sequence[Curve], *, floor: float | None = None) -> str:
@@ -73,8 +77,8 @@ def training_curves(curves: Sequence[Curve], *, floor: float | None = None) -> s
     with _figure("curves", height=3.6) as figure:
         axes = figure.subplots()
         longest = max((x for c in curves for x, _ in (*c.train, *c.held_out)), default=1.0)
-        for place, curve in enumerate(curves):
-            _draw_curve(axes, curve, _look(place), longest)
+        for curve in curves:
+            _draw_curve(axes, curve, longest)
         _draw_floor(axes, floor, horizontal=True)
         axes.set_ylim(*_curve_limits(curves, floor))
         axes.set_xlim(0, longest * 1.02)
@@ -92,7 +96,7 @@ def loss_bars(
     with _figure("bars", height=0.8 + 0.34 * len(bars)) as figure:
         axes = figure.subplots()
         for place, bar in enumerate(bars):
-            axes.barh(place, bar.value, height=0.62, color=_look(place)["color"])
+            axes.barh(place, bar.value, height=0.62, color=colour(bar.look))
             if bar.low is not None and bar.high is not None:
                 axes.plot((bar.low, bar.high), (place, place), color=INK, linewidth=1.2)
             label = f" {bar.value:.3f}"
@@ -124,6 +128,11 @@ def surprisal_bars(tokens: Sequence[TokenScore]) -> str:
         return _svg(figure)
 
 
+def colour(look: int) -> str:
+    """The colour at a place in the palette, which begins anew when it is used up."""
+    return COLOURS[look % len(COLOURS)]
+
+
 def curve_from_metrics(name: str, lines: Sequence[dict[str, Any]]) -> Curve:
     """The curve of a run from the lines of its metrics.jsonl."""
     train, held_out, seen = [], [], 0.0
@@ -139,8 +148,10 @@ def curve_from_metrics(name: str, lines: Sequence[dict[str, Any]]) -> Curve:
     return Curve(name=name, train=tuple(train), held_out=tuple(held_out))
 
 
-def _draw_curve(axes: Axes, curve: Curve, look: dict[str, Any], longest: float) -> None:
+def _draw_curve(axes: Axes, curve: Curve, longest: float) -> None:
     name = _shown(curve.name)
+    dash = DASHES[curve.look // len(COLOURS) % len(DASHES)]
+    look: dict[str, Any] = {"color": colour(curve.look), "linestyle": dash}
     if curve.train:
         axes.plot(*zip(*curve.train, strict=True), linewidth=0.9, alpha=0.45, **look)
     if len(curve.held_out) == 1:
@@ -164,18 +175,13 @@ def _draw_floor(axes: Axes, floor: float | None, *, horizontal: bool) -> None:
 def _curve_limits(curves: Sequence[Curve], floor: float | None) -> tuple[float, float]:
     """From below everything to the worst held-out loss: the first steps may leave at the top."""
     held_out = [loss for curve in curves for _, loss in curve.held_out]
-    train = [loss for curve in curves for _, loss in curve.train]
+    train = [loss for curve in curves if len(curve.train) > 1 for _, loss in curve.train]
     if not held_out and not train:
         return 0.0, 1.0
     low = min([*held_out, *train, *([] if floor is None else [floor])])
     high = max(held_out) if held_out else max(train)
     room = 0.08 * max(high - low, 0.1)
     return max(0.0, low - room), high + 2 * room
-
-
-def _look(place: int) -> dict[str, Any]:
-    dash = DASHES[place // len(COLOURS) % len(DASHES)]
-    return {"color": COLOURS[place % len(COLOURS)], "linestyle": dash}
 
 
 def _legend(axes: Axes) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lmlab import __version__
@@ -12,7 +12,7 @@ from lmlab.core.kinds import KINDS
 from lmlab.core.score import TokenScore
 from lmlab.diagnostics.chapters import Chapter, Written
 from lmlab.diagnostics.html import Cell, Html, join, number, page, table, tag
-from lmlab.diagnostics.pictures import COLOURS, Bar, loss_bars, training_curves
+from lmlab.diagnostics.pictures import Bar, colour, loss_bars, training_curves
 from lmlab.diagnostics.wording import KINDS_EXPLAINED, convention_words
 from lmlab.scoring.comparison import Comparison, Difference, Row, Sentence
 from lmlab.scoring.tables import caption
@@ -33,6 +33,7 @@ def write_report(path: Path, chapters: Sequence[Chapter], *, title: str) -> Path
 
 def report(chapters: Sequence[Chapter], *, title: str) -> str:
     """The whole page; the same chapters give the same bytes."""
+    chapters = with_looks(chapters)
     head = [
         tag("h1", title),
         tag("p", f"Written by lmlab {__version__}. Lower is better throughout.", class_="faint"),
@@ -47,6 +48,20 @@ def report(chapters: Sequence[Chapter], *, title: str) -> str:
     return page(title, *head, *body, _kinds(chapters))
 
 
+def with_looks(chapters: Sequence[Chapter]) -> list[Chapter]:
+    """A place in the palette for each name, the same in every chapter."""
+    names = [row.name for chapter in chapters for row in chapter.comparison.rows]
+    looks = {name: place for place, name in enumerate(dict.fromkeys(names))}
+    return [
+        replace(
+            chapter,
+            looks=looks,
+            curves=tuple(replace(curve, look=looks[curve.name]) for curve in chapter.curves),
+        )
+        for chapter in chapters
+    ]
+
+
 def _anchor(place: int) -> str:
     return f"corpus-{place + 1}"
 
@@ -57,12 +72,12 @@ def _chapter(chapter: Chapter, anchor: str) -> Html:
         tag("h2", f"{comparison.corpus}, {comparison.split} split"),
         tag("p", *_lead(comparison), class_="lead"),
         tag("p", caption(comparison), class_="faint"),
-        _rows(comparison),
+        _rows(chapter),
         _notes(comparison),
-        _bars(comparison),
+        _bars(chapter),
         _curves(chapter),
         _differences(comparison.differences),
-        _surprisal(comparison),
+        _surprisal(chapter),
         _samples(chapter),
         _conventions(comparison),
         _commands(chapter),
@@ -94,53 +109,52 @@ def _same_tokens(comparison: Comparison) -> bool:
 
 @dataclass(frozen=True)
 class _Column:
-    """A heading, and what it shows of a row at its place."""
+    """A heading, and what it shows of a row."""
 
     heading: str
-    show: Callable[[Row, int], Cell]
+    show: Callable[[Row], Cell]
 
 
-def _columns(rows: Sequence[Row]) -> list[_Column]:
+def _columns(chapter: Chapter) -> list[_Column]:
     """The columns that have something to tell in this comparison."""
+    rows = chapter.comparison.rows
     chosen = [
-        _Column("model", _name),
-        _Column("kind", lambda row, _: Cell(row.kind)),
+        _Column("model", lambda row: _name(row, chapter)),
+        _Column("kind", lambda row: Cell(row.kind)),
         _Column("nats/token", _nats),
-        _Column("perplexity", lambda row, _: number(row.perplexity, 2)),
-        _Column("bits/character", lambda row, _: number(row.bits_per_character, 4)),
+        _Column("perplexity", lambda row: number(row.perplexity, 2)),
+        _Column("bits/character", lambda row: number(row.bits_per_character, 4)),
     ]
     if any(row.floor is not None for row in rows):
-        chosen.append(_Column("floor", lambda row, _: number(row.floor, 4)))
-        chosen.append(_Column("regret", lambda row, _: number(row.regret, 4)))
-    chosen.append(_Column("parameters", lambda row, _: number(row.parameters, 0)))
+        chosen.append(_Column("floor", lambda row: number(row.floor, 4)))
+        chosen.append(_Column("regret", lambda row: number(row.regret, 4)))
+    chosen.append(_Column("parameters", lambda row: number(row.parameters or None, 0)))
     if any(row.unknown for row in rows):
         chosen.append(_Column("unknown", _unknown))
-    chosen.append(_Column("training", lambda row, _: _time(row.train_seconds)))
+    chosen.append(_Column("training", lambda row: _time(row.train_seconds)))
     if len({row.convention.tokenizer for row in rows}) > 1:
-        chosen.append(_Column("tokeniser", lambda row, _: Cell(row.convention.tokenizer)))
+        chosen.append(_Column("tokeniser", lambda row: Cell(row.convention.tokenizer)))
     return chosen
 
 
-def _rows(comparison: Comparison) -> Html:
-    columns = _columns(comparison.rows)
-    shown = [
-        [column.show(row, place) for column in columns] for place, row in enumerate(comparison.rows)
-    ]
+def _rows(chapter: Chapter) -> Html:
+    columns = _columns(chapter)
+    shown = [[column.show(row) for column in columns] for row in chapter.comparison.rows]
     return table([column.heading for column in columns], shown)
 
 
-def _name(row: Row, place: int) -> Cell:
+def _name(row: Row, chapter: Chapter) -> Cell:
     seeds = f" ({len(row.seeds)} seeds)" if len(row.seeds) > 1 else ""
     name = row.name if row.system in row.name else f"{row.name} ({row.system})"
-    return Cell(join([_swatch(place), name + seeds]))
+    return Cell(join([_swatch(chapter.look(row.name)), name + seeds]))
 
 
-def _nats(row: Row, place: int) -> Cell:
+def _nats(row: Row) -> Cell:
     mean = number(row.nats_per_token, 4)
     return mean if row.spread is None else Cell(f"{mean.shown} ± {row.spread:.4f}", mean.value)
 
 
-def _unknown(row: Row, place: int) -> Cell:
+def _unknown(row: Row) -> Cell:
     share = row.unknown / max(row.tokens, 1)
     return Cell(f"{share:.1%}", share)
 
@@ -151,8 +165,8 @@ def _time(seconds: float | None) -> Cell:
     return Cell(f"{seconds:.1f} s" if seconds < 10 else duration(seconds), seconds)
 
 
-def _swatch(place: int) -> Html:
-    return tag("span", class_="swatch", style=f"background:{COLOURS[place % len(COLOURS)]}")
+def _swatch(look: int) -> Html:
+    return tag("span", class_="swatch", style=f"background:{colour(look)}")
 
 
 def _notes(comparison: Comparison) -> Html:
@@ -161,8 +175,8 @@ def _notes(comparison: Comparison) -> Html:
     return tag("ul", *(tag("li", note) for note in comparison.notes), class_="note")
 
 
-def _bars(comparison: Comparison) -> Html:
-    rows = comparison.rows
+def _bars(chapter: Chapter) -> Html:
+    comparison, rows = chapter.comparison, chapter.comparison.rows
     if _same_tokens(comparison):
         bars = [
             Bar(
@@ -170,11 +184,15 @@ def _bars(comparison: Comparison) -> Html:
                 value=row.nats_per_token,
                 low=None if row.spread is None else row.nats_per_token - row.spread,
                 high=None if row.spread is None else row.nats_per_token + row.spread,
+                look=chapter.look(row.name),
             )
             for row in rows
         ]
         return _figure(loss_bars(bars, floor=rows[0].floor), "Loss on the split.")
-    bars = [Bar(name=row.name, value=row.bits_per_character) for row in rows]
+    bars = [
+        Bar(name=row.name, value=row.bits_per_character, look=chapter.look(row.name))
+        for row in rows
+    ]
     floor = None if comparison.floor is None else comparison.floor.bits_per_character
     picture = loss_bars(bars, floor=floor, unit="bits per character")
     return _figure(picture, "Bits per character, which compare whatever the tokens are.")
@@ -217,8 +235,8 @@ def _differences(differences: Sequence[Difference]) -> Html:
     return join([tag("h3", "Differences"), table(header, rows), tag("p", words, class_="faint")])
 
 
-def _surprisal(comparison: Comparison) -> Html:
-    if not comparison.sentences:
+def _surprisal(chapter: Chapter) -> Html:
+    if not chapter.comparison.sentences:
         return Html("")
     key = [tag("span", f"{nats:g}", class_="token", style=_heat(nats)) for nats in SCALE]
     words = join(
@@ -233,16 +251,16 @@ def _surprisal(comparison: Comparison) -> Html:
                 "for its figure; unknown ones are underlined.",
                 class_="faint",
             ),
-            *(_sentence(sentence, comparison) for sentence in comparison.sentences),
+            *(_sentence(sentence, chapter) for sentence in chapter.comparison.sentences),
         ]
     )
 
 
-def _sentence(sentence: Sentence, comparison: Comparison) -> Html:
+def _sentence(sentence: Sentence, chapter: Chapter) -> Html:
     lines: list[Html] = []
-    for place, row in enumerate(comparison.rows):
+    for row in chapter.comparison.rows:
         tokens = sentence.tokens.get(row.name, ())
-        lines.append(tag("div", _swatch(place), row.name, class_="name"))
+        lines.append(tag("div", _swatch(chapter.look(row.name)), row.name, class_="name"))
         lines.append(tag("div", *(_token(token) for token in tokens)))
     return tag("div", *lines, class_="tokens")
 
@@ -266,8 +284,12 @@ def _heat(nats: float) -> str:
 
 def _samples(chapter: Chapter) -> Html:
     sections = [
-        tag("section", tag("h4", _swatch(place), row.name), _texts(chapter.samples[row.name]))
-        for place, row in enumerate(chapter.comparison.rows)
+        tag(
+            "section",
+            tag("h4", _swatch(chapter.look(row.name)), row.name),
+            _texts(chapter.samples[row.name]),
+        )
+        for row in chapter.comparison.rows
         if chapter.samples.get(row.name)
     ]
     if not sections:
@@ -308,7 +330,7 @@ def _commands(chapter: Chapter) -> Html:
     lines = [line for row in chapter.comparison.rows for line in chapter.commands.get(row.name, ())]
     if not lines:
         return Html("")
-    return join([tag("h3", "To repeat it"), tag("pre", tag("code", "\n".join(lines)))])
+    return join([tag("h3", "To repeat it"), *(tag("pre", tag("code", line)) for line in lines)])
 
 
 def _kinds(chapters: Sequence[Chapter]) -> Html:

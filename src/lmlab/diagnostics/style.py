@@ -31,7 +31,8 @@ a { color: var(--accent); }
 .lead { font-size: 1.08rem; }
 nav ul { display: flex; flex-wrap: wrap; gap: 0.3rem 1.1rem; list-style: none; padding: 0; }
 figure { margin: 0.8rem 0 1.2rem; }
-figure svg { display: block; width: 100%; max-width: 46rem; height: auto; }
+figure { overflow-x: auto; }
+figure svg { display: block; width: 100%; min-width: 28rem; max-width: 46rem; height: auto; }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: 0.93rem; }
 th, td { text-align: left; padding: 0.36rem 1.1rem 0.36rem 0; border-bottom: 1px solid var(--line);
@@ -47,14 +48,15 @@ th[aria-sort=descending] button::after { content: " ↓"; }
 code, pre { font-family: ui-monospace, "SF Mono", Menlo, Consolas, "Noto Sans Mono",
   "Noto Sans Mono CJK SC", monospace; font-size: 0.86rem; }
 pre { background: var(--panel); border: 1px solid var(--line); border-radius: 6px;
-  padding: 0.6rem 0.8rem; overflow-x: auto; margin: 0.3rem 0 0.9rem; }
+  padding: 0.6rem 0.8rem; white-space: pre-wrap; overflow-wrap: anywhere; margin: 0.3rem 0 0.9rem; }
 .swatch { display: inline-block; width: 0.7em; height: 0.7em; border-radius: 2px;
   margin-right: 0.45em; }
 .tokens { display: grid; grid-template-columns: max-content 1fr; gap: 0.35rem 0.9rem;
   align-items: baseline; margin: 0.4rem 0 1.4rem; }
 .tokens .name { color: var(--faint); font-size: 0.86rem; white-space: nowrap; }
 .token { display: inline-block; padding: 0.05rem 0.22rem; margin: 0.08rem 0.06rem;
-  border-radius: 4px; white-space: pre; background: rgb(var(--heat) / var(--s)); }
+  border-radius: 4px; white-space: pre; color: var(--ink);
+  background: rgb(var(--heat) / var(--s)); }
 .token.unknown { text-decoration: underline wavy var(--faint); text-underline-offset: 3px; }
 .scale { display: inline-flex; gap: 0.2rem; vertical-align: middle; }
 .samples { columns: 2 20rem; column-gap: 2rem; }

@@ -46,5 +46,6 @@ def summary_words(summary: Summary) -> str:
         f"{summary.sequences:,} {texts}, {summary.tokens:,} tokens{unknown}, "
         f"{summary.characters:,} characters: {perplexity}, "
         f"{summary.nats_per_token:.4f} nats/token, {summary.bits_per_character:.4f} "
-        f"bits/character; kind {summary.kind} ({KINDS_EXPLAINED[summary.kind]}); {convention_words(summary.convention)}"
+        f"bits/character; kind {summary.kind} ({KINDS_EXPLAINED[summary.kind]}); "
+        f"{convention_words(summary.convention)}"
     )

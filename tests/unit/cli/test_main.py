@@ -1,0 +1,139 @@
+"""The console script: quick to start, and every mistake one sentence and exit code 2."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import lmlab as package
+from lmlab.cli import main as entry
+
+SLOW = ("torch", "numpy", "matplotlib", "tokenizers", "accelerate", "safetensors")
+
+
+def python(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *arguments], capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def test_importing_the_package_and_the_command_line_imports_nothing_slow() -> None:
+    code = f"import sys, lmlab, lmlab.cli.main; print([m for m in {SLOW} if m in sys.modules])"
+    assert python("-c", code).stdout.strip() == "[]"
+
+
+def test_help_takes_under_half_a_second_of_work() -> None:
+    # Processor time, not the clock: a busy machine must not make this fail.
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    result = python("-m", "lmlab", "--help")
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    assert result.returncode == 0
+    assert used < 0.5
+    for verb in ("systems", "find", "data", "train", "score", "sample", "pairs", "compare", "demo"):
+        assert verb in result.stdout
+
+
+def test_without_a_verb_it_shows_help(lmlab) -> None:
+    result = lmlab()
+    assert result.code == 0
+    assert "Usage: lmlab" in result.out
+
+
+def test_version(lmlab) -> None:
+    assert lmlab("--version").out == f"lmlab {package.__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("scor",), "did you mean 'score'"),
+        (("data", "lst"), "did you mean 'list'"),
+        (("data",), "see lmlab data --help"),
+        (("systems", "--jsn"), "did you mean --json"),
+        (("--verson",), "did you mean --version"),
+        (("systems", "more"), "unexpected extra argument"),
+        (("find",), "missing argument 'TEXT'"),
+        (("find", "zzzzzz"), "there is no system called 'zzzzzz'"),
+        (("train", "lstm", "--out", "x"), "--data"),
+        (("sample", "RUN", "-n", "many"), "'-n'"),
+        (("sample", "RUN", "--temperature", "hot"), "'--temperature'"),
+        (("score", "no/such/run", "--text", "a"), "there is no run at no/such/run"),
+        (("sample", "no/such/run"), "there is no run at no/such/run"),
+        (("pairs", "no/such/run", "file.jsonl"), "there is no run at no/such/run"),
+        (("compare", "no/such/run"), "there is no run at no/such/run"),
+        (("data", "describe", "capitols"), "did you mean 'capitals'"),
+        (("data", "describe", "no/such.txt"), "there is no file or folder no/such.txt"),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_exit_code_2(lmlab, arguments, said) -> None:
+    result = lmlab(*arguments)
+    assert result.code == 2
+    assert result.out == ""
+    assert result.err.count("\n") == 1
+    assert result.err.startswith("lmlab: ")
+    assert said in result.err
+    assert result.err.rstrip().endswith((".", "?"))
+
+
+def test_an_error_of_the_disk_is_told_without_a_traceback(lmlab, monkeypatch) -> None:
+    def full(**words: object) -> None:
+        raise OSError(28, "No space left on device", "somewhere")
+
+    monkeypatch.setattr(entry, "app", full)
+    result = lmlab("systems")
+    assert (result.code, result.err) == (2, "lmlab: somewhere: No space left on device.\n")
+
+
+def test_a_mistake_of_ours_is_not_hidden(monkeypatch) -> None:
+    def broken(**words: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(entry, "app", broken)
+    with pytest.raises(ZeroDivisionError):
+        entry.main(["systems"])
+
+
+def test_a_reader_that_has_seen_enough_is_no_error() -> None:
+    command = f"{sys.executable} -m lmlab systems --json | head -n 1"
+    shell = subprocess.run(
+        ["sh", "-c", command], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert shell.stdout == "[\n"
+    assert shell.stderr == ""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Ctrl-C is no signal there")
+def test_ctrl_c_ends_with_one_sentence_and_130(runs: dict[str, Path]) -> None:
+    # Standard input stays open, so the command waits for more text until it is interrupted.
+    waiting = subprocess.Popen(
+        [sys.executable, "-m", "lmlab", "score", str(runs["ngram"]), "-"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        _wait_until_reading(waiting.pid)
+        waiting.send_signal(signal.SIGINT)
+        out, err = waiting.communicate(timeout=60)
+    finally:
+        waiting.kill()
+    assert (waiting.returncode, out, err) == (130, "", "lmlab: stopped by Ctrl-C.\n")
+
+
+def _wait_until_reading(pid: int) -> None:
+    """Until the process sleeps in a read of its standard input, or a while where we can't tell."""
+    place = Path(f"/proc/{pid}/wchan")
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        if place.exists() and "pipe" in place.read_text():
+            return
+        time.sleep(0.1)

@@ -1,0 +1,189 @@
+"""`lmlab score`: its forms, what each prints, and what it refuses."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+TEXTS = ("the dog sleeps", "a cat sees the dog", "the quetzal sleeps")
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "texts.txt"
+    path.write_text("\n\n".join(TEXTS) + "\n", encoding="utf-8")
+    return path
+
+
+def test_json_is_one_document_of_scores(lmlab, runs, file: Path) -> None:
+    result = lmlab("score", runs["lstm"], file, "--json")
+    scores = json.loads(result.out)
+    assert result.err == ""
+    assert [score["text"] for score in scores] == list(TEXTS)
+    for score in scores:
+        words = score["text"].split()
+        assert score["kind"] == "exact"
+        assert score["convention"]["end"] is True
+        # A token for each word and one for the end.
+        assert score["tokens"] == len(words) + 1 == len(score["per_token"])
+        assert [token["token"] for token in score["per_token"]][-1] == "</s>"
+        assert score["characters"] == len(score["text"])
+        total = sum(token["log_prob"] for token in score["per_token"])
+        assert math.isclose(score["total"], total, rel_tol=1e-9)
+    assert [score["unknown"] for score in scores] == [0, 0, 1]
+
+
+def test_a_file_standard_input_and_arguments_score_alike(lmlab, runs, file, monkeypatch) -> None:
+    from_file = lmlab("score", runs["lstm"], file, "--json").out
+    texts = [part for text in TEXTS for part in ("--text", text)]
+    assert lmlab("score", runs["lstm"], *texts, "--json").out == from_file
+    assert lmlab("score", runs["lstm"], "--text", *TEXTS, "--json").out == from_file
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(file.read_bytes())))
+    assert lmlab("score", runs["lstm"], "-", "--json").out == from_file
+
+
+def test_plain_lines_and_their_summary(lmlab, runs, file: Path) -> None:
+    *lines, summary = lmlab("score", runs["lstm"], file).out.splitlines()
+    scores = json.loads(lmlab("score", runs["lstm"], file, "--json").out)
+    for line, score in zip(lines, scores, strict=True):
+        total, tokens, each, text = line.split("\t")
+        assert total == f"{score['total']:.4f} nats"
+        assert tokens == f"{score['tokens']} tokens"
+        assert each == f"{-score['total'] / score['tokens']:.4f} nats/token"
+        assert text == score["text"]
+    nats = -sum(score["total"] for score in scores)
+    per_token = nats / sum(score["tokens"] for score in scores)
+    per_character = nats / math.log(2) / sum(map(len, TEXTS))
+    assert f"perplexity {math.exp(per_token):.4f}" in summary
+    assert f"{per_character:.4f} bits/character" in summary
+    assert "kind exact" in summary
+    assert "end predicted" in summary
+
+
+def test_per_token_and_per_word_lines_add_up_to_the_total(lmlab, runs) -> None:
+    for option in ("--per-token", "--per-word"):
+        lines = lmlab("score", runs["lstm"], "--text", TEXTS[1], option).out.splitlines()
+        total = float(lines[0].split()[0])
+        parts = [line.split("\t")[1:] for line in lines[1:-1]]
+        assert [part[2] for part in parts] == [*TEXTS[1].split(), "</s>"]
+        # Each of six figures is rounded to four digits.
+        assert abs(sum(float(part[0]) for part in parts) - total) < 6 * 0.5e-4 + 0.5e-4
+
+
+def test_per_word_in_json(lmlab, runs) -> None:
+    command = ("score", runs["lstm"], "--text", TEXTS[0], "--json", "--per-word")
+    [score] = json.loads(lmlab(*command).out)
+    assert [word["word"] for word in score["per_word"]] == [*TEXTS[0].split(), "</s>"]
+
+
+def test_csv_gives_each_word_with_its_characters(lmlab, runs, file: Path) -> None:
+    rows = list(csv.DictReader(io.StringIO(lmlab("score", runs["lstm"], file, "--csv").out)))
+    assert [row["word"] for row in rows if row["sentence"] == "1"] == [*TEXTS[0].split(), "</s>"]
+    for row in rows:
+        text = TEXTS[int(row["sentence"]) - 1]
+        if row["word"] != "</s>":
+            assert text[int(row["start"]) : int(row["end"])] == row["word"]
+        bits = float(row["surprisal_nats"]) / math.log(2)
+        assert abs(float(row["surprisal_bits"]) - bits) < 2e-6
+    assert [row["word"] for row in rows if row["unknown"] == "1"] == ["quetzal"]
+
+
+def test_a_perplexity_can_be_recomputed_from_the_ngram(lmlab, runs) -> None:
+    summary = lmlab("score", runs["ngram"], "--text", TEXTS[0]).out.splitlines()[-1]
+    [score] = json.loads(lmlab("score", runs["ngram"], "--text", TEXTS[0], "--json").out)
+    expected = math.exp(-score["total"] / 4)  # three words and the end
+    found = re.search(r"perplexity ([\d.]+)", summary)
+    assert found is not None
+    assert abs(float(found[1]) - expected) < 1e-4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "give what to score"),
+        (("{file}", "--text", "a"), "give what to score"),
+        (("no-such-file",), "there is no file no-such-file"),
+        (("{folder}",), "is not a file"),
+        (("{file}", "--csv", "--json"), "leave out --json"),
+        (("{file}", "--window", "0"), "window"),
+        (("{file}", "--errors", "ignore"), "'strict' or 'replace'"),
+    ],
+)
+def test_what_it_refuses(lmlab, runs, file: Path, arguments, said) -> None:
+    given = [each.format(file=file, folder=file.parent) for each in arguments]
+    result = lmlab("score", runs["lstm"], *given)
+    assert (result.code, result.out) == (2, "")
+    assert said in result.err
+    assert result.err.count("\n") == 1
+
+
+def test_an_empty_file(lmlab, runs, tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "empty.txt").write_text("\n \n")
+    result = lmlab("score", runs["lstm"], tmp_path / "empty.txt")
+    assert result.code == 2
+    assert "holds no example" in result.err
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"\n")))
+    result = lmlab("score", runs["lstm"], "-")
+    assert (result.code, result.err) == (
+        2,
+        "lmlab: standard input holds no text; give at least one line.\n",
+    )
+
+
+def test_text_in_another_encoding(lmlab, runs, tmp_path: Path, monkeypatch) -> None:
+    latin = "the dog\ncaf\xe9\n".encode("latin-1")
+    (tmp_path / "latin.txt").write_bytes(latin)
+    result = lmlab("score", runs["lstm"], tmp_path / "latin.txt")
+    assert result.code == 2
+    assert "latin.txt, line 2: byte 0xe9 at place 4 is not UTF-8" in result.err
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(latin)))
+    result = lmlab("score", runs["lstm"], "-")
+    assert result.code == 2
+    assert "standard input, line 2: byte 0xe9 at place 4 is not UTF-8" in result.err
+    replaced = lmlab("score", runs["lstm"], tmp_path / "latin.txt", "--errors", "replace", "--json")
+    assert [score["text"] for score in json.loads(replaced.out)] == ["the dog", "caf\ufffd"]
+
+
+def test_a_byte_order_mark_and_windows_lines(lmlab, runs, tmp_path: Path, monkeypatch) -> None:
+    windows = b"\xef\xbb\xbfthe dog\r\na cat\r\n"
+    (tmp_path / "windows.txt").write_bytes(windows)
+    from_file = lmlab("score", runs["lstm"], tmp_path / "windows.txt", "--json").out
+    assert [score["text"] for score in json.loads(from_file)] == ["the dog", "a cat"]
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(windows)))
+    assert lmlab("score", runs["lstm"], "-", "--json").out == from_file
+
+
+@pytest.mark.parametrize("damage", ["cut", "garbage", "missing", "config", "tokenizer"])
+def test_a_broken_run_is_told_in_a_sentence(lmlab, runs, tmp_path: Path, damage: str) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(runs["lstm"], run)
+    weights = run / "model.safetensors"
+    if damage == "cut":
+        weights.write_bytes(weights.read_bytes()[:-100])
+    elif damage == "garbage":
+        weights.write_bytes(b"\x80\x04K\x01.")
+    elif damage == "missing":
+        weights.unlink()
+    elif damage == "config":
+        (run / "config.json").write_text("{")
+    else:
+        (run / "tokenizer.json").write_text("[]")
+    result = lmlab("score", run, "--text", "a")
+    assert (result.code, result.out) == (2, "")
+    assert str(run) in result.err
+    assert result.err.count("\n") == 1
+
+
+def test_a_folder_that_is_no_run(lmlab, tmp_path: Path) -> None:
+    result = lmlab("score", tmp_path, "--text", "a")
+    assert (result.code, result.err) == (
+        2,
+        f"lmlab: {tmp_path} is not a run: it has no config.json.\n",
+    )
