@@ -24,7 +24,9 @@ def fit_by_counting(job: Job) -> Outcome:
     """One pass of counting over the training split; every process counts for itself."""
     assert isinstance(job.system, Countable), "fitting by counting needs fit_counts"
     progress, clock = Progress(), Clock()
-    if job.run.weights.exists():
+    counted = job.run.has_weights()
+    job.accelerator.wait_for_everyone()  # all have looked before the first one writes
+    if counted:
         return Outcome(progress=Progress(step=1, epoch=1), reason="nothing")
     job.reporter.begin(after=0)
     with job.reporter:
@@ -51,6 +53,7 @@ def fit_by_em(job: Job) -> Outcome:
     system.to(job.accelerator.device)
     progress, budget = _restore(job), Budget(job.config, per_epoch=1)
     if budget.over(progress) or progress.waited:
+        save_weights(job, replace=False)
         return Outcome(progress=progress, reason="nothing")
     clock, loss, saved_at, asked = Clock(progress.seconds), None, progress.seconds, False
     with job.reporter, StopSignals() as signals, torch.no_grad():

@@ -71,6 +71,7 @@ def fit_by_gradient(job: Job) -> Outcome:
     schedule, budget = Schedule(config), Budget(config, data.train.batches_per_epoch())
     progress, carried = restore(job, optimizer, schedule)
     if budget.over(progress):
+        save_weights(job, replace=False)
         return Outcome(progress=progress, reason="nothing")
     clock, held_out_loss, saved_at = Clock(progress.seconds), None, progress.seconds
     place = {"epoch": progress.epoch, "position": progress.position}
@@ -127,8 +128,7 @@ def fit_by_gradient(job: Job) -> Outcome:
             if ending:
                 break
 
-    if not data.selects or not job.run.weights.exists():
-        save_weights(job)
+    save_weights(job, replace=not data.selects)
     reason = "interrupted" if not budget.over(progress) else "budget"
     reason = "early" if budget.stopped_early(progress) else reason
     return Outcome(progress=progress, reason=reason, loss=held_out_loss)
@@ -181,9 +181,10 @@ def look_at_held_out(
     return found.loss
 
 
-def save_weights(job: Job) -> None:
-    """Make the weights of this moment the run's own."""
-    if job.accelerator.is_main_process:
+def save_weights(job: Job, *, replace: bool = True) -> None:
+    """Make the weights of this moment the run's own; without `replace`, only if it has none."""
+    # The first process decides alone: what the others see depends on how far it has come.
+    if job.accelerator.is_main_process and (replace or not job.run.has_weights()):
         job.run.save_weights(job.system)
     job.accelerator.wait_for_everyone()
 

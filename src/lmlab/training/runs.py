@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 
 from lmlab.core.card import Card
 from lmlab.core.errors import UserError
@@ -132,6 +132,14 @@ class RunFolder:
     def save_weights(self, system: System) -> None:
         """Write model.safetensors, whole or not at all."""
         write_tensors(self.weights, system.state_dict())
+
+    def has_weights(self) -> bool:
+        """Whether model.safetensors is there and whole, as far as its header tells."""
+        try:
+            with safe_open(self.weights, framework="pt"):
+                return True
+        except (OSError, SafetensorError):
+            return False
 
     def save_checkpoint(self, checkpoint: checkpoints.Checkpoint) -> None:
         checkpoints.save_checkpoint(self.trainer, checkpoint)

@@ -224,6 +224,19 @@ def test_a_damaged_newest_checkpoint_falls_back_and_ends_at_the_same_weights(
     assert read_losses(resumed.path) == read_losses(whole.path)
 
 
+@pytest.mark.parametrize("system", ["lstm", "ngram", "independent"])
+def test_damaged_weights_of_a_finished_run_are_mended_by_resuming(
+    corpus: Path, tmp_path: Path, system: str
+) -> None:
+    path = train(system, data=corpus, out=tmp_path / "run", epochs=2, **QUICK).path
+    whole = (path / "model.safetensors").read_bytes()
+    (path / "model.safetensors").write_bytes(whole[:-20])
+    with pytest.raises(UserError, match=r"is damaged.*--resume"):
+        load_run(path)
+    train(system, data=corpus, out=path, resume=True, quiet=True)
+    assert (path / "model.safetensors").read_bytes() == whole
+
+
 def test_recipes_and_settings_override_in_turn(corpus: Path, tmp_path: Path) -> None:
     result = lstm(
         corpus, tmp_path / "run", recipe="notes", steps=1, settings={"eps": "0.5", "clip": "2"}

@@ -29,8 +29,9 @@ settings, stream = {"lanes": "4", "span": "6", "log_every": "1"}, "contiguous:" 
 train("lstm", data=stream, out=out + "/contiguous", settings=settings, steps=7, **small)
 train("lstm", data=stream, out=out + "/contiguous", steps=30, resume=True, quiet=True)
 train("independent", data=corpus, out=out + "/em", epochs=2, **small)
+train("ngram", data=corpus, out=out + "/counted", **small)
 """
-RUNS = ("sentences", "contiguous", "em")
+RUNS = ("sentences", "contiguous", "em", "counted")
 
 
 @pytest.fixture
