@@ -28,9 +28,10 @@ from torch import nn
 
 import lmlab.backbones
 import lmlab.emissions
+import lmlab.objectives
 from lmlab.cli.settings import field_help
 from lmlab.core.card import Card
-from lmlab.core.parts import Backbone, Emission
+from lmlab.core.parts import Backbone, Emission, Objective
 from lmlab.core.protocols import Countable
 from lmlab.core.registry import catalogue, system_module
 from lmlab.core.system import Assembly, System
@@ -152,14 +153,15 @@ def settings_table(module: ModuleType) -> str:
     helped = field_help(module.Config)
     rows = []
     for field in fields(module.Config):
-        values = [_shown(getattr(config, field.name)) for config in module.SIZES.values()]
+        values = [f"`{as_set(getattr(size, field.name))}`" for size in module.SIZES.values()]
         name, kind = f"`{field.name}`", f"`{field.type}`"
         rows.append([name, kind, *values, helped.get(field.name, "")])
     return table(["setting", "type", *module.SIZES, "what it does"], rows)
 
 
-def _shown(value: object) -> str:
-    return f"`{str(value).lower() if isinstance(value, bool) or value is None else value}`"
+def as_set(value: object) -> str:
+    """A value as `--set` takes it."""
+    return str(value).lower() if isinstance(value, bool) or value is None else str(value)
 
 
 def recipes_table(module: ModuleType) -> str:
@@ -168,7 +170,7 @@ def recipes_table(module: ModuleType) -> str:
     if not recipes:
         return ""
     rows = [
-        [f"`{name}`", ", ".join(f"`{key}={value}`" for key, value in recipe.items())]
+        [f"`{name}`", ", ".join(f"`{key}={as_set(value)}`" for key, value in recipe.items())]
         for name, recipe in recipes.items()
     ]
     return "\n\nIts recipes (`--recipe NAME`):\n\n" + table(["recipe", "settings"], rows)
@@ -310,6 +312,10 @@ sentence that says so. An objective fits a backbone that keeps to the visibility
 ### Emissions
 
 {part_sentences(lmlab.emissions, Emission)}
+
+### Objectives
+
+{part_sentences(lmlab.objectives, Objective)}
 """
 
 
