@@ -93,19 +93,17 @@ def loss_bars(
     bars: Sequence[Bar], *, floor: float | None = None, unit: str = "nats per token"
 ) -> str:
     """A bar for each figure, what the truth itself gives as a dashed line."""
+    ends = [each for bar in bars for each in (bar.value, bar.low, bar.high) if each is not None]
+    finite = [each for each in ends if np.isfinite(each)] or [1.0]
+    low, high = min(0.0, *finite), max(0.0, *finite)
     with _figure("bars", height=0.8 + 0.34 * len(bars)) as figure:
         axes = figure.subplots()
         for place, bar in enumerate(bars):
-            axes.barh(place, bar.value, height=0.62, color=colour(bar.look))
-            if bar.low is not None and bar.high is not None:
-                axes.plot((bar.low, bar.high), (place, place), color=INK, linewidth=1.2)
-            label = f" {bar.value:.3f}"
-            right = max(bar.value, bar.high or bar.value)
-            axes.annotate(label, (right, place), va="center", fontsize=9, color=INK)
+            _draw_bar(axes, bar, place, longest=high + 0.1 * (high - low))
         _draw_floor(axes, floor, horizontal=False)
         axes.set_yticks(range(len(bars)), [_shown(bar.name) for bar in bars])
         axes.invert_yaxis()
-        axes.set_xlim(0, max((max(b.value, b.high or b.value) for b in bars), default=1.0) * 1.15)
+        axes.set_xlim(low, high + 0.15 * (high - low or 1.0))
         axes.set_xlabel(unit)
         axes.tick_params(axis="y", length=0)
         _legend(axes)
@@ -146,6 +144,17 @@ def curve_from_metrics(name: str, lines: Sequence[dict[str, Any]]) -> Curve:
         elif line.get("event") in ("validation", "test"):
             held_out.append((seen, float(loss)))
     return Curve(name=name, train=tuple(train), held_out=tuple(held_out))
+
+
+def _draw_bar(axes: Axes, bar: Bar, place: int, *, longest: float) -> None:
+    # A model that gives some text probability zero has no finite loss: its bar goes to the edge.
+    drawn = bar.value if np.isfinite(bar.value) else longest
+    axes.barh(place, drawn, height=0.62, color=colour(bar.look))
+    if bar.low is not None and bar.high is not None:
+        axes.plot((bar.low, bar.high), (place, place), color=INK, linewidth=1.2)
+    right = max(drawn, 0.0, bar.high or 0.0)
+    label = f" {bar.value:.3f}" if np.isfinite(bar.value) else " ∞"
+    axes.annotate(label, (right, place), va="center", fontsize=9, color=INK)
 
 
 def _draw_curve(axes: Axes, curve: Curve, longest: float) -> None:

@@ -1,0 +1,77 @@
+"""The command that repeats a run: what it asks for is what the run was."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lmlab.core.registry import find_system
+from lmlab.diagnostics.commands import command_of
+from lmlab.training.train import make_plan
+
+
+def config_of(system: str, size: str, recipe: str | None, **settings: Any) -> dict[str, Any]:
+    budget = {name: settings.pop(name, None) for name in ("epochs", "steps", "minutes")}
+    plan = make_plan(find_system(system), size, recipe, settings, budget, 7)
+    return {
+        "system": system,
+        "size": size,
+        "recipe": recipe,
+        "seed": 7,
+        "tokenizer": "word",
+        "corpus": {"spec": "my corpus.txt", "seed": 0},
+        "system_config": asdict(plan.system_config),
+        "training": asdict(plan.training),
+    }
+
+
+def parsed(command: str) -> tuple[dict[str, str], dict[str, str]]:
+    """Options and settings of a command line."""
+    words = shlex.split(command)
+    assert words[:2] == ["lmlab", "train"]
+    pairs = list(zip(words[3::2], words[4::2], strict=True))
+    settings = dict(value.split("=", 1) for name, value in pairs if name == "--set")
+    return {name: value for name, value in pairs if name != "--set"}, settings
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        config_of("lstm", "tiny", None),
+        config_of("gru", "small", "notes", steps=30),
+        config_of("rnn", "base", None, activation="linear", radius=0.9, minutes=1.5),
+        config_of("lstm", "small", "multi30k", tied=False, learning_rate=0.01, epochs=3),
+        config_of("ngram", "small", None, order=2),
+    ],
+)
+def test_the_command_makes_the_same_plan(config: dict[str, Any]) -> None:
+    options, settings = parsed(command_of(config, Path("runs/my run")))
+    budget = {
+        name: float(options[f"--{name}"]) if name == "minutes" else int(options[f"--{name}"])
+        for name in ("epochs", "steps", "minutes")
+        if f"--{name}" in options
+    }
+    card = find_system(config["system"])
+    plan = make_plan(
+        card,
+        options["--size"],
+        options.get("--recipe"),
+        settings,
+        budget,
+        int(options["--seed"]),
+    )
+    assert asdict(plan.system_config) == config["system_config"]
+    assert asdict(plan.training) == config["training"]
+    assert options["--data"] == "my corpus.txt"
+    assert options["--out"] == "runs/my run"
+    assert options["--tokenizer"] == "word"
+
+
+def test_defaults_are_left_out() -> None:
+    command = command_of(config_of("lstm", "tiny", None), Path("x"))
+    assert "--set" not in command
+    assert "--epochs" not in command

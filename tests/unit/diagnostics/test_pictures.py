@@ -1,0 +1,142 @@
+"""Pictures: the same bytes each time, letters as text, and the numbers where they belong."""
+
+from __future__ import annotations
+
+import math
+import re
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+
+from lmlab.core.score import TokenScore
+from lmlab.diagnostics.pictures import (
+    COLOURS,
+    FONTS,
+    INK,
+    Bar,
+    Curve,
+    colour,
+    curve_from_metrics,
+    loss_bars,
+    surprisal_bars,
+    training_curves,
+)
+
+CURVES = (
+    Curve(
+        name="gru 首都",
+        train=((10.0, 5.0), (20.0, 3.0)),
+        held_out=((10.0, 4.0), (20.0, 2.5)),
+    ),
+    Curve(name="ngram $n_5$", train=((20.0, 1.0),), held_out=((20.0, 2.75),), look=1),
+)
+BARS = (Bar(name="gru", value=2.0, low=1.5, high=2.5), Bar(name="ngram", value=4.0, look=1))
+TOKENS = tuple(
+    TokenScore(token=token, start=place, end=place + 1, log_prob=log_prob)
+    for place, (token, log_prob) in enumerate([("北", -1.0), ("京", -2.0), (" ", -math.inf)])
+)
+
+
+def drawn() -> dict[str, str]:
+    return {
+        "curves": training_curves(CURVES, floor=2.0),
+        "bars": loss_bars(BARS, floor=1.0),
+        "surprisal": surprisal_bars(TOKENS),
+    }
+
+
+def texts(svg: str) -> list[str]:
+    return [e.text or "" for e in ElementTree.fromstring(svg).iter() if e.tag.endswith("text")]
+
+
+def numbers(svg: str, path: str) -> list[tuple[float, float]]:
+    """The points of a path."""
+    found = re.search(path, svg, flags=re.DOTALL)
+    assert found is not None
+    return [(float(x), float(y)) for x, y in re.findall(r"[ML] ([\d.]+) ([\d.]+)", found[1])]
+
+
+def test_the_same_input_gives_the_same_bytes() -> None:
+    assert drawn() == drawn()
+
+
+@pytest.mark.parametrize("name", ["curves", "bars", "surprisal"])
+def test_every_picture_fits_any_page(name: str) -> None:
+    svg = drawn()[name]
+    root = ElementTree.fromstring(svg)  # it is well-formed
+    assert "viewBox" in root.attrib
+    assert INK not in svg
+    assert "currentColor" in svg
+    assert FONTS in svg
+    # No other file, no style that would leak into the page, no date.
+    assert not re.search(r'(href|src)="(?!#)', svg)
+    assert "<style" not in svg
+    assert "<metadata" not in svg or "date" not in svg.lower()
+
+
+def test_letters_stay_letters() -> None:
+    found = texts(drawn()["curves"])
+    assert "gru 首都" in found
+    assert "ngram $n_5$" in found  # no mathematics is read into names
+    assert "entropy 2.000" in found
+    assert "北" in texts(drawn()["surprisal"])
+
+
+def test_a_name_with_control_characters_is_still_xml() -> None:
+    svg = loss_bars([Bar(name="a\x00\x1bb<&>", value=1.0)])
+    assert "a��b<&>" in texts(svg)
+
+
+def test_bars_are_as_long_as_their_values() -> None:
+    svg = loss_bars(BARS)
+    lengths = []
+    for place in (0, 1):
+        shade = re.escape(COLOURS[place])
+        points = numbers(svg, rf'<path d="([^"]*)"[^>]*style="fill: {shade}')
+        lengths.append(max(x for x, _ in points) - min(x for x, _ in points))
+    assert math.isclose(lengths[1] / lengths[0], 4.0 / 2.0, rel_tol=1e-5)
+    assert [text for text in texts(svg) if text.strip() in ("2.000", "4.000")]
+
+
+def test_a_loss_without_an_end_and_one_below_zero_are_drawn() -> None:
+    svg = loss_bars([Bar(name="zero", value=math.inf), Bar(name="energy", value=-3.0, look=1)])
+    assert {"zero", "energy"} <= set(texts(svg))
+    assert any("∞" in text for text in texts(svg))
+    assert any("-3.000" in text for text in texts(svg))
+
+
+def test_a_model_fitted_in_one_pass_is_a_line_across() -> None:
+    svg = training_curves(CURVES)
+    shade = re.escape(COLOURS[1])
+    points = numbers(svg, rf'<path d="([^"]*)"[^>]*style="fill: none; stroke: {shade}')
+    assert len(points) == 2
+    assert points[0][1] == points[1][1]
+
+
+def test_an_impossible_token_and_no_token_at_all_are_drawn() -> None:
+    assert "␣" in texts(drawn()["surprisal"])
+    assert "<svg" in surprisal_bars([])
+    assert "<svg" in training_curves([])
+    assert "<svg" in loss_bars([])
+
+
+def test_more_runs_than_colours() -> None:
+    assert colour(len(COLOURS) + 2) == COLOURS[2]
+    many = [
+        Curve(name=str(i), train=(), held_out=((1, 1.0 + i), (2, i)), look=i) for i in range(12)
+    ]
+    assert "stroke-dasharray" in training_curves(many)
+
+
+def test_a_curve_from_the_lines_of_metrics() -> None:
+    lines = [
+        {"step": 1, "event": "train", "loss": 5.0, "count": 100},
+        {"step": 5, "event": "train", "loss": 4.0, "count": 300},
+        {"step": 5, "event": "validation", "loss": 4.5, "count": 50},
+        {"step": 6, "event": "train", "loss": math.nan, "count": 300},
+        {"step": 7, "event": "remark"},
+    ]
+    curve = curve_from_metrics("run", lines)
+    # Tokens are added up: 100, then 100 + 300; held-out losses stand where training was.
+    assert curve.train == ((100.0, 5.0), (400.0, 4.0))
+    assert curve.held_out == ((400.0, 4.5),)

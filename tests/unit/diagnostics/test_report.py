@@ -1,0 +1,186 @@
+"""The report: self-contained, well-formed, honest, and safe with hostile names."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from lmlab.core.errors import UserError
+from lmlab.core.score import Convention, TokenScore
+from lmlab.diagnostics.chapters import Chapter, Written
+from lmlab.diagnostics.pictures import Curve
+from lmlab.diagnostics.report import report, with_looks, write_report
+from lmlab.scoring.comparison import Comparison, Difference, Floor, Row, Sentence
+
+HOSTILE = "</td><script>alert(1)</script>&\"'"
+WORDS = Convention(tokenizer="word, 66 tokens", start=True, end=True)
+
+
+def row(name: str, nats: float, **changes: object) -> Row:
+    values = {
+        "name": name,
+        "runs": (f"runs/{name}",),
+        "system": "lstm",
+        "seeds": (0,),
+        "kind": "exact",
+        "convention": WORDS,
+        "tokenization": "word, 66 tokens (abc)",
+        "parameters": 1234,
+        "nats_per_token": nats,
+        "spread": None,
+        "perplexity": math.exp(nats),
+        "bits_per_character": nats / 3,
+        "tokens": 100,
+        "characters": 400,
+        "unknown": 0,
+        "sequences": 10,
+        "floor": 2.0,
+        "regret": nats - 2.0,
+    }
+    return Row(**(values | changes))  # type: ignore[arg-type]
+
+
+def chapter(*rows: Row, corpus: str = "grammar") -> Chapter:
+    token = TokenScore(token="狗<", start=0, end=2, log_prob=-2.5, unknown=True)
+    comparison = Comparison(
+        corpus=corpus,
+        split="test",
+        rows=rows,
+        differences=(
+            Difference(first="a", second="b", nats=-0.5, low=-0.6, high=-0.4, p_value=0.001),
+        ),
+        floor=Floor(nats_per_text=20, bits_per_character=0.7, entropy=19.5, entropy_per_token=2.05),
+        notes=("A note & a warning.",),
+        sentences=(Sentence(text="狗<", tokens={each.name: (token,) for each in rows}),),
+    )
+    return Chapter(
+        comparison=comparison,
+        curves=tuple(
+            Curve(name=each.name, train=(), held_out=((1.0, 3.0), (2.0, 2.5))) for each in rows
+        ),
+        entropy=2.05,
+        samples={each.name: (Written(text="a <b> text", log_prob=-7.25),) for each in rows},
+        commands={each.name: (f"lmlab train lstm --out '{each.name}'",) for each in rows},
+    )
+
+
+class Balanced(HTMLParser):
+    """Notes every element that is closed in the wrong place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.wrong: list[str] = []
+        self.resources: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        for name, value in attrs:
+            if name in ("src", "href", "xlink:href", "action", "data") and value:
+                self.resources.append(value)
+        if tag not in ("meta", "br"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if not self.open or self.open.pop() != tag:
+            self.wrong.append(tag)
+
+
+def parsed(text: str) -> Balanced:
+    parser = Balanced()
+    parser.feed(text)
+    return parser
+
+
+def test_it_is_well_formed_and_needs_no_other_file() -> None:
+    text = report([chapter(row("a", 2.5), row("b", 3.0))], title="t")
+    found = parsed(text)
+    assert found.wrong == []
+    assert found.open == []
+    assert all(resource.startswith("#") for resource in found.resources)
+    assert not re.search(r"@import|url\((?!#)", text)
+
+
+def test_the_same_chapters_give_the_same_bytes() -> None:
+    chapters = [chapter(row("a", 2.5), row("b", 3.0))]
+    assert report(chapters, title="t") == report(chapters, title="t")
+
+
+def test_hostile_names_texts_and_titles_are_shown_and_not_run() -> None:
+    bad = chapter(row(HOSTILE, 2.5), row("b", 3.0), corpus=HOSTILE)
+    bad = replace(bad, samples={HOSTILE: (Written(text=HOSTILE, log_prob=None),)})
+    text = report([bad], title=HOSTILE)
+    assert "<script>alert" not in text
+    assert parsed(text).wrong == []
+    assert text.count("<script>") == 1  # our own, that sorts the tables
+
+
+def test_the_result_floor_and_regret_are_told() -> None:
+    text = report([chapter(row("a", 2.5), row("b", 3.0))], title="t")
+    assert "<strong>a</strong> does best: 2.500 nats per token, perplexity 12.18" in text
+    assert "The language itself gives 2.000 on this split" in text
+    for part in (
+        ">0.5000<",  # the regret of a
+        "−0.6000 … −0.4000",
+        "A note &amp; a warning.",
+        "a &lt;b&gt; text",
+        "−7.2",
+        "lmlab train lstm",
+        "start symbol given; end predicted",
+        "the model&#x27;s own log-probability",
+    ):
+        assert part in text
+
+
+def test_tokens_are_coloured_by_their_surprisal_and_say_it() -> None:
+    text = report([chapter(row("a", 2.5))], title="t")
+    # 1 - exp(-2.5 / 3) = 0.565 and exp(-2.5) = 0.0821
+    assert 'style="--s:0.565"' in text
+    assert "2.500 nats, p = 0.0821, unknown to the model" in text
+    assert "狗&lt;" in text
+
+
+def test_seeds_and_their_spread() -> None:
+    text = report([chapter(row("a", 2.5, seeds=(0, 1), spread=0.01))], title="t")
+    assert "a (lstm) (2 seeds)" in text
+    assert "2.5000 ± 0.0100" in text
+
+
+def test_rows_of_different_tokens_are_compared_by_character() -> None:
+    other = row("b", 1.0, tokenization="char, 30 tokens (xyz)", bits_per_character=0.5)
+    text = report([chapter(row("a", 2.5), other)], title="t")
+    assert "Best by character: <strong>b</strong> with 0.500 bits per character." in text
+    assert "bits per character, which compare whatever" in text.lower()
+
+
+def test_a_row_without_a_perplexity_or_a_finite_figure() -> None:
+    odd = row("a", math.inf, kind="pseudo", perplexity=None, floor=None, regret=None)
+    text = report([chapter(odd)], title="t")
+    assert "∞" in text
+    assert "a sum of conditionals that need not come from one distribution" in text
+
+
+def test_a_name_has_one_colour_in_every_chapter() -> None:
+    first, second = with_looks(
+        [chapter(row("a", 2.5), row("b", 3.0)), chapter(row("b", 2.5), row("c", 3.0))]
+    )
+    assert first.look("b") == second.look("b") == 1
+    assert second.look("c") == 2
+    assert [curve.look for curve in second.curves] == [1, 2]
+
+
+def test_chapters_are_linked() -> None:
+    chapters = [chapter(row("a", 2.5)), chapter(row("a", 2.5), corpus="capitals")]
+    text = report(chapters, title="t")
+    assert '<a href="#corpus-2">capitals</a>' in text
+    assert '<section id="corpus-2">' in text
+
+
+def test_a_file_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="a file is in its way"):
+        write_report(tmp_path / "file" / "report.html", [chapter(row("a", 2.5))], title="t")

@@ -1,0 +1,44 @@
+"""Figures in words."""
+
+from __future__ import annotations
+
+import math
+
+from lmlab.core.kinds import KINDS
+from lmlab.core.score import Convention, Summary
+from lmlab.diagnostics.wording import KINDS_EXPLAINED, convention_words, summary_words
+
+SENTENCES = Convention(tokenizer="word, 66 tokens", start=True, end=True)
+
+
+def test_every_kind_is_explained() -> None:
+    assert tuple(KINDS_EXPLAINED) == KINDS
+
+
+def test_conventions_tell_what_differs() -> None:
+    words = convention_words(SENTENCES)
+    assert words == (
+        "word, 66 tokens in the vocabulary; start symbol given; end predicted; unknown words "
+        "counted as one token; left to right"
+    )
+    stream = Convention(
+        tokenizer="char, 30 tokens", start=False, end=False, carried=True, window=5, stride=2, cut=9
+    )
+    for part in (
+        "no start symbol",
+        "end not predicted",
+        "state carried from line to line",
+        "context of 5 tokens, stride 2",
+        "cut at 9 tokens",
+    ):
+        assert part in convention_words(stream)
+
+
+def test_a_summary_gives_a_perplexity_only_where_there_is_one() -> None:
+    values = {"total": -20.0, "tokens": 10, "characters": 40, "sequences": 1, "unknown": 2}
+    exact = summary_words(Summary(kind="exact", convention=SENTENCES, **values))
+    # 20 nats over 10 tokens are 2 a token; over 40 characters 0.5, which is 0.7213 bits.
+    assert "1 text, 10 tokens (2 unknown), 40 characters" in exact
+    assert f"perplexity {math.exp(2):.4f}, 2.0000 nats/token, 0.7213 bits/character" in exact
+    pseudo = summary_words(Summary(kind="pseudo", convention=SENTENCES, **values))
+    assert "no perplexity, as the scores are pseudo" in pseudo

@@ -1,0 +1,94 @@
+"""The verbs in Python, and the lazy names of the package."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+import lmlab
+from lmlab.core.score import summarise
+
+TEXTS = ["the dog sleeps", "a cat sees the dog"]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("api") / "ngram"
+    result = lmlab.train("ngram", data="grammar", out=out, size="tiny", quiet=True)
+    assert result.path == out
+    return out
+
+
+@pytest.fixture(scope="module")
+def model(run: Path) -> lmlab.LanguageModel:
+    return lmlab.load(run)
+
+
+def test_public_names_are_there_and_others_are_not() -> None:
+    for name in lmlab.__all__:
+        assert getattr(lmlab, name) is not None
+        assert name in dir(lmlab)
+    with pytest.raises(AttributeError, match="no attribute 'trane'"):
+        lmlab.trane  # noqa: B018
+
+
+def test_systems_are_cards() -> None:
+    assert {"lstm", "ngram"} <= {card.name for card in lmlab.systems()}
+
+
+def test_score_gives_a_record_for_each_text(model: lmlab.LanguageModel) -> None:
+    scores = model.score(TEXTS)
+    assert [score.text for score in scores] == TEXTS
+    for score in scores:
+        total = sum(token.log_prob for token in score.per_token)
+        assert math.isclose(score.total, total, rel_tol=1e-9)
+    assert model.summary(TEXTS) == summarise(scores)
+
+
+def test_scores_stream(model: lmlab.LanguageModel) -> None:
+    def endless():
+        while True:
+            yield TEXTS[0]
+
+    first = next(model.score_stream(endless(), per_token=False))
+    assert math.isclose(first.total, model.score(TEXTS)[0].total, rel_tol=1e-6)
+    assert first.per_token == ()
+
+
+def test_one_text_by_itself_is_a_mistake_that_is_told(model: lmlab.LanguageModel) -> None:
+    with pytest.raises(lmlab.UserError, match="put it in a list"):
+        model.score(TEXTS[0])
+
+
+def test_samples_are_decided_by_the_seed(model: lmlab.LanguageModel) -> None:
+    drawn = model.sample(3, seed=1)
+    assert drawn == model.sample(3, seed=1)
+    assert len(drawn) == 3
+    for text in drawn:
+        if text.finished and "<unk>" not in text.text:
+            [score] = model.score([text.text])
+            assert text.log_prob is not None
+            assert math.isclose(text.log_prob, score.total, rel_tol=1e-5)
+
+
+def test_pairs(model: lmlab.LanguageModel, tmp_path: Path) -> None:
+    file = tmp_path / "pairs.jsonl"
+    file.write_text('{"sentence_good": "the dog sleeps", "sentence_bad": "dog sleeps the the"}\n')
+    good, bad = model.score(["the dog sleeps", "dog sleeps the the"])
+    assert model.pairs(file).overall.right == int(good.total > bad.total)
+
+
+def test_compare_takes_runs_and_loaded_models(model: lmlab.LanguageModel, run: Path) -> None:
+    by_path = lmlab.compare([run])
+    by_model = lmlab.compare([model], data="grammar")
+    assert by_path.rows == by_model.rows
+    with pytest.raises(lmlab.UserError, match="put it in a list"):
+        lmlab.compare(run)  # type: ignore[arg-type]
+
+
+def test_a_model_says_what_it_is(model: lmlab.LanguageModel, run: Path) -> None:
+    assert repr(model) == f"LanguageModel(ngram, {str(run)!r})"
+    assert model.card.name == "ngram"
+    assert model.config["corpus"]["name"] == "grammar"
