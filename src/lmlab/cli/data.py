@@ -67,7 +67,8 @@ def print_description(found: Description) -> None:
     header = ("split", "examples", "tokens", "characters", "unknown", "repeated", "seen in train")
     print_table(header, [_row(name, split) for name, split in found.splits.items()])
     for name, split in found.splits.items():
-        print(f"\n{name}: {split.report.summary()}")
+        read = split.report.summary() if split.report.files else f"{split.examples:,} examples"
+        print(f"\n{name}: {read}")
         print_histogram(split)
 
 

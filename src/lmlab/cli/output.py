@@ -20,16 +20,23 @@ WIDE = 240
 
 def print_json(value: Any) -> None:
     """One JSON document; a number that JSON has no word for (an infinity) becomes null."""
-    print(json.dumps(finite(value), ensure_ascii=False, indent=2, allow_nan=False))
+    print(_written(value, indent=2))
 
 
 def print_json_list(items: Iterable[Any]) -> None:
     """One JSON document, a list, written item by item: it never stands in memory."""
     separator = "[\n"
     for item in items:
-        sys.stdout.write(separator + json.dumps(finite(item), ensure_ascii=False, allow_nan=False))
+        sys.stdout.write(separator + _written(item))
         separator = ",\n"
     sys.stdout.write("[]\n" if separator == "[\n" else "\n]\n")
+
+
+def _written(value: Any, indent: int | None = None) -> str:
+    try:
+        return json.dumps(value, ensure_ascii=False, indent=indent, allow_nan=False)
+    except ValueError:  # only now is it worth looking at every number
+        return json.dumps(finite(value), ensure_ascii=False, indent=indent, allow_nan=False)
 
 
 def finite(value: Any) -> Any:

@@ -63,10 +63,13 @@ def score(
 
 
 def _record(score: Score, per_word: bool) -> dict[str, Any]:
-    from lmlab.scoring.words import word_scores
-
-    record = score.as_dict()
+    """What JSON tells of a score: as `Score.as_dict`, without the copying that makes that slow."""
+    record = dict(vars(score))
+    record["convention"] = vars(score.convention)
+    record["per_token"] = [vars(token) for token in score.per_token]
     if per_word:
+        from lmlab.scoring.words import word_scores
+
         record["per_word"] = [asdict(word) for word in word_scores(score)]
     return record
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import Annotated
 
 import typer
@@ -43,7 +44,7 @@ def train(
     seed: Annotated[int | None, typer.Option(help="Decides every random choice; 0.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from a checkpoint.")] = False,
     errors: Errors = "strict",
-) -> int:
+) -> None:
     """Train a system on a corpus; the run's folder holds all that it takes to use and repeat it."""
     find_system(system)  # a wrong name is told before the second that torch takes to import
     given = parse_settings(settings or [])
@@ -69,11 +70,12 @@ def train(
         resume=resume,
         errors=errors,
     )
+    if result.reason == "interrupted":
+        sys.exit(130)  # the training has said so itself, and where to go on
     if os.environ.get("RANK", "0") == "0":
         from lmlab.diagnostics.figures import write_figures
 
         write_figures(result.path)
-    return 130 if result.reason == "interrupted" else 0
 
 
 def parse_settings(pairs: list[str]) -> dict[str, str]:
