@@ -1,12 +1,14 @@
 """The laboratory in Python: the verbs of the command line, on objects.
 
-import lmlab
-
-lmlab.train("lstm", data="capitals", out="runs/lstm", size="tiny", epochs=2)
-model = lmlab.load("runs/lstm")
-[score] = model.score(["中国的首都是北京"])
-print(score.total, score.kind, [t.log_prob for t in score.per_token])
-print(model.sample(3, seed=0))
+>>> import lmlab
+>>> result = lmlab.train("ngram", data="capitals", out="runs/capitals", quiet=True)
+>>> model = lmlab.load("runs/capitals")
+>>> [score] = model.score(["中国的首都是北京"])
+>>> score.kind, score.tokens, score.convention.end
+('exact', 9, True)
+>>> [text] = model.sample(1, prefix="中国的首都", method="greedy")
+>>> text.text.startswith("中国的首都")
+True
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from lmlab.sampling.beam import Beam, beam_search
 from lmlab.sampling.decode import Generated
 from lmlab.sampling.decode import greedy as decode_greedily
 from lmlab.sampling.decode import sample as draw
+from lmlab.sampling.prefix import Prefix, encode_prefix
 from lmlab.scoring.compare import compare as compare_models
 from lmlab.scoring.comparison import Comparison
 from lmlab.scoring.pairs import PairsReport, judge_files
@@ -43,6 +46,7 @@ METHODS = {
     "beam": ("beam", "length_penalty"),
 }
 """The ways to write a text, and which options each has a use for."""
+BEAM_WIDTH = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,10 +104,12 @@ class LanguageModel:
     def score(self, texts: Sequence[str], **options: Any) -> list[Score]:
         """The log-probability of each text, by token, in nats.
 
-        >>> import lmlab
-        >>> model = lmlab.load("runs/demo/grammar/lstm")              # doctest: +SKIP
-        >>> [score] = model.score(["the cat sleeps"])                 # doctest: +SKIP
-        >>> score.total, score.kind                                   # doctest: +SKIP
+        >>> model = lmlab.load("runs/ngram")
+        >>> [score] = model.score(["the cat sleeps"])
+        >>> [token.token for token in score.per_token]
+        ['the', 'cat', 'sleeps', '</s>']
+        >>> abs(score.total - sum(token.log_prob for token in score.per_token)) < 1e-9
+        True
         """
         if isinstance(texts, str):
             raise UserError("score takes a list of texts, and one text came; put it in a list.")
@@ -116,15 +122,27 @@ class LanguageModel:
         return self.scorer(**options).score(texts, per_token=per_token)
 
     def summary(self, texts: Iterable[str], **options: Any) -> Summary:
-        """Perplexity, nats per token and bits per character of all the texts together."""
+        """Perplexity, nats per token and bits per character of all the texts together.
+
+        >>> summary = lmlab.load("runs/ngram").summary(["the cat sleeps", "a dog sees mary"])
+        >>> summary.tokens, round(summary.nats_per_token, 6) == round(-summary.total / 9, 6)
+        (9, True)
+        """
         return summarise(self.score_stream(texts, per_token=False, **options))
 
     def pairs(self, *files: Path | str) -> PairsReport:
         """Accuracy on minimal pairs, JSON lines of `sentence_good` and `sentence_bad` (BLiMP).
 
-        >>> model.pairs("agreement.jsonl").overall.accuracy           # doctest: +SKIP
+        >>> row = {"sentence_good": "the dog sleeps", "sentence_bad": "the dog sleep"}
+        >>> _ = open("agreement.jsonl", "w").write(json.dumps(row))
+        >>> lmlab.load("runs/ngram").pairs("agreement.jsonl").overall.accuracy
+        1.0
         """
         return judge_files(self.scorer(), files)
+
+    def encode_prefix(self, text: str) -> Prefix:
+        """The ids that a prefix is fed as, and the words of it that the model does not know."""
+        return encode_prefix(text, self.tokenizer)
 
     def sample(
         self,
@@ -144,7 +162,12 @@ class LanguageModel:
 
         `n` texts of a beam search are its n best. The same seed gives the same texts.
 
-        >>> model.sample(3, seed=0)                                   # doctest: +SKIP
+        >>> model = lmlab.load("runs/ngram")
+        >>> model.sample(3, seed=0) == model.sample(3, seed=0)
+        True
+        >>> first, second = model.sample(2, method="beam", beam=8)
+        >>> first.log_prob >= second.log_prob
+        True
         """
         if method not in METHODS:
             raise unknown_name("method", method, METHODS)
@@ -161,7 +184,7 @@ class LanguageModel:
                 raise UserError(
                     f"the method {method} has no use for {name.replace('_', '-')}; leave it out."
                 )
-        ids = self.tokenizer.encode(prefix)
+        ids = list(self.encode_prefix(prefix).ids)
         written = self._write(n, method, ids, max_length, seed, options)
         return [self._text(each) for each in written]
 
@@ -169,7 +192,8 @@ class LanguageModel:
         self, n: int, method: str, prefix: list[int], most: int, seed: int, options: dict[str, Any]
     ) -> Sequence[Generated]:
         if method == "beam":
-            width = options.pop("beam", max(4, n))
+            # The same width whatever n, or the best text would depend on how many are asked for.
+            width = options.pop("beam", BEAM_WIDTH)
             beam = Beam(width=width, best=n, max_length=most, **options)
             return beam_search(self.system, beam, prefix=prefix)[0]
         if method == "greedy":
@@ -189,8 +213,8 @@ class LanguageModel:
 def load(run: Path | str) -> LanguageModel:
     """The trained model of a run's folder, ready to score and to write.
 
-    >>> import lmlab
-    >>> model = lmlab.load("runs/lstm")                               # doctest: +SKIP
+    >>> lmlab.load("runs/ngram").card.family
+    'counting'
     """
     return LanguageModel(load_run(run))
 
@@ -210,9 +234,9 @@ def compare(
     `data` is what they were trained on unless it is given. `out` also writes the comparison: a
     report (.html), a table (.md, .tex) or its numbers (.json).
 
-    >>> import lmlab
-    >>> found = lmlab.compare(["runs/lstm", "runs/ngram"], out="report.html")  # doctest: +SKIP
-    >>> [(row.name, row.nats_per_token, row.regret) for row in found.rows]     # doctest: +SKIP
+    >>> found = lmlab.compare(["runs/window", "runs/ngram"], out="report.html")
+    >>> [(row.name, row.kind, row.regret > 0) for row in found.rows]
+    [('ngram', 'exact', True), ('window', 'exact', True)]
     """
     if isinstance(runs, (str, Path)):
         raise UserError("compare takes a list of runs, and one came by itself; put it in a list.")
@@ -249,7 +273,6 @@ def _corpus_of(models: Sequence[Model], data: str | Path | None, errors: str) ->
 def systems() -> list[Card]:
     """The cards of all systems, by name.
 
-    >>> import lmlab
     >>> "lstm" in [card.name for card in lmlab.systems()]
     True
     """

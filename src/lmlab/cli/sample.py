@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import asdict
 from typing import Annotated
 
@@ -36,7 +37,10 @@ def sample(
     """Write texts with a trained model, a text a line."""
     from lmlab.api import load
 
-    texts = load(run).sample(
+    model = load(run)
+    if note := model.encode_prefix(prefix).note:
+        print(f"note: {note}", file=sys.stderr)
+    texts = model.sample(
         n,
         prefix=prefix,
         method=method,

@@ -138,11 +138,9 @@ class LeftToRight(Assembly):
     """An assembly that predicts the next token from those before it, and so can step."""
 
     def start(self, rows: int, *, condition: Batch | None = None) -> SteppingState:
-        """The state of `rows` sequences after their start symbol (the end symbol, where none)."""
-        first = self.vocabulary.start if self.vocabulary.start is not None else self.vocabulary.end
-        assert first is not None, "a vocabulary needs a start or an end symbol"
+        """The state of `rows` sequences after what stands before their first token."""
         device = next(iter(self.state_dict().values())).device
-        tokens = torch.full((rows,), first, device=device)
+        tokens = torch.full((rows,), self.vocabulary.opening, device=device)
         return self._step(self.backbone.initial_state(rows), tokens)
 
     def peek(self, state: SteppingState) -> Categorical:

@@ -23,6 +23,17 @@ class Vocabulary:
     start: int | None = 2
     end: int | None = 3
     mask: int | None = 4
+    first: int | None = None
+    """What stands before the first token, where it is not `start`: in contiguous text the end of
+    the line before."""
+
+    @property
+    def opening(self) -> int:
+        """The token that a sequence starts after."""
+        for token in (self.first, self.start, self.end):
+            if token is not None:
+                return token
+        raise AssertionError("a vocabulary needs a start or an end symbol")
 
     @property
     def unpredictable(self) -> tuple[int, ...]:

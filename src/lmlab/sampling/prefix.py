@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from lmlab.data.corpus import Layout
-
 
 @dataclass(frozen=True, kw_only=True)
 class Prefix:
@@ -25,16 +23,9 @@ class Prefix:
         return f"the model does not know {listed} and sees <unk> in their place."
 
 
-def encode_prefix(text: str, tokenizer: Any, layout: Layout) -> Prefix:
-    """The ids that a prefix is fed as; a model of contiguous text first reads an end of line.
-
-    Such a model has never seen the start symbol: where a line begins it has seen the end of the one
-    before.
-    """
+def encode_prefix(text: str, tokenizer: Any) -> Prefix:
+    """The ids that a prefix is fed as, after the token that the system itself starts from."""
     ids, spans = tokenizer.encode_with_offsets(text)
     vocabulary = tokenizer.vocabulary
     missing = [text[a:b] for id, (a, b) in zip(ids, spans, strict=True) if id == vocabulary.unknown]
-    opening: tuple[int, ...] = ()
-    if layout.kind == "contiguous" and vocabulary.start is not None:
-        opening = (vocabulary.end,)
-    return Prefix(ids=(*opening, *ids), unknown=tuple(dict.fromkeys(missing)))
+    return Prefix(ids=tuple(ids), unknown=tuple(dict.fromkeys(missing)))

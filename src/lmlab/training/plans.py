@@ -9,6 +9,7 @@ from typing import Any
 from lmlab.core.card import Card
 from lmlab.core.errors import UserError, unknown_name
 from lmlab.core.registry import system_module
+from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.corpus import Corpus
 from lmlab.data.tokenizers import Tokenizer
 from lmlab.training.config import (
@@ -108,6 +109,14 @@ def _one_budget(settings: dict[str, Any]) -> dict[str, Any]:
     return settings
 
 
+def system_vocabulary(tokenizer: Tokenizer, corpus: Corpus) -> Vocabulary:
+    """The tokeniser's vocabulary as a system is told it: contiguous text has no start symbol."""
+    vocabulary = tokenizer.vocabulary
+    if corpus.layout.kind != "contiguous":
+        return vocabulary
+    return replace(vocabulary, first=vocabulary.end)
+
+
 def describe(
     plan: Plan, corpus: Corpus, spec: str, tokenizer: Tokenizer, data_seed: int
 ) -> dict[str, Any]:
@@ -118,7 +127,7 @@ def describe(
         "recipe": plan.recipe,
         "seed": plan.training.seed,
         "system_config": asdict(plan.system_config),
-        "vocabulary": asdict(tokenizer.vocabulary),
+        "vocabulary": asdict(system_vocabulary(tokenizer, corpus)),
         "tokenizer": tokenizer.kind,
         "layout": asdict(corpus.layout),
         "corpus": {

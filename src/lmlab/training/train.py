@@ -27,6 +27,7 @@ from lmlab.training.plans import (
     describe,
     make_plan,
     objective_setting,
+    system_vocabulary,
 )
 from lmlab.training.probe import probe
 from lmlab.training.processes import main_first, make_accelerator
@@ -110,7 +111,10 @@ def train(
         prepared = training_data(corpus, chosen, plan.training, progress=not quiet)
     _check_data(prepared, plan.training, accelerator)
     model = build_system(
-        card.name, asdict(plan.system_config), chosen.vocabulary, seed=plan.training.seed
+        card.name,
+        asdict(plan.system_config),
+        system_vocabulary(chosen, corpus),
+        seed=plan.training.seed,
     ).to(accelerator.device)
     if accelerator.is_main_process:
         _begin(run, description, chosen)  # nothing that a user can mend fails after this

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from lmlab.data.corpus import Layout
+from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.tokenizers import train_tokenizer
 from lmlab.sampling.prefix import encode_prefix
 
 
 def test_unknown_words_are_fed_as_unknown_and_named():
     tokenizer = train_tokenizer("word", ["the cat sat"])
-    found = encode_prefix("the zebra saw the zebra", tokenizer, Layout())
+    found = encode_prefix("the zebra saw the zebra", tokenizer)
     unknown = tokenizer.vocabulary.unknown
     the = tokenizer.id("the")
     assert found.ids == (the, unknown, unknown, the, unknown)
     assert found.unknown == ("zebra", "saw")
     assert found.note is not None and "'zebra', 'saw'" in found.note
-    assert encode_prefix("the cat", tokenizer, Layout()).note is None
+    assert encode_prefix("the cat", tokenizer).note is None
 
 
 def test_contiguous_models_begin_after_an_end_of_line():
-    tokenizer = train_tokenizer("word", ["the cat sat"])
-    layout = Layout(kind="contiguous")
-    end = tokenizer.vocabulary.end
-    assert encode_prefix("", tokenizer, layout).ids == (end,)
-    assert encode_prefix("cat", tokenizer, layout).ids == (end, tokenizer.id("cat"))
-    assert encode_prefix("", tokenizer, Layout()).ids == ()
+    vocabulary = Vocabulary(size=9, first=3)
+    assert vocabulary.opening == 3
+    assert Vocabulary(size=9).opening == 2
+    assert Vocabulary(size=9, start=None).opening == 3
