@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import doctest
+import json
 import math
 from pathlib import Path
 
 import pytest
 
 import lmlab
+import lmlab.api
 from lmlab.core.score import summarise
 
 TEXTS = ["the dog sleeps", "a cat sees the dog"]
@@ -92,3 +95,13 @@ def test_a_model_says_what_it_is(model: lmlab.LanguageModel, run: Path) -> None:
     assert repr(model) == f"LanguageModel(ngram, {str(run)!r})"
     assert model.card.name == "ngram"
     assert model.config["corpus"]["name"] == "grammar"
+
+
+def test_the_examples_in_the_docstrings_run(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for system, budget in (("ngram", {}), ("window", {"steps": 2})):
+        out = tmp_path / "runs" / system
+        lmlab.train(system, data="grammar", out=out, size="tiny", quiet=True, **budget)
+    found = doctest.testmod(lmlab.api, extraglobs={"lmlab": lmlab, "json": json})
+    assert found.failed == 0
+    assert found.attempted >= 20
