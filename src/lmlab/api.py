@@ -254,6 +254,11 @@ def _corpus_of(models: Sequence[Model], data: str | Path | None, errors: str) ->
     if data is not None:
         return open_corpus(data, errors=errors)
     found = {model.config["corpus"]["fingerprint"]: model.config["corpus"] for model in models}
+    found.pop("", None)  # a model from elsewhere doesn't know its corpus, and fits any
+    if not found:
+        raise UserError(
+            "these models were not trained here; say by --data what to compare them on."
+        )
     if len(found) != 1:
         names = ", ".join(sorted({str(corpus["spec"]) for corpus in found.values()}))
         raise UserError(

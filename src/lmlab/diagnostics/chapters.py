@@ -52,7 +52,7 @@ def chapter_of(comparison: Comparison, models: Sequence[Model], *, seed: int = 0
     by_path = {str(model.path): model for model in models}
     rows = comparison.rows
     first = {row.name: by_path[row.runs[0]] for row in rows}
-    entropies = {entropy_of(model.config) for model in models}
+    entropies = {entropy_of(each.config) for each in models if each.config["corpus"]["spec"]}
     return Chapter(
         comparison=comparison,
         curves=tuple(_curve(row, first[row.name]) for row in rows),
@@ -62,11 +62,15 @@ def chapter_of(comparison: Comparison, models: Sequence[Model], *, seed: int = 0
             row.name: write_samples(first[row.name], seed=seed + place)
             for place, row in enumerate(rows)
         },
-        commands={
-            row.name: tuple(command_of(by_path[run].config, by_path[run].path) for run in row.runs)
-            for row in rows
-        },
+        commands={row.name: _commands(row, by_path) for row in rows},
     )
+
+
+def _commands(row: Row, by_path: Mapping[str, Model]) -> tuple[str, ...]:
+    """How to repeat the runs of a row, those that can be."""
+    models = [by_path[run] for run in row.runs]
+    found = [command_of(model.config, model.path) for model in models]
+    return tuple(command for command in found if command is not None)
 
 
 def _curve(row: Row, model: Model) -> Curve:

@@ -10,11 +10,16 @@ from typing import Any
 
 from lmlab.core.registry import find_system
 from lmlab.training.config import BUDGETS
-from lmlab.training.train import make_plan
+from lmlab.training.plans import make_plan
 
 
-def command_of(config: Mapping[str, Any], out: Path) -> str:
-    """`lmlab train …` with everything that differs from the defaults, ready for a shell."""
+def command_of(config: Mapping[str, Any], out: Path) -> str | None:
+    """`lmlab train …` with everything that differs from the defaults, ready for a shell.
+
+    None for a model that came from elsewhere (an ARPA file), which no training of ours repeats.
+    """
+    if not config["corpus"]["spec"]:
+        return None
     plan = make_plan(
         find_system(config["system"]), config["size"], config["recipe"], {}, {}, config["seed"]
     )

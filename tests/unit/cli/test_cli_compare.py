@@ -113,3 +113,18 @@ def test_a_corpus_that_has_changed_is_noticed(lmlab, tmp_path: Path) -> None:
     result = lmlab("compare", run)
     assert result.code == 2
     assert "has changed since" in result.err
+
+
+def test_a_model_from_elsewhere_is_compared_with_ours(lmlab, runs, tmp_path: Path) -> None:
+    arpa, other = tmp_path / "model.arpa", tmp_path / "other"
+    assert main(["export-arpa", str(runs["ngram"]), str(arpa)]) == 0
+    assert main(["import-arpa", str(arpa), "--out", str(other)]) == 0
+    alone = lmlab("compare", other)
+    assert alone.code == 2
+    assert "not trained here" in alone.err
+    out = tmp_path / "report.html"
+    told = json.loads(lmlab("compare", runs["ngram"], other, "--out", out, "--json").out)
+    ours, theirs = (row["nats_per_token"] for row in told["rows"])
+    # An ARPA file holds seven digits of a logarithm.
+    assert math.isclose(ours, theirs, abs_tol=1e-5)
+    assert out.read_text(encoding="utf-8").count("lmlab train") == 1

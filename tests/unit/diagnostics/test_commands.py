@@ -11,7 +11,7 @@ import pytest
 
 from lmlab.core.registry import find_system
 from lmlab.diagnostics.commands import command_of
-from lmlab.training.train import make_plan
+from lmlab.training.plans import make_plan
 
 
 def config_of(system: str, size: str, recipe: str | None, **settings: Any) -> dict[str, Any]:
@@ -29,8 +29,9 @@ def config_of(system: str, size: str, recipe: str | None, **settings: Any) -> di
     }
 
 
-def parsed(command: str) -> tuple[dict[str, str], dict[str, str]]:
+def parsed(command: str | None) -> tuple[dict[str, str], dict[str, str]]:
     """Options and settings of a command line."""
+    assert command is not None
     words = shlex.split(command)
     assert words[:2] == ["lmlab", "train"]
     pairs = list(zip(words[3::2], words[4::2], strict=True))
@@ -73,5 +74,11 @@ def test_the_command_makes_the_same_plan(config: dict[str, Any]) -> None:
 
 def test_defaults_are_left_out() -> None:
     command = command_of(config_of("lstm", "tiny", None), Path("x"))
+    assert command is not None
     assert "--set" not in command
     assert "--epochs" not in command
+
+
+def test_a_model_from_elsewhere_has_none() -> None:
+    config = config_of("ngram", "small", None) | {"corpus": {"spec": "", "seed": 0}}
+    assert command_of(config, Path("x")) is None
