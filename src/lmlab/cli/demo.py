@@ -67,7 +67,9 @@ def run_demo(plan: Sequence[Exhibit], *, runs: Path = RUNS, out: Path = REPORT) 
         folder = runs / exhibit.corpus / exhibit.system
         clear(folder)
         print(f"{exhibit.corpus}: {exhibit.system}", file=sys.stderr)
-        train(exhibit.system, data=exhibit.corpus, out=folder, settings=exhibit.settings)
+        done = train(exhibit.system, data=exhibit.corpus, out=folder, settings=exhibit.settings)
+        if done.reason == "interrupted":
+            raise KeyboardInterrupt
     corpora = dict.fromkeys(exhibit.corpus for exhibit in plan)
     chapters = [_chapter(corpus, plan, runs) for corpus in corpora]
     return write_report(out, chapters, title="Language models on one yardstick")

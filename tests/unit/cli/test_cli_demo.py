@@ -45,3 +45,29 @@ def test_what_is_not_its_own_is_not_replaced(tmp_path: Path, monkeypatch) -> Non
     with pytest.raises(UserError, match="move it away"):
         run_demo(TINY)
     assert (strange / "thesis.txt").read_text() == "years of work"
+
+
+def test_ctrl_c_in_a_training_ends_all_of_it(tmp_path: Path, monkeypatch) -> None:
+    from lmlab.training import train as training
+
+    monkeypatch.chdir(tmp_path)
+    begun = []
+
+    def interrupted(system: str, **words: object) -> training.RunResult:
+        begun.append(system)
+        return training.RunResult(
+            path=tmp_path,
+            reason="interrupted",
+            steps=1,
+            epochs=0,
+            seconds=1.0,
+            loss=None,
+            best=None,
+            parameters=1,
+        )
+
+    monkeypatch.setattr(training, "train", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run_demo(TINY)
+    assert begun == ["ngram"]
+    assert not (tmp_path / "report.html").exists()
