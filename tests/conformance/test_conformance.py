@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 from lmlab.core.batch import Batch
+from lmlab.core.errors import UserError
 from lmlab.core.kinds import NORMALISED
 from lmlab.core.protocols import PROTOCOLS, LogProb, Step
 from lmlab.core.registry import catalogue, full_card, system_module
@@ -20,6 +21,7 @@ from lmlab.core.system import Assembly
 from lmlab.data.corpus import open_corpus
 from lmlab.sampling.decode import sample
 from lmlab.scoring.score import Scorer
+from lmlab.training.config import apply_settings
 from lmlab.training.runs import load_run
 
 from .conftest import Specimen, train_tiny
@@ -253,3 +255,18 @@ def test_7_selecting_rows_forks_the_state(specimen: Specimen):
         again = system.peek(state).log_probs
     torch.testing.assert_close(swapped, before[[1, 0, 1]])
     assert torch.equal(again, before), "peek must not change the state"
+
+
+def test_its_numbers_have_ranges(specimen: Specimen):
+    """So that an absurd value is told in a sentence and never reaches torch."""
+    module = system_module(specimen.name)
+    numbers = {
+        field.name: field.metadata
+        for field in fields(module.Config)
+        if isinstance(getattr(module.SIZES["base"], field.name), (int, float))
+        and not isinstance(getattr(module.SIZES["base"], field.name), bool)
+    }
+    assert [name for name, metadata in numbers.items() if not metadata] == []
+    for name in numbers:
+        with pytest.raises(UserError, match=name):
+            apply_settings(module.SIZES["base"], {name: "-7"})

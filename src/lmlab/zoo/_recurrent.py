@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import nn
 
@@ -19,11 +19,11 @@ from lmlab.objectives.next_token import NextToken
 class RecurrentConfig:
     """Settings of a recurrent language model."""
 
-    width: int = 128
+    width: int = field(default=128, metadata={"at_least": 1})
     """Numbers in a hidden state and in an embedding."""
-    layers: int = 1
+    layers: int = field(default=1, metadata={"at_least": 1})
     """Cells stacked on each other."""
-    dropout: float = 0.3
+    dropout: float = field(default=0.3, metadata={"at_least": 0, "below": 1})
     """Share of embeddings and layer outputs set to zero in training."""
     tied: bool = False
     """Whether the output vectors are the input embeddings."""

@@ -8,7 +8,7 @@ A sum of tables is a table, so nothing it does can beat the unigram entropy on i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from torch import Tensor
@@ -40,7 +40,7 @@ CARD = Card(
 class Config:
     """Settings of the context-free mixture."""
 
-    states: int = 8
+    states: int = field(default=8, metadata={"at_least": 1})
     """K, the number of tables."""
     fitting: Literal["em", "gradient"] = "em"
     """By expectation-maximisation or by gradient."""

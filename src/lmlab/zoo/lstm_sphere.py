@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import nn
 
@@ -36,7 +36,7 @@ CARD = Card(
 class Config(RecurrentConfig):
     """Settings of the LSTM on the sphere."""
 
-    scale: float | None = None
+    scale: float | None = field(default=None, metadata={"above": 0})
     """β at the start; None is √width."""
 
 

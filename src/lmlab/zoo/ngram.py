@@ -8,7 +8,7 @@ counts of 1, 2 and 3 or more. Equal to KenLM's `lmplz`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -35,7 +35,7 @@ CARD = Card(
 class Config:
     """Settings of the n-gram."""
 
-    order: int = 5
+    order: int = field(default=5, metadata={"at_least": 1})
     """Words in the longest n-gram, the predicted one included."""
 
 

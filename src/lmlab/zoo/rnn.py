@@ -8,7 +8,7 @@ spectral radius that U starts with.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal
 
@@ -35,7 +35,7 @@ class Config(RecurrentConfig):
 
     activation: Literal["tanh", "linear"] = "tanh"
     """What is applied to the sum: tanh, or nothing."""
-    radius: float | None = None
+    radius: float | None = field(default=None, metadata={"above": 0})
     """Spectral radius of U at the start; None leaves torch's own initialisation."""
 
 

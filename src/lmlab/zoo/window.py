@@ -7,7 +7,7 @@ One embedding serves both sides. Tokens before the start symbol count as zero.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import nn
 
@@ -33,11 +33,11 @@ CARD = Card(
 class Config:
     """Settings of the window model."""
 
-    width: int = 128
+    width: int = field(default=128, metadata={"at_least": 1})
     """Numbers in an embedding."""
-    size: int = 5
+    size: int = field(default=5, metadata={"at_least": 1})
     """Tokens looked back on."""
-    dropout: float = 0.3
+    dropout: float = field(default=0.3, metadata={"at_least": 0, "below": 1})
     """Share of embedding entries set to zero in training."""
 
 

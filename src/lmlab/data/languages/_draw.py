@@ -49,7 +49,13 @@ def drawn_corpus(
         split: _drawn_split(name, split, truth, size=sizes[split], seed=seed) for split in SPLITS
     }
     return Corpus(
-        name=name, splits=splits, tokenizer=tokenizer, truth=truth, description=description
+        name=name,
+        splits=splits,
+        tokenizer=tokenizer,
+        # The words of a language are part of it: an unknown one would spoil the regret.
+        vocabulary_from=tuple(splits),
+        truth=truth,
+        description=description,
     )
 
 
