@@ -58,7 +58,7 @@ RECURRENT_RECIPES = {
         "lanes": 20,
         "span": 35,
         "weight_decay": 0.01,
-        "epochs": 12,
+        "epochs": 8,
     },
 }
 
