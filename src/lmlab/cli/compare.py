@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from lmlab.cli.options import Errors, Json
-from lmlab.cli.output import console, print_json
+from lmlab.cli.output import console, print_json, scoring_bar
 
 
 def compare(
@@ -31,7 +31,16 @@ def compare(
     from lmlab.scoring.tables import as_json as record
     from lmlab.scoring.tables import rich_differences, rich_table
 
-    found = compare_runs(runs, data=data, split=split, out=out, seed=seed, errors=errors)
+    with scoring_bar("comparing", results_follow=True) as told:
+        found = compare_runs(
+            runs,
+            data=data,
+            split=split,
+            out=out,
+            seed=seed,
+            errors=errors,
+            progress=lambda run, tokens: told(tokens),
+        )
     if as_json:
         print_json(record(found))
     else:

@@ -72,20 +72,30 @@ def print_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 
 
 @contextmanager
-def reading_bar(
-    what: str, split: Split | None, size: int | None
+def scoring_bar(
+    what: str, split: Split | None = None, size: int | None = None, *, results_follow: bool = False
 ) -> Iterator[Callable[[int], None]]:
-    """A bar on standard error while texts are read; gives what is told of each batch's tokens.
+    """A bar on standard error while texts are scored; gives what is told of each batch's tokens.
 
-    Where results run down the screen they are progress enough, and where nobody looks it is silent.
+    Silent where nobody looks, and where results run down the screen meanwhile, which are progress
+    enough; `results_follow` says that they come only when the bar is gone.
     """
-    if not sys.stderr.isatty() or sys.stdout.isatty():
+    if not sys.stderr.isatty() or (sys.stdout.isatty() and not results_follow):
         yield lambda tokens: None
         return
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    words = TextColumn("{task.description} {task.fields[scored]:,} tokens")
-    with Progress(words, BarColumn(), TimeElapsedColumn(), console=console(stderr=True)) as bar:
+    bar = Progress(
+        TextColumn("{task.description} {task.fields[scored]:,} tokens"),
+        BarColumn(),
+        TimeElapsedColumn(),
+        console=console(stderr=True),
+        transient=True,
+        # Or rich would take what belongs on standard output and write it around the bar.
+        redirect_stdout=False,
+        redirect_stderr=False,
+    )
+    with bar:
         task = bar.add_task(what, total=size, scored=0)
         scored = 0
 

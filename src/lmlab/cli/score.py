@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lmlab.cli.options import Errors, Json, Run
-from lmlab.cli.output import print_json_list, reading_bar
+from lmlab.cli.output import print_json_list, scoring_bar
 from lmlab.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def score(
 
     texts = texts_from(file, text or [], errors)
     model = load(run)
-    with reading_bar(f"scoring {texts.name}", texts.split, texts.size) as progress:
+    with scoring_bar(f"scoring {texts.name}", texts.split, texts.size) as progress:
         by_token = per_token or per_word or csv or as_json
         scorer = model.scorer(window=window, stride=stride, progress=progress)
         scores = scorer.score(texts.texts, per_token=by_token)

@@ -6,8 +6,11 @@ import csv
 import io
 import json
 import math
+import os
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -93,6 +96,23 @@ def test_csv_gives_each_word_with_its_characters(lmlab, runs, file: Path) -> Non
         bits = float(row["surprisal_nats"]) / math.log(2)
         assert abs(float(row["surprisal_bits"]) - bits) < 2e-6
     assert [row["word"] for row in rows if row["unknown"] == "1"] == ["quetzal"]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="there are no pseudo-terminals there")
+def test_a_bar_on_the_terminal_takes_nothing_from_the_output(lmlab, runs, file: Path) -> None:
+    import pty
+
+    expected = lmlab("score", runs["lstm"], file, "--csv").out
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "lmlab", "score", str(runs["lstm"]), str(file), "--csv"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=theirs, text=True) as process:
+        os.close(theirs)
+        assert process.stdout is not None
+        written = process.stdout.read()
+        shown = os.read(ours, 100_000).decode()
+    os.close(ours)
+    assert written == expected
+    assert "scoring texts.txt" in shown
 
 
 def test_a_perplexity_can_be_recomputed_from_the_ngram(lmlab, runs) -> None:
