@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from lmlab.cli.options import Errors, Json
-from lmlab.cli.output import console, print_json, scoring_bar
+from lmlab.cli.output import print_json, scoring_bar, show_table
 
 
 def compare(
@@ -44,10 +44,10 @@ def compare(
     if as_json:
         print_json(record(found))
     else:
-        screen = console(markup=True)
-        screen.print(rich_table(found))
+        show_table(rich_table(found))
         if found.differences:
-            screen.print(rich_differences(found))
+            print()
+            show_table(rich_differences(found))
         for note in found.notes:
             print(f"- {note}")
     if out is not None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
     from lmlab.data.corpus import Split
 
@@ -57,6 +58,30 @@ def console(*, stderr: bool = False, markup: bool = False) -> Console:
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() else WIDE
     return Console(stderr=stderr, width=width, markup=markup, highlight=False, emoji=False)
+
+
+def show_table(table: Table) -> None:
+    """A table with its columns as wide as they need: on a narrow screen no figure may vanish.
+
+    Where it does not fit it goes without its frame, and after that beyond the edge.
+    """
+    from rich import box
+
+    screen = console(markup=True)
+    table.title, title = None, table.title
+    if _width(table, screen) > screen.width:
+        table.box, table.show_edge, table.pad_edge = box.SIMPLE_HEAD, False, False
+    screen.width = max(screen.width, _width(table, screen))
+    if title is not None:
+        screen.print(title, soft_wrap=True)
+    screen.print(table)
+
+
+def _width(table: Table, screen: Console) -> int:
+    """Columns of the screen that a table takes where nothing is cut short."""
+    from rich.measure import Measurement
+
+    return Measurement.get(screen, screen.options.update(max_width=10_000), table).maximum
 
 
 def print_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:

@@ -128,3 +128,11 @@ def test_a_model_from_elsewhere_is_compared_with_ours(lmlab, runs, tmp_path: Pat
     # An ARPA file holds seven digits of a logarithm.
     assert math.isclose(ours, theirs, abs_tol=1e-5)
     assert out.read_text(encoding="utf-8").count("lmlab train") == 1
+
+
+def test_on_a_narrow_screen_no_column_vanishes(lmlab, runs, monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", "30")
+    monkeypatch.setattr("lmlab.cli.output.WIDE", 30)
+    told = lmlab("compare", runs["ngram"], runs["lstm"]).out
+    assert "lstm" in told
+    assert "…" not in told.replace(" … ", " ")  # but for that of the intervals
