@@ -140,13 +140,18 @@ def _progress_bar(split: Split, shown: bool) -> Iterator[Any]:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+    console = Console(stderr=True)
     bar = Progress(
         TextColumn("tokenising {task.fields[name]}"),
         BarColumn(),
         TextColumn("{task.fields[examples]:,} examples"),
         TimeRemainingColumn(),
-        console=Console(stderr=True),
+        console=console,
         transient=True,
+        # Where nobody watches, rich would still leave empty lines behind.
+        disable=not console.is_terminal,
+        redirect_stdout=False,
+        redirect_stderr=False,
     )
     with bar:
         task = bar.add_task("", total=split.size_bytes(), name=split.name, examples=0)

@@ -19,7 +19,7 @@ from lmlab.scoring.pieces import Piece, pieces
 from lmlab.scoring.streams import CannotCarry, Carried, Rolling, Stream, rolling_windows
 from lmlab.scoring.tally import Tally
 
-AHEAD_TEXTS = 4096
+AHEAD_TEXTS = 1024
 AHEAD_CHARACTERS = 131_072
 """How much is read ahead to gather texts of like length; a longer text is scored by itself."""
 

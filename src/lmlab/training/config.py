@@ -41,7 +41,7 @@ class TrainingConfig:
     """Validations without gain after which plateau acts."""
     clip: float = field(default=1.0, metadata={"at_least": 0})
     """Largest global norm of the gradient; 0 for no clipping."""
-    tokens_per_batch: int = field(default=2048, metadata={"at_least": 1})
+    tokens_per_batch: int = field(default=512, metadata={"at_least": 1})
     """Tokens of a batch of sentences, padding included."""
     lanes: int = field(default=20, metadata={"at_least": 1})
     """Rows of a batch of contiguous text, each going on where it stopped."""
