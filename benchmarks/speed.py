@@ -171,11 +171,9 @@ def compare_cells(rounds: int) -> dict[str, object]:
 SCORE_FILE = """
 import resource, sys
 import lmlab
-from lmlab.scoring.score import Scorer
 model = lmlab.load(sys.argv[1])
-scorer = Scorer(model.system, model.tokenizer, model.layout)
 with open(sys.argv[2], encoding="utf-8") as lines:
-    tokens = sum(score.tokens for score in scorer.score(line.strip() for line in lines))
+    tokens = sum(score.tokens for score in model.score_stream(line.strip() for line in lines))
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, tokens)
 """
 
