@@ -16,29 +16,33 @@ from lmlab.training.config import TrainingConfig
 from lmlab.training.runs import Model, RunFolder, build_system, load_run
 
 
+def counted_systems() -> list[str]:
+    """The systems that are tables of n-grams."""
+    return [card.name for card in catalogue().values() if "Countable" in card.protocols]
+
+
 def export_arpa(run: Path | str, path: Path | str) -> None:
     """Write the tables of a counted run as an ARPA file; .gz compresses it."""
     model = load_run(run)
     emission = getattr(model.system, "emission", None)
     if not isinstance(emission, CountTable):
-        able = [card.name for card in catalogue().values() if "Countable" in card.protocols]
         raise UserError(
             f"an ARPA file holds n-gram tables, and {run} is a run of {model.card.name}; systems "
-            f"that have them: {', '.join(able)}."
+            f"that have them: {', '.join(counted_systems())}."
         )
     tokens = [model.tokenizer.token(i) for i in range(model.tokenizer.vocabulary.size)]
     write_arpa(path, emission.tables, tokens)
 
 
 def import_arpa(path: Path | str, out: Path | str) -> Model:
-    """Make a run of the system `ngram` from an ARPA file; its words are split on white space."""
+    """Make a run of the counted system from an ARPA file; its words are split on white space."""
     run = RunFolder(Path(out))
     if run.exists():
         raise UserError(f"{out} already holds a run; choose another --out.")
     tables, words = read_arpa(path)
     tokenizer = Tokenizer(word_level({word: i for i, word in enumerate(words)}))
-    settings = {"order": tables.order}
-    system = build_system("ngram", settings, tables.vocabulary, seed=0)
+    name, settings = counted_systems()[0], {"order": tables.order}
+    system = build_system(name, settings, tables.vocabulary, seed=0)
     emission = system.emission
     assert isinstance(emission, CountTable)
     emission.set_tables(tables)
@@ -48,7 +52,7 @@ def import_arpa(path: Path | str, out: Path | str) -> Model:
     run.write_environment()
     run.write_config(
         {
-            "system": "ngram",
+            "system": name,
             "size": "small",
             "recipe": None,
             "seed": 0,
