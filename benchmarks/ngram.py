@@ -35,10 +35,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from lmlab.core.allocator import LARGE, STEP, keep_memory
 from lmlab.core.vocabulary import SYMBOLS, Vocabulary
 from lmlab.data.store import default_cache
 from lmlab.emissions.count_table import CountTable
-from lmlab.training.allocator import LARGE, STEP, keep_memory
 
 ORDER = 5
 KENLM = "kenlm==0.3.0"

@@ -27,6 +27,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from lmlab.core.allocator import keep_memory
 from lmlab.core.batch import Batch
 from lmlab.core.registry import system_module
 from lmlab.data.batches import LengthBatches
@@ -34,7 +35,6 @@ from lmlab.data.corpus import open_corpus
 from lmlab.data.dataset import TokenDataset
 from lmlab.data.tokenizers import Tokenizer, tokenizer_for
 from lmlab.layers import cells
-from lmlab.training.allocator import keep_memory
 from lmlab.training.config import TrainingConfig
 from lmlab.training.loop import scale_and_clip
 from lmlab.training.optimizers import build_optimizer

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from lmlab.core.allocator import return_memory
 from lmlab.core.errors import UserError
 from lmlab.core.protocols import LogProb, require
 from lmlab.core.score import Convention, Score
@@ -80,6 +81,7 @@ class Scorer:
         Memory is bounded whatever the number of texts; and without `per_token` whatever the length
         of one, since then nothing is kept of a token but its share of the sum.
         """
+        return_memory()
         # One seed, one result: systems whose scores are estimates draw from this.
         generator = torch.Generator().manual_seed(self._seed)
         if self.carried:

@@ -9,12 +9,12 @@ from typing import Any
 
 from accelerate import Accelerator
 
+from lmlab.core.allocator import keep_memory
 from lmlab.core.errors import UserError
 from lmlab.core.registry import find_system
 from lmlab.core.system import System
 from lmlab.data.corpus import Corpus, open_corpus
 from lmlab.data.tokenizers import Tokenizer, tokenizer_for
-from lmlab.training.allocator import keep_memory
 from lmlab.training.config import TrainingConfig
 from lmlab.training.data import TrainingData, training_data
 from lmlab.training.fitters import FITTERS
