@@ -1,12 +1,13 @@
 """Speed and memory as ratios measured in one run, the two sides alternating.
 
-    python benchmarks/speed.py --data DATA [--only train,cells,memory] [--rounds 9] [--out FILE]
+    python benchmarks/speed.py --data DATA [--only train,cells,softmax,memory] [--out FILE]
 
 - train: `lstm` training in tokens per second (padding not counted) against a plain PyTorch word
   LSTM with padded batches of 64 sentences and logits everywhere, as pytorch/examples trains one.
   Same sizes, same optimiser, same threads, same allocator settings for both sides
   (`--default-allocator`: glibc's own, for both).
 - cells: forward and backward time of the cells that loop, over the fused cell's.
+- softmax: the output layer with one buffer over the plain log-softmax.
 - memory: peak resident memory of scoring 100,000 sentences over scoring 1,000.
 """
 
@@ -35,6 +36,7 @@ from lmlab.data.corpus import open_corpus
 from lmlab.data.dataset import TokenDataset
 from lmlab.data.tokenizers import Tokenizer, tokenizer_for
 from lmlab.layers import cells
+from lmlab.layers.linear_log_prob import linear_log_prob, linear_log_prob_clear
 from lmlab.training.config import TrainingConfig
 from lmlab.training.loop import scale_and_clip
 from lmlab.training.optimizers import build_optimizer
@@ -168,6 +170,24 @@ def compare_cells(rounds: int) -> dict[str, object]:
     return results
 
 
+def compare_softmax(rounds: int) -> dict[str, object]:
+    """Milliseconds of the output layer, forward and backward, for 1,200 tokens of 10,000 words."""
+    torch.manual_seed(0)
+    parts = [torch.randn(shape, requires_grad=True) for shape in ((1200, WIDTH), (10_000, WIDTH))]
+    bias, targets = torch.zeros(10_000, requires_grad=True), torch.randint(0, 10_000, (1200,))
+
+    def milliseconds(function: Callable[..., torch.Tensor]) -> float:
+        began = time.perf_counter()
+        function(*parts, bias, targets).sum().backward()
+        return (time.perf_counter() - began) * 1000
+
+    times = [
+        (milliseconds(linear_log_prob), milliseconds(linear_log_prob_clear))
+        for _ in range(3 * rounds)
+    ]
+    return {"fast over clear": ratio([a for a, _ in times[1:]], [b for _, b in times[1:]])}
+
+
 SCORE_FILE = """
 import resource, sys
 import lmlab
@@ -218,7 +238,7 @@ def show(title: str, results: dict[str, object]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, default=os.environ.get("LMLAB_DATA"))
-    parser.add_argument("--only", default="train,cells,memory")
+    parser.add_argument("--only", default="train,cells,softmax,memory")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--default-allocator", action="store_true", help="glibc as it comes")
@@ -238,6 +258,9 @@ def main() -> None:
     if "cells" in wanted:
         report["cells"] = compare_cells(options.rounds)
         show("cells that loop, milliseconds, over the fused cell", report["cells"])
+    if "softmax" in wanted:
+        report["softmax"] = compare_softmax(options.rounds)
+        show("output layer, milliseconds, one buffer over plain log-softmax", report["softmax"])
     if "memory" in wanted:
         report["memory"] = compare_memory(Path(options.data))
         show("scoring, peak megabytes", report["memory"])

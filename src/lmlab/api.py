@@ -171,6 +171,8 @@ class LanguageModel:
         """
         if method not in METHODS:
             raise unknown_name("method", method, METHODS)
+        if not 0 <= seed < 2**31:
+            raise UserError(f"a seed must be from 0 to {2**31 - 1}, and {seed} came.")
         given = {
             "temperature": temperature,
             "top_k": top_k,
@@ -226,7 +228,7 @@ def compare(
     split: str = "test",
     out: Path | str | None = None,
     seed: int = 0,
-    errors: str = "strict",
+    errors: str | None = None,
     progress: Callable[[str, int], None] | None = None,
 ) -> Comparison:
     """Score trained models on one split and set them side by side, differences tested.
@@ -249,10 +251,18 @@ def compare(
     return found
 
 
-def _corpus_of(models: Sequence[Model], data: str | Path | None, errors: str) -> Corpus:
-    """The corpus that is named, or the one that all models were trained on."""
+def _corpus_of(models: Sequence[Model], data: str | Path | None, errors: str | None) -> Corpus:
+    """The corpus that is named, or the one that all models were trained on.
+
+    A corpus that a model was trained on is divided as it was then, or its test split would hold
+    what the model has seen.
+    """
     if data is not None:
-        return open_corpus(data, errors=errors)
+        trained = [model.config["corpus"] for model in models]
+        seeds = {corpus["seed"] for corpus in trained if corpus["spec"] == str(data)}
+        if len(seeds) > 1:
+            raise UserError(f"these runs divided {data} by different seeds, so no split is unseen.")
+        return open_corpus(data, errors=errors or "strict", seed=seeds.pop() if seeds else 0)
     found = {model.config["corpus"]["fingerprint"]: model.config["corpus"] for model in models}
     found.pop("", None)  # a model from elsewhere doesn't know its corpus, and fits any
     if not found:
@@ -266,7 +276,14 @@ def _corpus_of(models: Sequence[Model], data: str | Path | None, errors: str) ->
             "compare them on."
         )
     [(fingerprint, trained_on)] = found.items()
-    corpus = open_corpus(trained_on["spec"], errors=errors, seed=trained_on["seed"])
+    how = errors or trained_on.get("errors", "strict")
+    try:
+        corpus = open_corpus(trained_on["spec"], errors=how, seed=trained_on["seed"])
+    except UserError as error:
+        raise UserError(
+            f"what the runs were trained on can't be read here ({str(error).rstrip('.')}); say by "
+            "--data where it is."
+        ) from error
     if corpus.fingerprint() != fingerprint:
         raise UserError(
             f"{trained_on['spec']} has changed since the runs were trained on it; say by --data "

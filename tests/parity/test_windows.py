@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from math import exp, log
 
 import numpy as np
@@ -60,7 +61,7 @@ def test_independent_by_em_reaches_the_unigram_entropy_and_no_less(text):
         losses.append(-system.log_prob(text).totals.sum().item() / (200 * 7))
         system.maximise(system.expect(text))
     final = -system.log_prob(text).totals.sum().item() / (200 * 7)
-    assert all(later <= earlier + 1e-6 for earlier, later in zip(losses, losses[1:], strict=False))
+    assert all(later <= earlier + 1e-6 for earlier, later in pairwise(losses))
     # Not below the entropy (to float32's accuracy), and at it: a sum of tables is a table.
     assert entropy - 1e-5 <= final <= entropy + 1e-4
 

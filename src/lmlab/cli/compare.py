@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from lmlab.cli.options import Errors, Json
+from lmlab.cli.options import Json, RunsErrors
 from lmlab.cli.output import print_json, scoring_bar, show_table
 
 
@@ -24,7 +24,7 @@ def compare(
     ] = None,
     seed: Annotated[int, typer.Option(help="Decides the resampling.")] = 0,
     as_json: Json = False,
-    errors: Errors = "strict",
+    errors: RunsErrors = None,
 ) -> None:
     """Set trained models side by side on one split: a table that says what each number is."""
     from lmlab.api import compare as compare_runs

@@ -10,6 +10,14 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and 
 Errors = Annotated[
     str, typer.Option(help="strict: stop at a byte that is not UTF-8; replace: go on and count it.")
 ]
+RunsErrors = Annotated[
+    str | None,
+    typer.Option(
+        "--errors",
+        help="strict: stop at a byte that is not UTF-8; replace: go on and count it. As the run "
+        "was trained, unless given; strict for a new one.",
+    ),
+]
 Corpus = Annotated[
     str,
     typer.Argument(

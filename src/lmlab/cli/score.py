@@ -48,7 +48,8 @@ def score(
     model = load(run)
     with scoring_bar(f"scoring {texts.name}", texts.split, texts.size) as progress:
         by_token = per_token or per_word or csv or as_json
-        scorer = model.scorer(window=window, stride=stride, progress=progress)
+        # Texts given one by one belong to no stream: each starts by itself.
+        scorer = model.scorer(window=window, stride=stride, progress=progress, carry=not text)
         scores = scorer.score(texts.texts, per_token=by_token)
         if as_json:
             print_json_list(_record(score, per_word) for score in scores)

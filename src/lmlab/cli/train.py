@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from lmlab.cli.options import Errors
+from lmlab.cli.options import RunsErrors
 from lmlab.core.errors import UserError
 from lmlab.core.registry import find_system
 
@@ -43,7 +43,7 @@ def train(
     minutes: Annotated[float | None, typer.Option(help="Budget: minutes by the clock.")] = None,
     seed: Annotated[int | None, typer.Option(help="Decides every random choice; 0.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from a checkpoint.")] = False,
-    errors: Errors = "strict",
+    errors: RunsErrors = None,
 ) -> None:
     """Train a system on a corpus; the run's folder holds all that it takes to use and repeat it."""
     find_system(system)  # a wrong name is told before the second that torch takes to import

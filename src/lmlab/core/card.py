@@ -34,6 +34,8 @@ class Card:
     """Objectives that it can be trained with, the default first."""
     needs: tuple[str, ...] = ()
     """Options of `train` that it can't do without or has a use for: base, index, knowledge."""
+    conditional: bool = False
+    """Whether it is a distribution given another text (a translator)."""
     baseline: str = "unigram"
     """The trivial model that it must beat after a short training: unigram or uniform."""
     oracle: str = ""

@@ -91,8 +91,10 @@ class Summary:
 
     @property
     def bits_per_character(self) -> float:
-        """Comparable across tokenisers, as perplexity is not."""
-        return -self.total / math.log(2) / max(self.characters, 1)
+        """Comparable across tokenisers, as perplexity is not; nan where there is no character."""
+        if self.characters == 0:
+            return math.nan
+        return -self.total / math.log(2) / self.characters
 
     @property
     def perplexity(self) -> float:

@@ -20,8 +20,9 @@ class _LinearLogProb(torch.autograd.Function):
     """The same with one (N, V) buffer instead of three.
 
     The logits' buffer becomes exp(logits - max) in place, is kept for the backward pass, and there
-    becomes the gradient of the logits in place, g (1[target] - p). On CPUs the saved allocations
-    and passes over memory are worth a third of the layer's time (benchmarks/train_speed.py).
+    becomes the gradient of the logits in place, g (1[target] - p). On CPUs the allocations and
+    passes over memory that this saves are a good part of the layer's time: see the figures that
+    `benchmarks/speed.py --only softmax` gives.
     """
 
     @staticmethod

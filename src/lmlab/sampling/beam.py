@@ -17,7 +17,7 @@ from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.protocols import Step, require
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.sampling.decode import Generated, after_prefix, check_prefix
+from lmlab.sampling.decode import Generated, after_prefix, check_prefix, look
 from lmlab.scoring.evaluating import evaluating
 
 
@@ -98,7 +98,7 @@ def beam_search(
     with evaluating(system):
         state = after_prefix(system, sources, given, condition)
         for length in range(1, beam.max_length + 1):
-            log_probs = system.peek(state).log_probs
+            log_probs = look(system, state).log_probs
             rows, tokens = _extend_all(searches, log_probs, length, vocabulary)
             if not rows or length == beam.max_length:
                 break

@@ -131,7 +131,7 @@ def _decode_some(
     finished = [False] * rows
     going = torch.arange(rows)
     for _ in range(max_length):
-        distribution = system.peek(state)
+        distribution = look(system, state)
         chosen = choose(distribution).to(distribution.log_probs.device)
         log_probs[going] += distribution.log_prob(chosen).double().cpu()
         stays = []
@@ -158,6 +158,17 @@ def _decode_some(
         )
         for row in range(rows)
     ]
+
+
+def look(system: Any, state: Any) -> Categorical:
+    """The next token's distribution, or a UserError where the weights have gone wrong."""
+    distribution: Categorical = system.peek(state)
+    if distribution.log_probs.isnan().any():
+        raise UserError(
+            "this model gives probabilities that are not numbers: its training has gone wrong, so "
+            "train it again with a lower learning rate."
+        )
+    return distribution
 
 
 def after_prefix(

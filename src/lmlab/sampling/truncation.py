@@ -36,7 +36,7 @@ class Temperature:
             )
 
     def __call__(self, distribution: Categorical) -> Categorical:
-        log_probs = distribution.log_probs
+        log_probs = distribution.log_probs.double()
         # The best token is put at 0 first, so that even a tiny temperature leaves it finite.
         above = log_probs - log_probs.amax(-1, keepdim=True)
         return Categorical(torch.log_softmax(above / self.value, -1))

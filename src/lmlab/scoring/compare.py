@@ -153,7 +153,9 @@ def _row(group: Sequence[Measured], name: str, true: _True | None) -> Row:
     )
 
 
-def _perplexity(nats: float) -> float:
+def _perplexity(nats: float) -> float | None:
+    if math.isnan(nats):
+        return None
     return math.exp(nats) if nats < 700 else math.inf
 
 
@@ -202,7 +204,8 @@ def _floor(corpus: Corpus, true: _True | None) -> Floor | None:
 
 def _order(row: Row) -> tuple[int, str, float, str]:
     """By kind (exact first), then tokens, then nats per token, then name."""
-    return KINDS.index(row.kind), row.tokenization, row.nats_per_token, row.name
+    nats = math.inf if math.isnan(row.nats_per_token) else row.nats_per_token
+    return KINDS.index(row.kind), row.tokenization, nats, row.name
 
 
 def _differences(entries: Sequence[_Entry], seed: int, resamples: int) -> Iterator[Difference]:

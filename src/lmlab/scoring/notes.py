@@ -10,12 +10,20 @@ from lmlab.core.score import Convention
 from lmlab.data.corpus import Corpus
 from lmlab.scoring.comparison import Row
 
+FEW_TEXTS = 30
+"""Below so many texts a bootstrap over them is not to be trusted."""
+
 
 def notes_on(rows: Sequence[Row], corpus: Corpus, split: str) -> Iterator[str]:
     """A sentence for each thing that could mislead; none where all is alike."""
     yield from _mixed(rows)
     for row in rows:
         yield from _about(row)
+    if len(rows) > 1 and rows[0].sequences < FEW_TEXTS:
+        yield (
+            f"Only {rows[0].sequences} texts were scored: resampling so few says little, and the "
+            "intervals and p-values of the differences are too sure of themselves."
+        )
     if any(row.spread is not None for row in rows):
         yield "± is the standard deviation over seeds; nats are their mean, perplexity its exp."
     if corpus.truth is not None and any(row.floor is None for row in rows):
@@ -50,6 +58,8 @@ def _mixed(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _about(row: Row) -> Iterator[str]:
+    if len(set(row.seeds)) < len(row.seeds):
+        yield f"{row.name}: some of its runs share a seed, so their spread is not one over seeds."
     if math.isinf(row.nats_per_token):
         yield f"{row.name} gives some text probability zero, so its perplexity is infinite."
     if math.isnan(row.nats_per_token):

@@ -124,7 +124,7 @@ def _read_row(text: str, file: str, line: int) -> Pair:
     if not isinstance(row, dict):
         raise UserError(f"{file}, line {line}: expected a JSON object, not {type(row).__name__}.")
     for key in ("sentence_good", "sentence_bad"):
-        if not isinstance(row.get(key), str):
+        if not isinstance(row.get(key), str) or not row[key].strip():
             found = ", ".join(map(str, row)) or "nothing"
             raise UserError(
                 f"{file}, line {line}: expected a sentence under {key!r}, found {found}."

@@ -37,6 +37,11 @@ class Group:
     rows: tuple[Row, ...]
 
 
+def _by_nats(row: Row) -> float:
+    """Best first, and what is not a number last."""
+    return math.inf if math.isnan(row.nats_per_token) else row.nats_per_token
+
+
 def groups(comparison: Comparison) -> tuple[Group, ...]:
     """The rows by kind and tokens; each group is in the order of its nats per token."""
     found: dict[tuple[str, str], list[Row]] = {}
@@ -45,7 +50,7 @@ def groups(comparison: Comparison) -> tuple[Group, ...]:
     return tuple(
         Group(
             title=f"{kind}; {rows[0].convention.tokenizer}",
-            rows=tuple(sorted(rows, key=lambda row: row.nats_per_token)),
+            rows=tuple(sorted(rows, key=_by_nats)),
         )
         for (kind, _), rows in found.items()
     )

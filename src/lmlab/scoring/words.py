@@ -96,10 +96,11 @@ def _word(word: str, start: int, end: int, tokens: list[TokenScore]) -> WordScor
 def write_surprisal_csv(scores: Iterable[Score], file: TextIO) -> int:
     """Surprisal by word as CSV, one line a word; gives back how many words were written.
 
-    `sentence` and `position` count from 1 (the line of the file, the word in it); `start` and `end`
-    are characters of the line, counted from 0, the end not included, so that line[start:end] is the
-    word. `unknown` is 1 where the model knew the word only as <unk>: its surprisal is then that of
-    *any* unknown word. Spaces and `</s>` are treated as `word_scores` says.
+    `sentence` and `position` count from 1: the scored text (empty lines of a file are none) and the
+    word in it. `start` and `end` are characters of that text, from 0, the end not included, so that
+    text[start:end] is the word; a file's lines lose the white space around them. `unknown` is 1
+    where the model knew the word only as <unk>: its surprisal is then that of *any* unknown word.
+    Spaces and `</s>` are treated as `word_scores` says.
     """
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(CSV_COLUMNS)

@@ -26,6 +26,10 @@ class BatchSource(Protocol):
     def epoch(self, number: int, start: int = 0) -> Iterator[Batch]: ...
 
 
+HELD_OUT_SPAN = 512
+"""Tokens of held-out contiguous text that are read at once; the state is carried on."""
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TrainingData:
     """The training split, and a held-out one where the corpus has any."""
@@ -69,19 +73,26 @@ def training_data(
         )
     return TrainingData(
         dataset=dataset,
-        train=batches_of(dataset, config, shuffle=True),
-        held_out=None if held_out is None else batches_of(held_out, config, shuffle=False),
+        train=training_batches(dataset, config),
+        held_out=None if held_out is None else held_out_batches(held_out, config),
         held_out_split=held_out_split,
         carries=corpus.layout.kind == "contiguous",
     )
 
 
-def batches_of(dataset: TokenDataset, config: TrainingConfig, *, shuffle: bool) -> BatchSource:
-    """Lanes of contiguous text, or batches of like lengths."""
+def training_batches(dataset: TokenDataset, config: TrainingConfig) -> BatchSource:
+    """Lanes of contiguous text, or shuffled batches of like lengths."""
     if dataset.layout.kind == "contiguous":
         return StreamBatches(dataset, lanes=config.lanes, span=config.span)
+    return LengthBatches(dataset, tokens_per_batch=config.tokens_per_batch, seed=config.seed)
+
+
+def held_out_batches(dataset: TokenDataset, config: TrainingConfig) -> BatchSource:
+    """Contiguous text as the one stream it is, so that the loss is what scoring it gives."""
+    if dataset.layout.kind == "contiguous":
+        return StreamBatches(dataset, lanes=1, span=HELD_OUT_SPAN)
     return LengthBatches(
-        dataset, tokens_per_batch=config.tokens_per_batch, seed=config.seed, shuffle=shuffle
+        dataset, tokens_per_batch=config.tokens_per_batch, seed=config.seed, shuffle=False
     )
 
 

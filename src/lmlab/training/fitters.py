@@ -58,14 +58,14 @@ def fit_by_em(job: Job) -> Outcome:
     clock, loss, saved_at, asked = Clock(progress.seconds), None, progress.seconds, False
     with job.reporter, StopSignals() as signals, torch.no_grad():
         while not (budget.over(progress) or progress.waited or asked):
-            # The loss of the parameters that this iteration starts from: it may only fall.
+            # Expected counts of all batches and processes, then the best parameters given them.
+            system.maximise(expected_counts(job))
+
+            # The loss of the new parameters: it may only fall.
             trained = evaluate(system, job.data.train, job.accelerator)
             before, progress.best = progress.best, trained.loss
             assert trained.loss <= before + ROUNDING, f"EM went from {before} to {trained.loss}"
             progress.waited = int(before - trained.loss < SMALLEST_GAIN)
-
-            # Expected counts of all batches and processes, then the best parameters given them.
-            system.maximise(expected_counts(job))
             progress.step, progress.epoch = progress.step + 1, progress.epoch + 1
             progress.seconds = clock.seconds()
             job.reporter.write("train", progress, loss=trained.loss, count=trained.count)

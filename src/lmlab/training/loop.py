@@ -156,15 +156,14 @@ def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
 def not_finite(progress: Progress, total: float, norm: float, config: TrainingConfig) -> UserError:
     """The error for a loss or gradient that is no number, with what to try."""
     what = "loss" if not math.isfinite(total) else "gradient"
-    tries = [f"a learning_rate below {config.learning_rate:g}"]
+    tries = [f"learning_rate below {config.learning_rate:g}"]
     if not config.clip or config.clip > 1:
         tries.append("clip=1")
     if not config.warmup_steps:
         tries.append("warmup_steps=100")
     return UserError(
         f"the {what} is not finite at step {progress.step + 1} (epoch {progress.epoch + 1}), so "
-        f"training stopped; the last checkpoint is still good: try --set with "
-        f"{', or '.join(tries)}."
+        f"training stopped; try another --out with --set {', or '.join(tries)}."
     )
 
 

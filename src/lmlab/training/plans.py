@@ -118,7 +118,7 @@ def system_vocabulary(tokenizer: Tokenizer, corpus: Corpus) -> Vocabulary:
 
 
 def describe(
-    plan: Plan, corpus: Corpus, spec: str, tokenizer: Tokenizer, data_seed: int
+    plan: Plan, corpus: Corpus, spec: str, tokenizer: Tokenizer, data_seed: int, errors: str
 ) -> dict[str, Any]:
     """config.json: enough to repeat the run from its own folder."""
     return {
@@ -129,12 +129,14 @@ def describe(
         "system_config": asdict(plan.system_config),
         "vocabulary": asdict(system_vocabulary(tokenizer, corpus)),
         "tokenizer": tokenizer.kind,
+        "tokenizer_fingerprint": tokenizer.fingerprint(),
         "layout": asdict(corpus.layout),
         "corpus": {
             "name": corpus.name,
             "spec": spec,
             "fingerprint": corpus.fingerprint(),
             "seed": data_seed,
+            "errors": errors,
         },
         "training": asdict(plan.training),
     }

@@ -10,7 +10,7 @@ import os
 import platform
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -109,6 +109,12 @@ class RunFolder:
             raise UserError(
                 f"{self.config} is not the config.json of a run: it lacks {', '.join(missing)}."
             )
+        parts = ("system_config", "vocabulary", "layout", "corpus", "training")
+        strange = [name for name in parts if not isinstance(config[name], dict)]
+        if strange:
+            raise UserError(
+                f"{self.config} is not the config.json of a run: {strange[0]} is no object."
+            )
         return dict(config)
 
     def write_config(self, config: Mapping[str, Any]) -> None:
@@ -174,10 +180,9 @@ def load_run(path: Path | str) -> Model:
     if not run.tokenizer.exists():
         raise UserError(f"the run {run.path} has lost its tokenizer.json; train it again.")
     tokenizer = Tokenizer.load(run.tokenizer)
+    vocabulary = _vocabulary(config, tokenizer, run)
     module = system_module(config["system"])
-    system = build_system(
-        config["system"], config["system_config"], Vocabulary(**config["vocabulary"]), seed=0
-    )
+    system = build_system(config["system"], config["system_config"], vocabulary, seed=0)
     _load_weights(system, run)
     return Model(
         system=system.eval(),
@@ -187,6 +192,18 @@ def load_run(path: Path | str) -> Model:
         card=full_card(module),
         path=run.path,
     )
+
+
+def _vocabulary(config: Mapping[str, Any], tokenizer: Tokenizer, run: RunFolder) -> Vocabulary:
+    """The system's vocabulary, checked to be that of the tokeniser beside it."""
+    vocabulary = Vocabulary(**config["vocabulary"])
+    known = config.get("tokenizer_fingerprint", tokenizer.fingerprint())
+    if replace(vocabulary, first=None) != tokenizer.vocabulary or known != tokenizer.fingerprint():
+        raise UserError(
+            f"the tokenizer.json of {run.path} is not the one that the run was trained with; "
+            "restore it, or train the run again."
+        )
+    return vocabulary
 
 
 def build_system(

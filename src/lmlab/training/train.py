@@ -74,7 +74,7 @@ def train(
     seed: int | None = None,
     data_seed: int | None = None,
     resume: bool = False,
-    errors: str = "strict",
+    errors: str | None = None,
     quiet: bool = False,
 ) -> RunResult:
     """Train `system` on the corpus `data` into the folder `out`, and return how it went.
@@ -82,6 +82,7 @@ def train(
     `settings` are those of the system and of `TrainingConfig`, as strings or values, applied after
     those of the size and the recipe. With `resume`, a training that was stopped (by a kill, Ctrl-C,
     or a smaller budget) goes on to the bit as if it had not been; settings not given are the run's.
+    (A schedule that follows the budget, as cosine does, follows the larger one from there on.)
     `data_seed` decides how a corpus without splits is divided; it is 0 for all seeds, so that
     their runs compare. See `RunFolder` for what is written.
     """
@@ -100,16 +101,18 @@ def train(
 
     if data_seed is None:
         data_seed = 0 if before is None else int(before["corpus"]["seed"])
+    if errors is None:
+        errors = "strict" if before is None else str(before["corpus"].get("errors", "strict"))
     corpus = data if isinstance(data, Corpus) else open_corpus(data, errors=errors, seed=data_seed)
     spec = corpus.name if isinstance(data, Corpus) else str(data)
     with main_first(accelerator):
         run.create()  # a folder that can't be written to is told before anything takes time
         chosen = _tokenizer(run, before, corpus, tokenizer, plan.training)
-        description = describe(plan, corpus, spec, chosen, data_seed)
+        description = describe(plan, corpus, spec, chosen, data_seed, errors)
         if before is not None:
             check_same(before, description, run)
         prepared = training_data(corpus, chosen, plan.training, progress=not quiet)
-    _check_data(prepared, plan.training, accelerator)
+    _check_data(prepared, plan, accelerator)
     model = build_system(
         card.name,
         asdict(plan.system_config),
@@ -136,8 +139,9 @@ def train(
         reporter=reporter,
     )
     outcome = FITTERS[model.fitting](job)
-    reporter.tell(_farewell(outcome, run))
-    return _result(outcome, run, model, prepared)
+    result = _result(outcome, run, model, prepared)
+    reporter.tell(_farewell(outcome, run, result.loss if result.best is None else result.best))
+    return result
 
 
 def _continues(run: RunFolder, resume: bool) -> bool:
@@ -177,7 +181,13 @@ def _begin(run: RunFolder, description: Mapping[str, Any], tokenizer: Tokenizer)
     run.write_config(description)
 
 
-def _check_data(data: TrainingData, config: TrainingConfig, accelerator: Accelerator) -> None:
+def _check_data(data: TrainingData, plan: Plan, accelerator: Accelerator) -> None:
+    config = plan.training
+    if data.dataset.layout.kind == "pairs" and not plan.card.conditional:
+        raise UserError(
+            f"{plan.card.name} has no use for the source texts of a parallel corpus; give it a "
+            "corpus of single texts."
+        )
     world, contiguous = accelerator.num_processes, data.dataset.layout.kind == "contiguous"
     if contiguous and config.lanes % world:
         raise UserError(
@@ -222,7 +232,8 @@ def _announce(
         )
 
 
-def _farewell(outcome: Outcome, run: RunFolder) -> str:
+def _farewell(outcome: Outcome, run: RunFolder, kept: float | None) -> str:
+    """How it ended; `kept` is the held-out loss of the weights that the run now has."""
     progress = outcome.progress
     where = f"at step {progress.step} after {duration(progress.seconds)}"
     if outcome.reason == "interrupted":
@@ -230,7 +241,7 @@ def _farewell(outcome: Outcome, run: RunFolder) -> str:
     if outcome.reason == "nothing":
         return f"{run.path} is already trained; give a larger budget to go on"
     early = ", as the loss stopped falling" if outcome.reason == "early" else ""
-    loss = "" if outcome.loss is None else f", {outcome.loss:.4f} nats a token"
+    loss = "" if kept is None else f", {kept:.4f} nats a token"
     return f"finished {where}{early}{loss}: {run.path}"
 
 

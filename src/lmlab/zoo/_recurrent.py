@@ -36,7 +36,7 @@ RECURRENT_SIZES = {
 }
 
 RECURRENT_RECIPES = {
-    # Sentences of a small vocabulary: 3 to 4 nats a token on multi30k within twenty minutes.
+    # Short sentences: docs/results.md has what it reaches on multi30k-l20.
     "multi30k": {
         "tied": True,
         "dropout": 0.4,

@@ -47,6 +47,11 @@ class CountedNgram(LeftToRight):
 
     emission: CountTable
 
+    @property
+    def parameter_count(self) -> int:
+        """Probabilities and backoff weights in its tables."""
+        return self.emission.table_log_probs.numel() + self.emission.table_log_backoffs.numel()
+
     def fit_counts(self, tokens: np.ndarray, offsets: np.ndarray) -> str | None:
         orders = self.emission.fit(tokens, offsets).fallback_orders
         if not orders:

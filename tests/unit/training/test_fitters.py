@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,8 @@ def test_em_on_the_context_free_mixture_ends_at_the_unigram_entropy(
     )
     losses = [line["loss"] for line in read_losses(result.path) if line["event"] == "train"]
     assert result.reason == "early"
-    assert losses == sorted(losses, reverse=True)
+    # Never up, but for the last digit of single precision once it has converged.
+    assert all(later <= earlier + 1e-6 for earlier, later in pairwise(losses))
     assert losses[-1] == pytest.approx(unigram_entropy(corpus / "train.txt"), abs=1e-5)
 
 
