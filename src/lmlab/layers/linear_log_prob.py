@@ -20,9 +20,8 @@ class _LinearLogProb(torch.autograd.Function):
     """The same with one (N, V) buffer instead of three.
 
     The logits' buffer becomes exp(logits - max) in place, is kept for the backward pass, and there
-    becomes the gradient of the logits in place, g (1[target] - p). On CPUs the allocations and
-    passes over memory that this saves are a good part of the layer's time: see the figures that
-    `benchmarks/speed.py --only softmax` gives.
+    becomes the gradient of the logits in place, g (1[target] - p). This spares a CPU two large
+    allocations and several passes over memory; `benchmarks/speed.py --only softmax` measures it.
     """
 
     @staticmethod
