@@ -42,10 +42,11 @@ def summary_words(summary: Summary) -> str:
         if summary.kind in NORMALISED
         else f"no perplexity, as the scores are {summary.kind}"
     )
+    bits = f"{summary.bits_per_character:.4f}" if summary.characters else "no"
     return (
         f"{summary.sequences:,} {texts}, {summary.tokens:,} tokens{unknown}, "
         f"{summary.characters:,} characters: {perplexity}, "
-        f"{summary.nats_per_token:.4f} nats/token, {summary.bits_per_character:.4f} "
-        f"bits/character; kind {summary.kind} ({KINDS_EXPLAINED[summary.kind]}); "
+        f"{summary.nats_per_token:.4f} nats/token, {bits} bits/character; "
+        f"kind {summary.kind} ({KINDS_EXPLAINED[summary.kind]}); "
         f"{convention_words(summary.convention)}"
     )

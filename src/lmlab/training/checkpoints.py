@@ -74,14 +74,13 @@ def load_checkpoint(folder: Path, tell: Callable[[str], None] = print) -> Checkp
 
     A damaged one is passed over, and `tell` is given a sentence about it.
     """
-    for step, path in _newest_first(folder):
+    found = list(_newest_first(folder))
+    for place, (step, path) in enumerate(found, 1):
         try:
             return _read(path, step)
         except (OSError, ValueError, KeyError, SafetensorError) as error:
-            tell(
-                f"the checkpoint {path} is damaged ({error}); going on from the one before it, "
-                "if there is one."
-            )
+            way = "going on from the one before it" if place < len(found) else "starting again"
+            tell(f"the checkpoint {path} is damaged ({error}); {way}.")
     return None
 
 

@@ -130,6 +130,8 @@ def train(
     )
     if accelerator.is_main_process and not quiet:
         _announce(reporter, model, prepared, plan, accelerator, resumed=before is not None)
+    if model.fitting == "counting" and any(value is not None for value in budget.values()):
+        reporter.tell(f"{card.name} is fitted by one pass of counting; the budget changes nothing")
     job = Job(
         system=model,
         data=prepared,
