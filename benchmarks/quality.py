@@ -64,17 +64,6 @@ def cells() -> list[Cell]:
             )
             table += [tuned, notes]
         if seed == 0:
-            # The sphere overfits sooner under the softmax's recipe: more dropout for it.
-            stronger = (*TUNED, "--set", "dropout=0.6")
-            table.append(
-                Cell(
-                    protocol="multi30k-l20",
-                    system="lstm-sphere",
-                    variant="dropout-0.6",
-                    seed=0,
-                    arguments=stronger,
-                )
-            )
             window = ("--recipe", "multi30k", "--set", "size=5")
             table.append(
                 Cell(

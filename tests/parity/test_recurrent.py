@@ -135,6 +135,19 @@ def test_sphere_lengths_are_exact_and_cosines_decide():
     torch.testing.assert_close(longer, log_probs)
 
 
+def test_dropout_on_the_sphere_keeps_the_mean_of_the_logits():
+    """Averaged over many masks, the scaled direction is the one without dropout."""
+    torch.manual_seed(0)
+    module = system_module("lstm-sphere")
+    system = module.build(module.Config(width=64, dropout=0.5), VOCABULARY).train()
+    hidden = torch.randn(1, 64).expand(20_000, -1)
+    scaled, _ = system.emission._directions(hidden)
+    expected = 8.0 * hidden[0] / hidden[0].norm()  # β = √64
+    # Each entry's mean over 20,000 masks is within 5 standard errors, |x| / √20,000.
+    error = (scaled.mean(0) - expected).abs()
+    assert (error <= 5 * expected.abs() / 20_000**0.5 + 1e-6).all()
+
+
 def test_fast_log_prob_equals_the_clear_one_with_its_gradients():
     torch.manual_seed(0)
     targets = torch.randint(0, 50, (17,))

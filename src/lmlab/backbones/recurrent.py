@@ -18,16 +18,26 @@ class Recurrent(Backbone):
     """h_t = cell(e(s_t), h_{t-1}), stacked; dropout on the embeddings and on every layer's output.
 
     Dropout falls on what passes between layers, not on what passes through time (Zaremba et al.
-    2014). Inputs (B, T), hidden (B, T, W); cost O(T) steps one after another.
+    2014). `output` is what the last layer's output goes through instead of dropout, where the
+    emission has a dropout of its own. Inputs (B, T), hidden (B, T, W); cost O(T) steps one after
+    another.
     """
 
     honours: ClassVar[tuple[type, ...]] = (Causal,)
 
-    def __init__(self, embedding: nn.Embedding, cells: Sequence[Cell], dropout: float = 0.0):
+    def __init__(
+        self,
+        embedding: nn.Embedding,
+        cells: Sequence[Cell],
+        dropout: float = 0.0,
+        *,
+        output: nn.Module | None = None,
+    ) -> None:
         super().__init__()
         self.embedding = embedding
         self.cells = nn.ModuleList(cells)
         self.dropout = nn.Dropout(dropout)
+        self.output = nn.Dropout(dropout) if output is None else output
         self.width = cells[-1].width
 
     def initial_state(self, rows: int) -> TensorState:
@@ -47,7 +57,7 @@ class Recurrent(Backbone):
         for layer, cell in enumerate(self.cells):
             assert isinstance(cell, Cell)
             names = [f"{layer}.{name}" for name in cell.names]
+            values = values if layer == 0 else self.dropout(values)
             values, parts = cell(values, tuple(before[name] for name in names))
             after.update(zip(names, parts, strict=True))
-            values = self.dropout(values)
-        return Hidden(values=values, state=TensorState(after))
+        return Hidden(values=self.output(values), state=TensorState(after))

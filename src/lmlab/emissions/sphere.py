@@ -20,6 +20,10 @@ class Sphere(Emission):
 
     Lengths are divided out on both sides, so that no token can win by a long vector, and there
     is no bias. Hidden (…, W), log-probabilities (…, V).
+
+    `dropout` falls on the direction, after the length was divided out: before it, the division
+    would undo the scaling of what is left, cosines would be smaller in training than in use by
+    √(1 - dropout), and the model in use would be too sure of itself.
     """
 
     never: Tensor
@@ -32,6 +36,7 @@ class Sphere(Emission):
         *,
         tied: nn.Embedding | None = None,
         scale: float | None = None,
+        dropout: float = 0.0,
     ) -> None:
         super().__init__()
         if tied is None:
@@ -41,10 +46,11 @@ class Sphere(Emission):
         else:
             self.weight = tied.weight
         self.log_scale = nn.Parameter(torch.tensor(math.log(scale or width**0.5)))
+        self.dropout = nn.Dropout(dropout)
         self.register_buffer("never", never_predicted(vocabulary), persistent=False)
 
     def _directions(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        return on_sphere(hidden) * self.log_scale.exp(), on_sphere(self.weight)
+        return self.dropout(on_sphere(hidden)) * self.log_scale.exp(), on_sphere(self.weight)
 
     def log_prob(self, hidden: Tensor, targets: Tensor) -> Tensor:
         scaled, outputs = self._directions(hidden)

@@ -54,7 +54,9 @@ def build(config: Config, vocabulary: Vocabulary) -> LeftToRight:
     cells = [LSTMCell(config.width, config.width) for _ in range(config.layers)]
     return LeftToRight(
         vocabulary=vocabulary,
-        backbone=Recurrent(embedding, cells, config.dropout),
-        emission=Sphere(config.width, vocabulary, tied=tied, scale=config.scale),
+        backbone=Recurrent(embedding, cells, config.dropout, output=nn.Identity()),
+        emission=Sphere(
+            config.width, vocabulary, tied=tied, scale=config.scale, dropout=config.dropout
+        ),
         objective=NextToken(),
     )
