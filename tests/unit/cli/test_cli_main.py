@@ -119,6 +119,8 @@ def test_ctrl_c_ends_with_one_sentence_and_130(runs: dict[str, Path]) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        # A shell that starts the tests in the background makes them, and their children, deaf to it.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     try:
         _wait_until_reading(waiting.pid)
