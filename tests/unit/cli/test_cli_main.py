@@ -119,7 +119,7 @@ def test_ctrl_c_ends_with_one_sentence_and_130(runs: dict[str, Path]) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        # A shell that starts the tests in the background makes them, and their children, deaf to it.
+        # A shell that runs the tests in the background makes them and their children deaf to it.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     try:
