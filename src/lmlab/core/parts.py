@@ -5,14 +5,14 @@ Parts declare what they give and take, so that a mismatch is an error that names
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from lmlab.core.batch import Batch
+from lmlab.core.capture import Capture
 from lmlab.core.kinds import Kind
 from lmlab.core.loss import Loss
 from lmlab.core.protocols import LogProbs
@@ -25,21 +25,21 @@ class Hidden:
     """What a backbone computes for every place of a view."""
 
     values: Tensor
-    """(B, T, W) vectors; (B, T, M, W) where M weighted components are mixed after the emission;
-    (B, T, n) token ids for an emission that counts."""
+    """(B, T, W) vectors; (B, T, M, W) components, M weighted vectors a place, mixed after the
+    emission; (B, S, W) sources, vectors that all places share as their components; (B, T, K)
+    states, log-weights over the states of an emission; (B, T, n) contexts, token ids to count."""
     log_weights: Tensor | None = None
-    """(B, T, M) log-weights of the components, where there are any."""
+    """(B, T, M) log-weights of the components, (B, T, S) of the sources; -inf where a place may
+    not look."""
     state: State | None = None
     """After the last input; None where the backbone carries nothing on."""
-    captured: Mapping[str, Tensor] = field(default_factory=dict)
-    """Inner values by name (gates, attention), only where they were asked for."""
 
 
 class Backbone(nn.Module):
     """Tokens to hidden states."""
 
     yields: ClassVar[str] = "vectors"
-    """vectors, components, or contexts (token ids)."""
+    """vectors, components, sources, states, contexts or nothing: see `Hidden.values`."""
     honours: ClassVar[tuple[type, ...]] = ()
     """The kinds of Visibility that it can keep to."""
     width: int
@@ -53,11 +53,15 @@ class Backbone(nn.Module):
         """Hidden states for every place of the view, going on from `state` where it is given."""
         raise TypeError(f"{type(self).__name__} does not define forward")
 
+    def reveal(self, view: View) -> dict[str, Capture]:
+        """Inner values worth a picture, by name: gates, priors, attention."""
+        return {}
+
 
 class Emission(nn.Module):
     """A hidden state to a distribution over the vocabulary."""
 
-    takes: ClassVar[frozenset[str]] = frozenset({"vectors", "components"})
+    takes: ClassVar[frozenset[str]] = frozenset({"vectors", "components", "sources"})
     """Which of a backbone's `yields` it can read."""
 
     def log_prob(self, hidden: Tensor, targets: Tensor) -> Tensor:
@@ -67,6 +71,20 @@ class Emission(nn.Module):
     def log_probs(self, hidden: Tensor) -> Tensor:
         """(…, V) the whole distribution; -inf at tokens that are never predicted."""
         raise TypeError(f"{type(self).__name__} does not define log_probs")
+
+    def pair_log_prob(self, sources: Tensor, targets: Tensor) -> Tensor:
+        """(B, T, S) log-probability of each target (B, T) given each source (B, S, W).
+
+        The clear version, of cost T · S · V; a fast one normalises each source once.
+        """
+        (rows, time), count = targets.shape, sources.shape[1]
+        hidden = sources[:, None].expand(rows, time, count, -1).flatten(0, 2)
+        repeated = targets[..., None].expand(rows, time, count).flatten()
+        return self.log_prob(hidden, repeated).view(rows, time, count)
+
+    def reveal(self, hidden: Hidden) -> dict[str, Capture]:
+        """Inner values worth a picture, by name: use of mixture states, scales."""
+        return {}
 
 
 class Network(Protocol):
@@ -131,6 +149,10 @@ class Objective(nn.Module):
     ) -> LogProbs:
         """The distribution's own log-probability, which need not be what the loss maximises."""
         raise TypeError(f"{type(self).__name__} defines no log-probability")
+
+    def reveal(self, network: Network, batch: Batch) -> dict[str, Capture]:
+        """Inner values worth a picture of the networks that it owns."""
+        return {}
 
 
 def target_places(view: View) -> Tensor:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from lmlab.core.batch import Batch
+from lmlab.core.capture import Capture
 from lmlab.core.distribution import Categorical
 from lmlab.core.errors import UserError
 from lmlab.core.loss import Loss
@@ -38,6 +39,10 @@ class System(nn.Module):
     ) -> tuple[Loss, State | None]:
         """What training by gradient minimises, and the state to carry on where text continues."""
         raise TypeError(f"{type(self).__name__} is not trained by gradient")
+
+    def reveal(self, batch: Batch) -> dict[str, Capture]:
+        """Inner values worth a picture, by name, with what their axes mean; often none."""
+        return {}
 
     def forward(self, *args: Any, **words: Any) -> tuple[Loss, State | None]:
         """The loss, under the name that wrappers for many processes call."""
@@ -88,14 +93,51 @@ class Assembly(System):
         return Predictions(log_probs=log_probs, places=places, state=hidden.state)
 
     def _log_prob_at(self, hidden: Hidden, places: Tensor, targets: Tensor) -> Tensor:
-        values = hidden.values[places]
         if hidden.log_weights is None:
-            return self.emission.log_prob(values, targets)
+            return self.emission.log_prob(hidden.values[places], targets)
         # Latent parents: log Σ_m w_m p(target | component m), mixed after the emission.
+        return torch.logsumexp(self._component_log_probs(hidden, places, targets), dim=-1)
+
+    def _component_log_probs(self, hidden: Hidden, places: Tensor, targets: Tensor) -> Tensor:
+        """(N, M) log w_m + log p(target | component m) at the N places."""
+        assert hidden.log_weights is not None
+        weights = hidden.log_weights[places]
+        if self.backbone.yields == "sources":
+            # Where nothing is predicted any token that can be will do, the first target say.
+            filler = int(targets[0]) if len(targets) else self.vocabulary.pad
+            asked = torch.full_like(places, filler, dtype=torch.long)
+            asked[places] = targets
+            return weights + self.emission.pair_log_prob(hidden.values, asked)[places]
+        values = hidden.values[places]
         rows, components = values.shape[:2]
         repeated = targets[:, None].expand(rows, components).reshape(-1)
-        each = self.emission.log_prob(values.flatten(0, 1), repeated).view(rows, components)
-        return torch.logsumexp(hidden.log_weights[places] + each, dim=-1)
+        each = self.emission.log_prob(values.flatten(0, 1), repeated)
+        return weights + each.view(rows, components)
+
+    @torch.no_grad()
+    def reveal(self, batch: Batch) -> dict[str, Capture]:
+        """What the parts reveal, and the posterior over components where there are any."""
+        view = self.objective.view(batch)
+        hidden = self.backbone(view)
+        captures = {
+            **self.backbone.reveal(view),
+            **self.emission.reveal(hidden),
+            **self.objective.reveal(self, batch),
+        }
+        if hidden.log_weights is None:
+            return captures
+        places = target_places(view)
+        assert view.targets is not None
+        joint = self._component_log_probs(hidden, places, view.targets[places])
+        posterior = torch.zeros_like(hidden.log_weights)
+        posterior[places] = torch.softmax(joint, dim=-1).to(posterior.dtype)
+        sources = self.backbone.yields == "sources"
+        captures["posterior"] = Capture(
+            values=posterior,
+            axes=("batch", "time", "source" if sources else "choice"),
+            reading="Each row tells which choices explain the token that really came; 1 is all.",
+        )
+        return captures
 
     def loss(
         self,
@@ -160,4 +202,6 @@ class LeftToRight(Assembly):
         hidden = self.backbone(view, memory)
         weights = None if hidden.log_weights is None else hidden.log_weights[:, -1]
         assert hidden.state is not None, "a backbone that steps carries a state"
-        return SteppingState(hidden.state, hidden.values[:, -1], weights)
+        # Sources are the components of whatever place looks at them.
+        values = hidden.values if self.backbone.yields == "sources" else hidden.values[:, -1]
+        return SteppingState(hidden.state, values, weights)

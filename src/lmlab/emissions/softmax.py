@@ -40,6 +40,18 @@ class Softmax(Emission):
     def log_probs(self, hidden: Tensor) -> Tensor:
         return F.log_softmax(F.linear(hidden, self.weight, self.bias + self.never), dim=-1)
 
+    def pair_log_prob(self, sources: Tensor, targets: Tensor) -> Tensor:
+        """Inner products of targets with sources, less each source's own normaliser."""
+        scores = self.weight[targets] @ sources.transpose(1, 2) + self.bias[targets][..., None]
+        return scores - self._log_normaliser(sources.flatten(0, 1)).view(len(sources), 1, -1)
+
+    def _log_normaliser(self, hidden: Tensor) -> Tensor:
+        """(N,) log Σ_k exp(e_k · h + b_k): a score less its log-probability."""
+        any_token = int((self.never == 0).nonzero()[0])
+        targets = torch.full((len(hidden),), any_token, device=hidden.device)
+        score = hidden @ self.weight[any_token] + self.bias[any_token]
+        return score - self.log_prob(hidden, targets)
+
 
 def never_predicted(vocabulary: Vocabulary) -> Tensor:
     """(V,) zeros, with -inf at the tokens that are never predicted."""

@@ -1,0 +1,36 @@
+"""Inner values of a model with what their axes mean, so that anything can be drawn."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+AXES = {
+    "batch": "sequences of the batch",
+    "time": "places at which a token is predicted, in reading order",
+    "source": "input places that a prediction may look at",
+    "distance": "how many places back, 1 is the token before",
+    "slot": "slots, parents or positions of a window",
+    "state": "latent states",
+    "next state": "latent states, one step later",
+    "token": "entries of the vocabulary",
+    "unit": "numbers of a hidden or latent vector",
+    "choice": "ways of a discrete choice that are named nowhere else",
+}
+"""One vocabulary of axes; a picture is chosen by them."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Capture:
+    """One inner value: a prior, a posterior, a gate over time, a transition matrix."""
+
+    values: Tensor
+    axes: tuple[str, ...]
+    """The meaning of each dimension, names of `AXES`; no batch where it belongs to the model."""
+    reading: str
+    """One sentence on how to read it."""
+
+    def __post_init__(self) -> None:
+        assert len(self.axes) == self.values.ndim, "one name for each dimension"
+        assert set(self.axes) <= set(AXES), "axes are named in AXES"

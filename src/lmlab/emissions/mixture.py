@@ -1,0 +1,126 @@
+"""Mixture emission: the hidden state chooses among K states, each a distribution over tokens."""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lmlab.core.capture import Capture
+from lmlab.core.parts import Emission, Hidden
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.emissions.softmax import never_predicted
+from lmlab.layers.sphere import on_sphere
+
+
+class States(nn.Module):
+    """P(s | z) = softmax_s(e_s · v_z) for K vectors v_z (003, DLM10).
+
+    `tied` shares the input embedding as e; without it the output vectors are free (003, DLM21).
+    """
+
+    never: Tensor
+    weight: Tensor
+
+    def __init__(
+        self, count: int, width: int, vocabulary: Vocabulary, *, tied: nn.Embedding | None = None
+    ) -> None:
+        super().__init__()
+        self.count = count
+        if tied is None:
+            self.weight = nn.Parameter(torch.empty(vocabulary.size, width))
+            nn.init.uniform_(self.weight, -(width**-0.5), width**-0.5)
+        else:
+            self.weight = tied.weight
+        # Different starts, or every state would stay the same for ever.
+        self.vectors = nn.Parameter(torch.randn(count, width))
+        self.register_buffer("never", never_predicted(vocabulary), persistent=False)
+
+    def scores(self) -> Tensor:
+        """(V, K) before they are normalised."""
+        return self.weight @ self.vectors.t()
+
+    def log_table(self) -> Tensor:
+        """(V, K) log P(s | z), tokens first, so that those of the targets are whole rows."""
+        return F.log_softmax(self.scores() + self.never[:, None], dim=0)
+
+
+class SphereStates(States):
+    """P(s | z) = softmax_s(β_z cos(e_s, v_z)): tokens and states on the sphere (003, DLM22).
+
+    Each state has a scale β_z > 0 of its own, √W at the start.
+    """
+
+    def __init__(
+        self, count: int, width: int, vocabulary: Vocabulary, *, tied: nn.Embedding | None = None
+    ) -> None:
+        super().__init__(count, width, vocabulary, tied=tied)
+        self.log_scales = nn.Parameter(torch.full((count,), math.log(width) / 2))
+
+    def scores(self) -> Tensor:
+        scaled = on_sphere(self.vectors) * self.log_scales.exp()[:, None]
+        return on_sphere(self.weight) @ scaled.t()
+
+
+class GivenStates(Emission):
+    """p(s | h) = Σ_z w_z(h) P(s | z), where the hidden state is the K log-weights themselves.
+
+    Hidden (…, K). log_prob gathers K numbers for each target; the table of K · V is made once a
+    batch, so that no (batch, time, K, V) is ever built.
+    """
+
+    takes: ClassVar[frozenset[str]] = frozenset({"states"})
+
+    def __init__(self, states: States) -> None:
+        super().__init__()
+        self.states = states
+
+    def log_weights(self, hidden: Tensor) -> Tensor:
+        """(…, K) log-weights of the states, normalised."""
+        return hidden
+
+    def log_prob(self, hidden: Tensor, targets: Tensor) -> Tensor:
+        each = F.embedding(targets, self.states.log_table())
+        return torch.logsumexp(self.log_weights(hidden) + each, dim=-1)
+
+    def log_probs(self, hidden: Tensor) -> Tensor:
+        # As a product of probabilities, in double so that the faintest do not vanish.
+        weights = self.log_weights(hidden).double().exp()
+        mixed = weights @ self.states.log_table().double().exp().t()
+        return mixed.log().to(hidden.dtype)
+
+    def pair_log_prob(self, sources: Tensor, targets: Tensor) -> Tensor:
+        weights = self.log_weights(sources).double().exp()
+        each = F.embedding(targets, self.states.log_table()).double().exp()
+        return (each @ weights.transpose(1, 2)).log().to(sources.dtype)
+
+    def reveal(self, hidden: Hidden) -> dict[str, Capture]:
+        weights = self.log_weights(hidden.values).exp()
+        return {
+            "mixture use": Capture(
+                values=weights.flatten(0, -2).mean(0),
+                axes=("state",),
+                reading="Share of all predictions that each state carries; a state near zero is "
+                "unused.",
+            )
+        }
+
+
+class Mixture(GivenStates):
+    """p(s | h) = Σ_z P(z | h) P(s | z), P(z | h) = softmax_z(c_z · h + b_z) (003, DLM10 and on).
+
+    `dropout` falls on the hidden state. Hidden (…, W).
+    """
+
+    takes: ClassVar[frozenset[str]] = frozenset({"vectors", "components", "sources"})
+
+    def __init__(self, width: int, states: States, *, dropout: float = 0.0) -> None:
+        super().__init__(states)
+        self.choose = nn.Linear(width, states.count)
+        self.dropout = nn.Dropout(dropout)
+
+    def log_weights(self, hidden: Tensor) -> Tensor:
+        return F.log_softmax(self.choose(self.dropout(hidden)), dim=-1)
