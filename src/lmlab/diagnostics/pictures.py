@@ -1,47 +1,26 @@
-"""Pictures as SVG text: training curves, losses side by side, the surprisal of a sentence.
-
-Lines and letters take the colour of the page around them, so that one picture serves light and dark
-pages; letters stay text, in whatever font the reader's machine has for them, Chinese ones too. The
-same input gives the same bytes.
-"""
+"""Pictures as SVG text: training curves, losses side by side, the surprisal of a sentence."""
 
 from __future__ import annotations
 
-import io
-import re
-import unicodedata
-import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from lmlab.core.score import TokenScore
-
-COLOURS = (
-    "#4e79d8",
-    "#e07b39",
-    "#3aa36b",
-    "#c4539b",
-    "#8a6fd1",
-    "#b8941f",
-    "#2aa5b8",
-    "#c05a52",
+from lmlab.diagnostics.canvas import (
+    COLOURS,
+    INK,
+    add_legend,
+    as_svg,
+    canvas,
+    colour,
+    line_look,
+    short_count,
+    shown_name,
 )
-"""Middle tones that stand out from white and from black."""
-DASHES = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 2, 1, 2)))
-"""Where there are more runs than colours, the next ones are dashed."""
-FONTS = (
-    "system-ui, 'Helvetica Neue', Arial, 'Noto Sans', 'PingFang SC', 'Microsoft YaHei', "
-    "'Noto Sans CJK SC', 'Source Han Sans SC', 'WenQuanYi Micro Hei', sans-serif"
-)
-INK = "#010203"
-"""Stands for the page's own colour while matplotlib draws; replaced in the finished picture."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +53,7 @@ def training_curves(curves: Sequence[Curve], *, floor: float | None = None) -> s
 
     A model fitted in one pass has one held-out figure, drawn as a line across.
     """
-    with _figure("curves", height=3.6) as figure:
+    with canvas("curves", height=3.6) as figure:
         axes = figure.subplots()
         longest = max((x for c in curves for x, _ in (*c.train, *c.held_out)), default=1.0)
         for curve in curves:
@@ -84,9 +63,9 @@ def training_curves(curves: Sequence[Curve], *, floor: float | None = None) -> s
         axes.set_xlim(0, longest * 1.02)
         axes.set_xlabel("training tokens seen")
         axes.set_ylabel("nats per token")
-        axes.xaxis.set_major_formatter(lambda value, _: _count(value))
-        _legend(axes)
-        return _svg(figure)
+        axes.xaxis.set_major_formatter(lambda value, _: short_count(value))
+        add_legend(axes)
+        return as_svg(figure)
 
 
 def loss_bars(
@@ -96,39 +75,34 @@ def loss_bars(
     ends = [each for bar in bars for each in (bar.value, bar.low, bar.high) if each is not None]
     finite = [each for each in ends if np.isfinite(each)] or [1.0]
     low, high = min(0.0, *finite), max(0.0, *finite)
-    with _figure("bars", height=0.8 + 0.34 * len(bars)) as figure:
+    with canvas("bars", height=0.8 + 0.34 * len(bars)) as figure:
         axes = figure.subplots()
         for place, bar in enumerate(bars):
             _draw_bar(axes, bar, place, longest=high + 0.1 * (high - low))
         _draw_floor(axes, floor, horizontal=False)
-        axes.set_yticks(range(len(bars)), [_shown(bar.name) for bar in bars])
+        axes.set_yticks(range(len(bars)), [shown_name(bar.name) for bar in bars])
         axes.invert_yaxis()
         axes.set_xlim(low, high + 0.15 * (high - low or 1.0))
         axes.set_xlabel(unit)
         axes.tick_params(axis="y", length=0)
-        _legend(axes)
-        return _svg(figure)
+        add_legend(axes)
+        return as_svg(figure)
 
 
 def surprisal_bars(tokens: Sequence[TokenScore]) -> str:
     """-log p of each token of a text, in nats, in reading order."""
     values = [-token.log_prob for token in tokens]
-    with _figure("surprisal", height=2.4, width=max(3.0, 0.45 * len(values) + 1)) as figure:
+    with canvas("surprisal", height=2.4, width=max(3.0, 0.45 * len(values) + 1)) as figure:
         axes = figure.subplots()
         top = max((value for value in values if np.isfinite(value)), default=1.0)
         # An impossible token has no finite bar: it goes through the top of the picture.
         heights = [min(value, 1.3 * top + 1) for value in values]
         axes.bar(range(len(values)), heights, width=0.7, color=COLOURS[0])
         axes.set_ylim(0, 1.1 * top or 1)
-        axes.set_xticks(range(len(values)), [_shown(token.token) for token in tokens])
+        axes.set_xticks(range(len(values)), [shown_name(token.token) for token in tokens])
         axes.set_ylabel("surprisal, nats")
         axes.tick_params(axis="x", length=0, rotation=45 if len(values) > 8 else 0)
-        return _svg(figure)
-
-
-def colour(look: int) -> str:
-    """The colour at a place in the palette, which begins anew when it is used up."""
-    return COLOURS[look % len(COLOURS)]
+        return as_svg(figure)
 
 
 def curve_from_metrics(name: str, lines: Sequence[dict[str, Any]]) -> Curve:
@@ -158,9 +132,8 @@ def _draw_bar(axes: Axes, bar: Bar, place: int, *, longest: float) -> None:
 
 
 def _draw_curve(axes: Axes, curve: Curve, longest: float) -> None:
-    name = _shown(curve.name)
-    dash = DASHES[curve.look // len(COLOURS) % len(DASHES)]
-    look: dict[str, Any] = {"color": colour(curve.look), "linestyle": dash}
+    name = shown_name(curve.name)
+    look = line_look(curve.look)
     if curve.train:
         axes.plot(*zip(*curve.train, strict=True), linewidth=0.9, alpha=0.45, **look)
     if len(curve.held_out) == 1:
@@ -191,60 +164,3 @@ def _curve_limits(curves: Sequence[Curve], floor: float | None) -> tuple[float, 
     high = max(held_out) if held_out else max(train)
     room = 0.08 * max(high - low, 0.1)
     return max(0.0, low - room), high + 2 * room
-
-
-def _legend(axes: Axes) -> None:
-    if axes.get_legend_handles_labels()[1]:
-        axes.legend(
-            frameon=False, fontsize=9, labelcolor=INK, loc="upper left", bbox_to_anchor=(1.0, 1.0)
-        )
-
-
-def _shown(name: str) -> str:
-    """A name that any reader of XML takes: no control characters, spaces visible."""
-    kept = "".join("�" if unicodedata.category(c) in ("Cc", "Cs") else c for c in name)
-    return kept if kept.strip() else "␣" * len(kept)
-
-
-def _count(value: float) -> str:
-    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if value >= size:
-            return f"{value / size:g}{letter}"
-    return f"{value:g}"
-
-
-@contextmanager
-def _figure(name: str, *, height: float, width: float = 7.0) -> Iterator[Figure]:
-    """A figure in the house's look; `name` keeps the ids of several pictures on a page apart."""
-    look: dict[Any, Any] = {
-        "svg.fonttype": "none",
-        "svg.hashsalt": f"lmlab-{name}",
-        "text.parse_math": False,
-        "font.size": 10,
-        "font.family": ["DejaVu Sans"],
-        "axes.edgecolor": INK,
-        "axes.labelcolor": INK,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "text.color": INK,
-        "xtick.color": INK,
-        "ytick.color": INK,
-    }
-    with matplotlib.rc_context(look), warnings.catch_warnings():
-        # The reader's browser has the letters that matplotlib's own font lacks.
-        warnings.filterwarnings("ignore", message="Glyph .* missing")
-        yield Figure(figsize=(width, height))
-
-
-def _svg(figure: Figure) -> str:
-    """The figure as an <svg> element that scales with the page and names no other file."""
-    written = io.StringIO()
-    nothing = {"Date": None, "Creator": None, "Format": None, "Type": None}
-    figure.savefig(written, format="svg", metadata=nothing, transparent=True, bbox_inches="tight")
-    text = written.getvalue()
-    text = text[text.index("<svg") :].replace(INK, "currentColor")
-    text = re.sub(r"font-family: [^;\"]*", f"font-family: {FONTS}", text)
-    text = re.sub(r" *<style.*?</style>\n", "", text, flags=re.DOTALL)
-    return re.sub(
-        r'(<svg[^>]*?) width="([\d.]+)pt" height="[\d.]+pt"', r'\1 width="\2"', text, count=1
-    )

@@ -10,9 +10,10 @@ from pathlib import Path
 from lmlab import __version__
 from lmlab.core.kinds import KINDS
 from lmlab.core.score import TokenScore
+from lmlab.diagnostics.canvas import colour
 from lmlab.diagnostics.chapters import Chapter, Written
 from lmlab.diagnostics.html import Cell, Html, join, number, page, table, tag
-from lmlab.diagnostics.pictures import Bar, colour, loss_bars, training_curves
+from lmlab.diagnostics.pictures import Bar, loss_bars, training_curves
 from lmlab.diagnostics.wording import KINDS_EXPLAINED, convention_words
 from lmlab.scoring.comparison import Comparison, Difference, Row, Sentence
 from lmlab.scoring.tables import caption

@@ -9,13 +9,10 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 
 from lmlab.core.score import TokenScore
+from lmlab.diagnostics.canvas import COLOURS, FONTS, INK, colour
 from lmlab.diagnostics.pictures import (
-    COLOURS,
-    FONTS,
-    INK,
     Bar,
     Curve,
-    colour,
     curve_from_metrics,
     loss_bars,
     surprisal_bars,

@@ -1,0 +1,147 @@
+"""The canvas of every picture: one look, as SVG for pages and as PNG for slides.
+
+In the SVG, lines and letters take the colour of the page around them, so that one picture serves
+light and dark pages, and letters stay text, in whatever font the reader's machine has for them,
+Chinese ones too. The PNG is dark on white, with the first font found here that has the letters. The
+same input gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import unicodedata
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+import matplotlib
+from matplotlib import font_manager
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+COLOURS = (
+    "#4e79d8",
+    "#e07b39",
+    "#3aa36b",
+    "#c4539b",
+    "#8a6fd1",
+    "#b8941f",
+    "#2aa5b8",
+    "#c05a52",
+)
+"""Middle tones that stand out from white and from black."""
+DASHES = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 2, 1, 2)))
+"""Where there are more runs than colours, the next ones are dashed."""
+FONTS = (
+    "system-ui, 'Helvetica Neue', Arial, 'Noto Sans', 'PingFang SC', 'Microsoft YaHei', "
+    "'Noto Sans CJK SC', 'Source Han Sans SC', 'WenQuanYi Micro Hei', sans-serif"
+)
+FALLBACKS = (
+    "Noto Sans CJK SC",
+    "Noto Sans CJK JP",
+    "Source Han Sans SC",
+    "PingFang SC",
+    "Hiragino Sans GB",
+    "Microsoft YaHei",
+    "SimHei",
+    "WenQuanYi Micro Hei",
+    "WenQuanYi Zen Hei",
+    "Arial Unicode MS",
+)
+"""Fonts with Chinese letters, best first; the PNG takes those that are installed."""
+INK = "#010203"
+"""Stands for the page's own colour while matplotlib draws; replaced in the finished SVG."""
+PNG_DPI = 160
+
+
+def colour(look: int) -> str:
+    """The colour at a place in the palette, which begins anew when it is used up."""
+    return COLOURS[look % len(COLOURS)]
+
+
+def line_look(look: int) -> dict[str, Any]:
+    """Colour and dashes of a line, different for a good many lines."""
+    return {"color": colour(look), "linestyle": DASHES[look // len(COLOURS) % len(DASHES)]}
+
+
+@contextmanager
+def canvas(name: str, *, height: float, width: float = 7.0) -> Iterator[Figure]:
+    """A figure in the house's look; `name` keeps the ids of several pictures on a page apart."""
+    look: dict[Any, Any] = {
+        "svg.fonttype": "none",
+        "svg.hashsalt": f"lmlab-{name}",
+        "text.parse_math": False,
+        "font.size": 10,
+        "font.family": ["DejaVu Sans", *installed_fallbacks()],
+        "axes.edgecolor": INK,
+        "axes.labelcolor": INK,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "text.color": INK,
+        "xtick.color": INK,
+        "ytick.color": INK,
+    }
+    with matplotlib.rc_context(look), warnings.catch_warnings():
+        # The reader's browser has the letters that the fonts here lack.
+        warnings.filterwarnings("ignore", message="Glyph .* missing")
+        yield Figure(figsize=(width, height))
+
+
+@cache
+def installed_fallbacks() -> tuple[str, ...]:
+    """The fonts of `FALLBACKS` that this machine has."""
+    here = {font.name for font in font_manager.fontManager.ttflist}
+    return tuple(name for name in FALLBACKS if name in here)
+
+
+def as_svg(figure: Figure) -> str:
+    """The figure as an <svg> element that scales with the page and names no other file."""
+    written = io.StringIO()
+    nothing = {"Date": None, "Creator": None, "Format": None, "Type": None}
+    figure.savefig(written, format="svg", metadata=nothing, transparent=True, bbox_inches="tight")
+    text = written.getvalue()
+    text = text[text.index("<svg") :].replace(INK, "currentColor")
+    text = re.sub(r"font-family: [^;\"]*", f"font-family: {FONTS}", text)
+    text = re.sub(r" *<style.*?</style>\n", "", text, flags=re.DOTALL)
+    return re.sub(
+        r'(<svg[^>]*?) width="([\d.]+)pt" height="[\d.]+pt"', r'\1 width="\2"', text, count=1
+    )
+
+
+def as_png(figure: Figure) -> bytes:
+    """The figure on white, for where no SVG is taken."""
+    written = io.BytesIO()
+    figure.savefig(
+        written,
+        format="png",
+        dpi=PNG_DPI,
+        facecolor="white",
+        bbox_inches="tight",
+        metadata={"Software": None},
+    )
+    return written.getvalue()
+
+
+def add_legend(axes: Axes) -> None:
+    """Names of the lines, to the right of the picture; nothing where no line has one."""
+    if axes.get_legend_handles_labels()[1]:
+        axes.legend(
+            frameon=False, fontsize=9, labelcolor=INK, loc="upper left", bbox_to_anchor=(1.0, 1.0)
+        )
+
+
+def shown_name(name: str) -> str:
+    """A name that any reader of XML takes: no control characters, spaces visible."""
+    kept = "".join("�" if unicodedata.category(c) in ("Cc", "Cs") else c for c in name)
+    return kept if kept.strip() else "␣" * len(kept)
+
+
+def short_count(value: float) -> str:
+    """12k, 3.5M: numbers along an axis."""
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= size:
+            return f"{value / size:g}{letter}"
+    return f"{value:g}"
