@@ -1,0 +1,137 @@
+"""Semirings: what "sum" and "product" mean in a dynamic program (Goodman 1999).
+
+One program over a structure (`chain.py`, `inside.py`) gives the likelihood, the best structure,
+samples and the entropy, each with another semiring. Which parts a best or a drawn structure uses
+is the gradient of its value with respect to the potentials, as posterior marginals are the
+gradient of the log-partition (Eisner 2016): so no program is written twice, nor backwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+
+class Semiring:
+    """Sums and products of elements, which are tensors of log-potentials or more.
+
+    An element may have leading dimensions of its own; programs count dimensions from the end.
+    """
+
+    def lift(self, potentials: Tensor) -> Tensor:
+        """Log-potentials as elements."""
+        return potentials
+
+    def value(self, element: Tensor) -> Tensor:
+        """What a program that ends in this element has computed."""
+        return element
+
+    def times(self, first: Tensor, second: Tensor) -> Tensor:
+        """The product, with broadcasting."""
+        return first + second
+
+    def sum(self, elements: Tensor, dim: int) -> Tensor:
+        """The sum over one dimension, which is counted from the end."""
+        raise TypeError(f"{type(self).__name__} does not define sum")
+
+
+class LogSemiring(Semiring):
+    """Sums of exponentials: the value is log Σ_structures exp(score)."""
+
+    def sum(self, elements: Tensor, dim: int) -> Tensor:
+        assert dim < 0
+        return torch.logsumexp(elements, dim)
+
+
+class MaxSemiring(Semiring):
+    """The better one: the value is the best structure's score; of equals one is taken."""
+
+    def sum(self, elements: Tensor, dim: int) -> Tensor:
+        assert dim < 0
+        return elements.max(dim).values
+
+
+class SampleSemiring(Semiring):
+    """As LogSemiring, but the gradient goes to one term, drawn by its share of the sum.
+
+    So the gradient of a program's value is one structure, drawn from the posterior.
+    """
+
+    def __init__(self, generator: torch.Generator | None = None) -> None:
+        self.generator = generator
+
+    def sum(self, elements: Tensor, dim: int) -> Tensor:
+        assert dim < 0
+        total: Tensor = _DrawnSum.apply(elements, dim, self.generator)
+        return total
+
+
+class _DrawnSum(torch.autograd.Function):
+    """logsumexp whose gradient is one-hot."""
+
+    @staticmethod
+    def forward(  # type: ignore[override]
+        context: torch.autograd.function.FunctionCtx,
+        elements: Tensor,
+        dim: int,
+        generator: torch.Generator | None,
+    ) -> Tensor:
+        last = elements.movedim(dim, -1)
+        total = torch.logsumexp(last, -1)
+        # Where no term is possible none can be drawn; any will do, since nothing reaches it.
+        shares = (last - total[..., None]).exp().nan_to_num(nan=1.0)
+        drawn = torch.multinomial(shares.reshape(-1, shares.shape[-1]), 1, generator=generator)
+        context.save_for_backward(drawn.view(total.shape))
+        context.shape, context.dim = elements.shape, dim  # type: ignore[attr-defined]
+        return total
+
+    @staticmethod
+    def backward(context, gradient):  # type: ignore[no-untyped-def]
+        (drawn,) = context.saved_tensors
+        dim = context.dim
+        spread = gradient.new_zeros(context.shape)
+        index = drawn.unsqueeze(dim)
+        return spread.scatter(dim, index, gradient.unsqueeze(dim)), None, None
+
+
+class EntropySemiring(Semiring):
+    """Elements (2, …): a log-weight, and the entropy in nats of the choices below it.
+
+    A sum chooses one of its terms by weight, so H = Σ p_i H_i - Σ p_i log p_i; a product's
+    entropies add up (Hernando et al. 2005). The value is the entropy of the posterior.
+    """
+
+    def lift(self, potentials: Tensor) -> Tensor:
+        return torch.stack([potentials, torch.zeros_like(potentials)])
+
+    def value(self, element: Tensor) -> Tensor:
+        return element[1]
+
+    def sum(self, elements: Tensor, dim: int) -> Tensor:
+        assert dim < 0
+        weights, entropies = elements[0], elements[1]
+        total = torch.logsumexp(weights, dim)
+        surprise = total.unsqueeze(dim) - weights
+        shares = (-surprise).exp()
+        # A term of no weight adds nothing, though its surprise is infinite.
+        terms = torch.where(shares > 0, shares * (entropies + surprise), 0.0)
+        return torch.stack([total, terms.sum(dim)])
+
+
+LOG, MAX, ENTROPY = LogSemiring(), MaxSemiring(), EntropySemiring()
+
+
+def parts_of(
+    program: Callable[..., Tensor], *potentials: Tensor, create_graph: bool = False
+) -> tuple[Tensor, ...]:
+    """How much each potential takes part: the gradient of a program's value, summed over rows.
+
+    With a program over LOG these are posterior marginals, over MAX the best structure, over
+    SampleSemiring a drawn one. With `create_graph` marginals can be differentiated again.
+    """
+    with torch.enable_grad():
+        leaves = potentials if create_graph else tuple(p.detach() for p in potentials)
+        leaves = tuple(p if p.requires_grad else p.detach().requires_grad_() for p in leaves)
+        return torch.autograd.grad(program(*leaves).sum(), leaves, create_graph=create_graph)

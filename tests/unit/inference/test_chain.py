@@ -1,0 +1,147 @@
+"""Chains against the enumeration of every assignment."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+import torch
+
+from lmlab.inference import chain
+
+
+def potentials(rows: int, count: int, states: int, seed: int = 0):
+    generator = torch.Generator().manual_seed(seed)
+    unary = torch.randn(rows, count, states, generator=generator, dtype=torch.float64)
+    pairwise = torch.randn(rows, count - 1, states, states, generator=generator).double()
+    pairwise[0, 0, 0, 1] = -math.inf  # a forbidden step
+    unary[0, 1, 1] = -math.inf  # a forbidden state
+    return unary, pairwise
+
+
+def enumerate_row(unary, pairwise) -> dict[tuple[int, ...], float]:
+    """Score of every assignment of one row, by plain loops."""
+    count, states = unary.shape
+    scores = {}
+    for z in itertools.product(range(states), repeat=count):
+        score = sum(float(unary[i, z[i]]) for i in range(count))
+        score += sum(float(pairwise[i, z[i], z[i + 1]]) for i in range(count - 1))
+        scores[z] = score
+    return scores
+
+
+def probabilities(scores: dict[tuple[int, ...], float]) -> dict[tuple[int, ...], float]:
+    whole = math.fsum(math.exp(score) for score in scores.values())
+    return {z: math.exp(score) / whole for z, score in scores.items()}
+
+
+def rows_of(unary, pairwise, lengths):
+    for row, length in enumerate(lengths.tolist()):
+        yield row, length, enumerate_row(unary[row, :length], pairwise[row, : length - 1])
+
+
+LENGTHS = torch.tensor([5, 1, 3, 4])
+
+
+@pytest.fixture
+def case():
+    return potentials(4, 5, 3)
+
+
+def test_log_partition_is_the_sum_over_assignments(case):
+    found = chain.log_partition(*case, lengths=LENGTHS)
+    for row, _, scores in rows_of(*case, LENGTHS):
+        whole = math.log(math.fsum(math.exp(score) for score in scores.values()))
+        assert found[row].item() == pytest.approx(whole, abs=1e-12)
+
+
+def test_best_is_the_best_assignment(case):
+    score, states = chain.best(*case, lengths=LENGTHS)
+    for row, length, scores in rows_of(*case, LENGTHS):
+        z = max(scores, key=lambda z: scores[z])
+        assert tuple(states[row, :length].tolist()) == z
+        assert score[row].item() == pytest.approx(scores[z], abs=1e-12)
+        assert states[row, length:].eq(0).all()
+
+
+def test_marginals_are_sums_of_posteriors(case):
+    found = chain.marginals(*case, lengths=LENGTHS)
+    pairs = chain.pair_marginals(*case, lengths=LENGTHS)
+    for row, length, scores in rows_of(*case, LENGTHS):
+        expected, expected_pairs = torch.zeros(5, 3).double(), torch.zeros(4, 3, 3).double()
+        for z, p in probabilities(scores).items():
+            for i in range(length):
+                expected[i, z[i]] += p
+            for i in range(length - 1):
+                expected_pairs[i, z[i], z[i + 1]] += p
+        torch.testing.assert_close(found[row], expected, atol=1e-12, rtol=0)
+        torch.testing.assert_close(pairs[row], expected_pairs, atol=1e-12, rtol=0)
+
+
+def test_marginals_are_the_gradient_of_the_log_partition():
+    unary, pairwise = (x.nan_to_num(neginf=-1.0) for x in potentials(2, 4, 3))
+    unary.requires_grad_()
+    (gradient,) = torch.autograd.grad(chain.log_partition(unary, pairwise).sum(), unary)
+    torch.testing.assert_close(chain.marginals(unary, pairwise).detach(), gradient)
+
+
+def test_marginals_are_differentiable():
+    unary, pairwise = (x.nan_to_num(neginf=-1.0) for x in potentials(2, 3, 2))
+    unary.requires_grad_()
+    pairwise.requires_grad_()
+    lengths = torch.tensor([3, 2])
+    assert torch.autograd.gradcheck(
+        lambda u, p: chain.marginals(u, p, lengths=lengths), (unary, pairwise)
+    )
+
+
+def test_forbidden_steps_leave_finite_gradients(case):
+    unary, pairwise = (x.clone().requires_grad_() for x in case)
+    chain.log_partition(unary, pairwise, lengths=LENGTHS).sum().backward()
+    assert unary.grad.isfinite().all()
+    assert pairwise.grad.isfinite().all()
+
+
+def test_entropy_is_that_of_the_posterior(case):
+    found = chain.entropy(*case, lengths=LENGTHS)
+    for row, _, scores in rows_of(*case, LENGTHS):
+        expected = -math.fsum(p * math.log(p) for p in probabilities(scores).values() if p > 0)
+        assert found[row].item() == pytest.approx(expected, abs=1e-12)
+
+
+def test_samples_follow_the_posterior():
+    unary, pairwise = potentials(1, 3, 2)
+    drawn = 20_000
+    many = unary.expand(drawn, -1, -1), pairwise.expand(drawn, -1, -1, -1)
+    states = chain.sample(*many, generator=torch.Generator().manual_seed(0))
+    counts = torch.bincount(states @ torch.tensor([4, 2, 1]), minlength=8).double()
+    posterior = probabilities(enumerate_row(unary[0], pairwise[0]))
+    for code, count in enumerate(counts.tolist()):
+        p = posterior[(code // 4, code // 2 % 2, code % 2)]
+        # Five standard deviations of a binomial count; what can't be is never drawn.
+        assert abs(count - drawn * p) <= 5 * math.sqrt(drawn * p * (1 - p))
+
+
+def test_one_seed_gives_one_sample(case):
+    first = chain.sample(*case, generator=torch.Generator().manual_seed(7))
+    assert torch.equal(first, chain.sample(*case, generator=torch.Generator().manual_seed(7)))
+
+
+def test_a_transition_for_all_steps_needs_no_copies(case):
+    unary, pairwise = case
+    one = pairwise[1, 0]
+    copied = one.repeat(4, 4, 1, 1)
+    torch.testing.assert_close(
+        chain.log_partition(unary, one.expand(4, 3, 3)), chain.log_partition(unary, copied)
+    )
+
+
+def test_nothing_of_the_caller_changes(case):
+    unary, pairwise = case
+    before = unary.clone(), pairwise.clone()
+    chain.best(unary, pairwise)
+    chain.marginals(unary, pairwise, lengths=LENGTHS)
+    assert torch.equal(unary, before[0])
+    assert torch.equal(pairwise, before[1])
+    assert not unary.requires_grad
