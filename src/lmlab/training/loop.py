@@ -33,9 +33,10 @@ from lmlab.training.processes import (
     sum_numbers,
 )
 from lmlab.training.progress import Budget, Clock, Progress, StopSignals
-from lmlab.training.reporting import Reporter
+from lmlab.training.reporting import NOT_FINITE, Reporter
 from lmlab.training.runs import RunFolder
 from lmlab.training.schedules import Schedule
+from lmlab.training.vitals import Watch
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -75,6 +76,7 @@ def fit_by_gradient(job: Job) -> Outcome:
         return Outcome(progress=progress, reason="nothing")
     clock, held_out_loss, saved_at = Clock(progress.seconds), None, progress.seconds
     place = {"epoch": progress.epoch, "position": progress.position}
+    watch = Watch(job.system, log_every=config.log_every)
     model.train()
 
     with reporter, StopSignals() as signals, torch.random.fork_rng():
@@ -104,11 +106,13 @@ def fit_by_gradient(job: Job) -> Outcome:
             # One division, by the count of all of them: never a mean of means.
             norm = scale_and_clip(parameters, 1 / max(count, 1), config.clip)
             if not math.isfinite(total) or not math.isfinite(norm):
+                reporter.write(NOT_FINITE, progress)
                 raise not_finite(progress, total, norm, config)
 
             # Only a sound gradient reaches the weights.
             rate = schedule.rate(progress.step, budget.spent(progress))
             set_rate(optimizer, rate)
+            watch.before(progress.step + 1)
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
             seconds = time.perf_counter() - began
@@ -116,7 +120,7 @@ def fit_by_gradient(job: Job) -> Outcome:
 
             # Look at held-out text now and then; only a validation split may decide anything.
             evaluating = budget.evaluation_due(progress) or budget.spent(progress) >= 1
-            reporter.step(progress, budget, rate=rate, norm=norm, flush=evaluating)
+            reporter.step(progress, budget, rate=rate, norm=norm, flush=evaluating, watch=watch)
             if evaluating and data.held_out is not None:
                 held_out_loss = look_at_held_out(job, data.held_out, progress, schedule)
 

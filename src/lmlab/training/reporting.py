@@ -17,9 +17,12 @@ from lmlab.training.config import TrainingConfig
 from lmlab.training.evaluate import Evaluation
 from lmlab.training.files import disk_error, telling_disk_errors, write_text
 from lmlab.training.progress import Budget, Progress
+from lmlab.training.vitals import Watch
 
 LINE_SECONDS = 20.0
 """Seconds between lines where there is no terminal to draw a bar on."""
+NOT_FINITE = "not finite"
+"""The last event of a training whose loss or gradient was no number any more."""
 
 
 class Reporter:
@@ -92,7 +95,14 @@ class Reporter:
             self._tensorboard.close()
 
     def step(
-        self, progress: Progress, budget: Budget, *, rate: float, norm: float, flush: bool
+        self,
+        progress: Progress,
+        budget: Budget,
+        *,
+        rate: float,
+        norm: float,
+        flush: bool,
+        watch: Watch | None = None,
     ) -> None:
         """A step was made; every so many, and when `flush` asks, the loss since is written down."""
         if not flush and progress.step % self._config.log_every and progress.step > 1:
@@ -107,6 +117,7 @@ class Reporter:
             learning_rate=rate,
             gradient_norm=norm,
             tokens_per_second=round(speed, 1),
+            **({} if watch is None else watch.vitals()),
         )
         progress.window_total = progress.window_count = progress.window_seconds = 0.0
         self.show(progress, budget, speed)
@@ -127,7 +138,7 @@ class Reporter:
         if event == "train":
             self._last_loss = values["loss"]
         if self._tensorboard is not None:
-            for name, value in values.items():
+            for name, value in _flat(values).items():
                 self._tensorboard.add_scalar(f"{event}/{name}", value, progress.step)
         if self._file is None:
             return
@@ -165,6 +176,15 @@ class Reporter:
                 f"epoch {progress.epoch + 1}, step {progress.step}: {figures}, "
                 f"{duration(left)} left"
             )
+
+
+def _flat(values: dict[str, Any]) -> dict[str, float]:
+    """The numbers of a line by name, those of an inner mapping under both names."""
+    flat: dict[str, float] = {}
+    for name, value in values.items():
+        inner = value if isinstance(value, dict) else {"": value}
+        flat.update({f"{name}/{key}".rstrip("/"): number for key, number in inner.items()})
+    return flat
 
 
 def duration(seconds: float) -> str:

@@ -1,0 +1,76 @@
+"""The numbers on a training's health that its metrics carry."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from lmlab.core.batch import Batch
+from lmlab.core.errors import UserError
+from lmlab.training.loop import Job, fit_by_gradient
+from lmlab.training.reporting import NOT_FINITE, _flat, read_metrics
+from lmlab.training.vitals import Watch, mean_length, token_vectors, update_ratio
+
+MakeJob = Callable[..., Job]
+
+
+def test_the_ratio_is_the_median_over_tensors() -> None:
+    before = [torch.tensor([[3.0, 4.0]]), torch.tensor([[1.0]]), torch.tensor([[2.0]])]
+    changed = [torch.tensor([[3.0, 4.5]]), torch.tensor([[1.0]]), torch.tensor([[4.0]])]
+    # 0.5/5, 0/1 and 2/2: the one in the middle is a tenth.
+    after = [torch.nn.Parameter(tensor) for tensor in changed]
+    assert update_ratio(before, after) == pytest.approx(0.1)
+
+
+def test_a_length_is_the_mean_over_rows() -> None:
+    assert mean_length(torch.tensor([[3.0, 4.0], [0.0, 1.0]])) == pytest.approx(3.0)
+
+
+def test_which_tables_hold_a_vector_a_token(bigram: Any) -> None:
+    system = bigram(8)
+    assert list(token_vectors(system)) == ["table"]
+
+
+def test_looks_depend_on_the_number_of_the_step_alone(bigram: Any) -> None:
+    """Every 4 steps a line: the least multiple of 4 that is 10 or more is 12."""
+    watch, looked = Watch(bigram(), log_every=4), []
+    for step in range(1, 30):
+        watch.before(step)
+        looked += [step] if "update_ratio" in watch.vitals() else []
+    assert looked == [1, 12, 24]
+
+
+def test_the_metrics_of_a_step_by_hand(make_job: MakeJob, bigram: Any, batches: list[Batch]):
+    system = bigram()
+    before = system.table.detach().clone()
+    job = make_job(system=system, steps=1, epochs=None, optimizer="sgd", learning_rate=0.5)
+    fit_by_gradient(job)
+    [line] = [line for line in read_metrics(job.run.metrics) if line["event"] == "train"]
+    after = system.table.detach()
+    # The rate times the gradient is the change, and its norm is in the same line.
+    change = 0.5 * min(line["gradient_norm"], 1.0)
+    assert line["update_ratio"] == pytest.approx(change / float(before.norm()), rel=1e-5)
+    assert line["vector_norms"]["table"] == pytest.approx(float(after.norm(dim=1).mean()))
+
+
+def test_a_training_that_ends_in_no_number_says_so(
+    make_job: MakeJob, bigram: Any, tmp_path: Path
+) -> None:
+    system = bigram()
+    system.poison_at = 2
+    job = make_job(system=system, epochs=3)
+    with pytest.raises(UserError, match="not finite"):
+        fit_by_gradient(job)
+    last = json.loads(job.run.metrics.read_text().splitlines()[-1])
+    assert (last["event"], last["step"]) == (NOT_FINITE, 2)
+
+
+def test_inner_numbers_go_to_tensorboard_under_both_names() -> None:
+    flat = _flat({"loss": 1.5, "vector_norms": {"a": 2.0, "b": math.pi}})
+    assert flat == {"loss": 1.5, "vector_norms/a": 2.0, "vector_norms/b": math.pi}
