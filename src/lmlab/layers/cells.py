@@ -7,8 +7,6 @@ loop, since those need no state: one large product instead of T small ones.
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -19,7 +17,12 @@ CellState = tuple[Tensor, ...]
 class Cell(nn.Module):
     """Inputs (B, T, D) and a state to outputs (B, T, W) and the state after them."""
 
-    names: ClassVar[tuple[str, ...]] = ("hidden",)
+    names: tuple[str, ...] = ("hidden",)
+    """Tensors of its state."""
+    free: tuple[str, ...] = ("hidden",)
+    """Those that a start is free to choose; the others follow from them."""
+    leaves_zero: bool = True
+    """Whether a state of zeros can ever become another."""
 
     def __init__(self, input_width: int, width: int) -> None:
         super().__init__()
@@ -30,8 +33,16 @@ class Cell(nn.Module):
         raise TypeError(f"{type(self).__name__} does not define forward")
 
     def start(self, rows: int, like: Tensor) -> CellState:
-        """A state of zeros, on the device and in the type of a given tensor."""
-        return tuple(like.new_zeros(rows, self.width) for _ in self.names)
+        """The state that begins at zeros, on the device and in the type of a given tensor."""
+        return self.begin(tuple(like.new_zeros(rows, self.width) for _ in self.free))
+
+    def begin(self, free: CellState) -> CellState:
+        """The state that free numbers, (B, W) for each name in `free`, begin: often themselves."""
+        return free
+
+    def gates(self, inputs: Tensor, state: CellState) -> dict[str, Tensor]:
+        """Gates over time by name, each (B, T, W): what a picture shows of the cell; often none."""
+        return {}
 
 
 class TanhCell(Cell):
@@ -77,7 +88,8 @@ class LSTMCell(Cell):
     i, f, o = σ(W [h_{t-1}, x_t] + b);  g = tanh(…);  c_t = f∘c_{t-1} + i∘g;  h_t = o∘tanh(c_t)
     """
 
-    names: ClassVar[tuple[str, ...]] = ("hidden", "cell")
+    names = ("hidden", "cell")
+    free = ("hidden", "cell")
 
     def __init__(self, input_width: int, width: int) -> None:
         super().__init__(input_width, width)
@@ -112,7 +124,8 @@ class PeepholeLSTMCell(Cell):
     c_t = f∘c_{t-1} + i∘g;  h_t = o∘tanh(c_t). (Gers and Schmidhuber 2000 have diagonal ones.)
     """
 
-    names: ClassVar[tuple[str, ...]] = ("hidden", "cell")
+    names = ("hidden", "cell")
+    free = ("hidden", "cell")
 
     def __init__(self, input_width: int, width: int) -> None:
         super().__init__(input_width, width)
@@ -147,7 +160,8 @@ class CoupledLSTMCell(Cell):
     h_t = o∘tanh(c_t)
     """
 
-    names: ClassVar[tuple[str, ...]] = ("hidden", "cell")
+    names = ("hidden", "cell")
+    free = ("hidden", "cell")
 
     def __init__(self, input_width: int, width: int) -> None:
         super().__init__(input_width, width)

@@ -1,0 +1,50 @@
+"""Switches: the numbered and named terms of a system that can be taken out.
+
+A system declares their names on its card, in the order of their numbers; its config has a field
+`off` with the numbers of those that are out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from lmlab.core.errors import UserError
+
+
+def parse_switches(
+    given: Iterable[int | str] | str, switches: Sequence[str], *, of: str = "this system"
+) -> tuple[int, ...]:
+    """Switches given by number or by name, as numbers in rising order, each once.
+
+    `given` may be a text like "4,6" or "gate-input,5"; "", "-1" (003's sign) and "none" are none.
+    """
+    parts = given.split(",") if isinstance(given, str) else list(given)
+    words = [str(part).strip().lower().replace("_", "-") for part in parts]
+    words = [word for word in words if word]
+    if not words or words in (["-1"], ["none"], ["intact"]):
+        return ()
+    if not switches:
+        raise UserError(f"{of} declares no switches, and {','.join(words)} was to be off.")
+    return tuple(sorted({_number(word, switches, of) for word in words}))
+
+
+def parse_switch_sets(
+    text: str, switches: Sequence[str], *, of: str = "this system"
+) -> list[tuple[int, ...]]:
+    """Several sets parted by semicolons, "4;0,4,5;4,6", in their order, each once."""
+    sets = [parse_switches(part, switches, of=of) for part in text.split(";")]
+    return list(dict.fromkeys(sets))
+
+
+def switch_words(off: Iterable[int], switches: Sequence[str]) -> str:
+    """A set in words: "4 candidate-hidden, 6 keep"; "intact" where it is empty."""
+    return ", ".join(f"{number} {switches[number]}" for number in off) or "intact"
+
+
+def _number(word: str, switches: Sequence[str], of: str) -> int:
+    if word in switches:
+        return switches.index(word)
+    if word.lstrip("-").isdigit() and 0 <= int(word) < len(switches):
+        return int(word)
+    listed = ", ".join(f"{number} {name}" for number, name in enumerate(switches))
+    raise UserError(f"{of} has no switch {word!r}; it has {listed}.")

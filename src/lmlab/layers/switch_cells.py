@@ -1,0 +1,281 @@
+"""Gated cells whose terms can be switched off one by one, by number (003, DLM46 and DLM47).
+
+A term that is off leaves the formula, and the parameters that only it used leave the model. The
+input projections are made for all steps at once; what is left in the loop is one or two products.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lmlab.core.errors import UserError
+from lmlab.layers.cells import Cell, CellState
+
+MINIMAL_GRU_SWITCHES = (
+    "gate-input",
+    "gate-hidden",
+    "gate-bias",
+    "candidate-input",
+    "candidate-hidden",
+    "candidate-bias",
+    "keep",
+    "admit",
+)
+"""Terms of `MinimalGRUCell`, in the order of their numbers."""
+
+MGRU_SWITCHES = (
+    "gate-hidden",
+    "candidate-input",
+    "keep",
+    "admit",
+    "tanh",
+    "forget",
+    "no-centring",
+    "centring-gate",
+    "centring-output",
+    "no-logit",
+    "no-attention",
+    "no-heads",
+)
+"""What can be switched off in an `MGRUCell`, in the order of the numbers."""
+
+
+class SwitchCell(Cell):
+    """A cell with numbered switches; `off` has those that are off."""
+
+    switches: tuple[str, ...] = ()
+    """Their names, in the order of their numbers."""
+
+    def __init__(self, input_width: int, width: int, off: Collection[int]) -> None:
+        super().__init__(input_width, width)
+        assert set(off) <= set(range(len(self.switches))), "switches are parsed by core.switches"
+        self.off = frozenset(off)
+
+    def has(self, *switches: int) -> bool:
+        """Whether all of these terms are there."""
+        return not self.off.intersection(switches)
+
+    def extra_repr(self) -> str:
+        return "off=" + (",".join(map(str, sorted(self.off))) or "none")
+
+    def forward(self, inputs: Tensor, state: CellState) -> tuple[Tensor, CellState]:
+        outputs, last = [], state
+        for after, _ in self.steps(inputs, state):
+            outputs.append(after[0])
+            last = after
+        return self.shown(torch.stack(outputs, 1)), last
+
+    def shown(self, hidden: Tensor) -> Tensor:
+        """What the cell shows of its states as outputs."""
+        return hidden
+
+    def steps(self, inputs: Tensor, state: CellState) -> Iterator[tuple[CellState, Tensor]]:
+        """After each input: the state, and the gate that led to it (B, W)."""
+        raise TypeError(f"{type(self).__name__} does not define steps")
+
+    def gates(self, inputs: Tensor, state: CellState) -> dict[str, Tensor]:
+        gates = torch.stack([gate for _, gate in self.steps(inputs, state)], 1)
+        return {"update gate": gates.expand(*inputs.shape[:2], self.width)}
+
+    def _matrix(self, rows: int, *, there: bool) -> nn.Parameter | None:
+        if not there:
+            return None
+        bound = self.width**-0.5
+        return nn.Parameter(torch.empty(rows, self.width).uniform_(-bound, bound))
+
+    def _vector(self, *, there: bool) -> nn.Parameter | None:
+        return nn.Parameter(torch.zeros(self.width)) if there else None
+
+
+class MinimalGRUCell(SwitchCell):
+    """One gate that both keeps and resets (MGU: Zhou et al. 2016; 003, DLM46), switches 0 to 7.
+
+        f = σ(x U_f [0] + h V_f [1] + b_f [2])
+        g = tanh(x U_h [3] + (h∘f) V_h [4] + b_h [5])
+        h' = (1-f)∘h [6] + f∘g [7]
+
+    Without term 7 the candidate is not used, so its terms go too. Without 0 and 3 the cell is
+    blind to its input. With neither 6 nor 7 there is no state, which is refused.
+    """
+
+    switches = MINIMAL_GRU_SWITCHES
+
+    def __init__(self, input_width: int, width: int, *, off: Collection[int] = ()) -> None:
+        super().__init__(input_width, width, off)
+        if not self.has(6) and not self.has(7):
+            raise _nothing_left("keep and admit (6 and 7)")
+        has = self.has
+        self.leaves_zero = has(3, 7) or has(5, 7)
+        self.gate_input = self._matrix(input_width, there=has(0))
+        self.gate_hidden = self._matrix(width, there=has(1))
+        self.gate_bias = self._vector(there=has(2))
+        self.candidate_input = self._matrix(input_width, there=has(3, 7))
+        self.candidate_hidden = self._matrix(width, there=has(4, 7))
+        self.candidate_bias = self._vector(there=has(5, 7))
+
+    def steps(self, inputs: Tensor, state: CellState) -> Iterator[tuple[CellState, Tensor]]:
+        (hidden,) = state
+        to_gate = _project(inputs, self.gate_input, self.gate_bias, self.width)
+        to_candidate = _project(inputs, self.candidate_input, self.candidate_bias, self.width)
+        for gate_term, candidate_term in zip(
+            to_gate.unbind(0), to_candidate.unbind(0), strict=True
+        ):
+            gate = _add_product(gate_term, hidden, self.gate_hidden).sigmoid()
+            if self.has(7):
+                reset = hidden if self.candidate_hidden is None else hidden * gate
+                candidate = _add_product(candidate_term, reset, self.candidate_hidden).tanh()
+                hidden = torch.lerp(hidden, candidate, gate) if self.has(6) else gate * candidate
+            else:
+                hidden = hidden - gate * hidden
+            yield (hidden,), gate
+
+
+class MGRUCell(SwitchCell):
+    """The gate sees the state alone, the candidate the input alone (003, DLM47), switches 0 to 11.
+
+        f = σ(h V_f)           [0 off: no h V_f]
+        g = tanh(x U_h)        [1 off: no x U_h]       [4 off: sigmoid instead of tanh]
+        h' = (1-f)∘j + f∘g     [2 off: no first term]  [3 off: no second term]  [5 off: adds f∘j]
+        j = h                  [10 off: attention over all earlier states, by content and distance]
+                               [11 off: attention by bilinear heads, queried by h]
+        6 off: the gate sees h - ½ and the output is h' - ½;
+        with it [7 off: the gate sees h] [8 off: the output is h']
+                [9 off: the gate sees atanh(2(h - ½)), clipped]
+
+    10: j = Σ_u softmax_u(h·h_u/√W + p_{t-u}) h_u, a number p learned for each distance.
+    11: head a has d of the units, j_a = Σ_u softmax_u(h A_a h_{u,a}/√d) h_{u,a}, A_a (W, d).
+    Both look at the last `reach` states, the start among them, and their cost grows with these;
+    j is a mean of earlier states, so that with 4 off and 5 on all states stay between 0 and 1 if
+    the start does; the start goes through a sigmoid then. Without 1 or 3 the cell is blind to its
+    input.
+    """
+
+    switches = MGRU_SWITCHES
+    CLIP = 1 - 1e-4
+    """Largest |2(h - ½)| whose atanh is taken."""
+
+    def __init__(
+        self,
+        input_width: int,
+        width: int,
+        *,
+        off: Collection[int] = (),
+        reach: int = 128,
+        heads: int = 4,
+    ) -> None:
+        super().__init__(input_width, width, off)
+        self._refuse_what_means_nothing()
+        self.leaves_zero = self.has(1, 3) or not self.has(4)
+        self.reach = reach
+        self.heads = 1 if self.has(11) else math.gcd(width, heads)
+        self.gate_hidden = self._matrix(width, there=self.has(0))
+        self.candidate_input = self._matrix(input_width, there=self.has(1, 3))
+        self.distance = None if self.has(10) else nn.Parameter(torch.zeros(reach))
+        self.affinity = self._matrix(width, there=not self.has(11))
+        self.attends = not self.has(10, 11)
+        self.names = ("hidden", "earlier") if self.attends else ("hidden",)
+
+    def _refuse_what_means_nothing(self) -> None:
+        if not self.has(2) and not self.has(3) and self.has(5):
+            raise _nothing_left("keep and admit (2 and 3)")
+        if self.has(6):
+            for switch in (7, 8, 9):
+                if not self.has(switch):
+                    raise UserError(
+                        f"switch {switch} ({self.switches[switch]}) says what switch 6 "
+                        "(no-centring) does, so it means nothing alone; switch off 6 too."
+                    )
+        for one, other, why in (
+            (7, 9, "the gate sees h by the one and atanh(2(h - ½)) by the other"),
+            (10, 11, "each is another attention in the place of h"),
+        ):
+            if not self.has(one) and not self.has(other):
+                raise UserError(
+                    f"switches {one} ({self.switches[one]}) and {other} ({self.switches[other]}) "
+                    f"can't both be off: {why}; choose one of them."
+                )
+        if not self.has(2) and self.has(5) and not self.has(10, 11):
+            raise UserError(
+                "with switch 2 (keep) off nothing reads the attention of switches 10 and 11; "
+                "leave 2 on, or 10 and 11."
+            )
+
+    def begin(self, free: CellState) -> CellState:
+        hidden = free[0] if self.has(4) else free[0].sigmoid()
+        return (hidden, self._by_head(hidden)) if self.attends else (hidden,)
+
+    def shown(self, hidden: Tensor) -> Tensor:
+        return hidden if self.has(6) or not self.has(8) else hidden - 0.5
+
+    def steps(self, inputs: Tensor, state: CellState) -> Iterator[tuple[CellState, Tensor]]:
+        squash = torch.tanh if self.has(4) else torch.sigmoid
+        # Without a product inside, the squashing of all steps can be done at once.
+        candidates = squash(_project(inputs, self.candidate_input, None, self.width))
+        nothing = inputs.new_zeros(len(inputs), self.width)
+        for candidate in candidates.unbind(0):
+            gate = _add_product(nothing, self._seen(state[0]), self.gate_hidden).sigmoid()
+            hidden = self._join(gate, candidate, self._kept(state))
+            state = (hidden, self._remember(state[1], hidden)) if self.attends else (hidden,)
+            yield state, gate
+
+    def _seen(self, hidden: Tensor) -> Tensor:
+        """What the gate sees of the state."""
+        if self.has(6) or not self.has(7):
+            return hidden
+        centred = hidden - 0.5
+        if self.has(9):
+            return centred
+        return torch.atanh((2 * centred).clamp(-self.CLIP, self.CLIP))
+
+    def _join(self, gate: Tensor, candidate: Tensor, kept: Tensor) -> Tensor:
+        """h' = (1-f)∘j [2] + f∘g [3] (+ f∘j without 5)."""
+        if self.has(2, 3, 5):
+            return torch.lerp(kept, candidate, gate)
+        if self.has(2):
+            share = kept if not self.has(5) else kept - gate * kept
+            return torch.addcmul(share, gate, candidate) if self.has(3) else share
+        admitted = gate * candidate if self.has(3) else torch.zeros_like(gate)
+        return admitted if self.has(5) else torch.addcmul(admitted, gate, kept)
+
+    def _kept(self, state: CellState) -> Tensor:
+        """j: the last state, or an attention over the earlier ones."""
+        if not self.attends:
+            return state[0]
+        hidden, earlier = state
+        if self.affinity is not None:
+            queries = self._by_head(hidden @ self.affinity)
+            return F.scaled_dot_product_attention(queries, earlier, earlier).view_as(hidden)
+        assert self.distance is not None
+        states = earlier.squeeze(1)
+        scores = torch.bmm(hidden[:, None], states.transpose(1, 2)) * self.width**-0.5
+        weights = torch.softmax(scores + self.distance[: states.shape[1]].flip(0), dim=2)
+        return torch.bmm(weights, states).squeeze(1)
+
+    def _remember(self, earlier: Tensor, hidden: Tensor) -> Tensor:
+        kept = earlier if earlier.shape[2] < self.reach else earlier[:, :, 1:]
+        return torch.cat([kept, self._by_head(hidden)], 2)
+
+    def _by_head(self, hidden: Tensor) -> Tensor:
+        """(B, H, 1, W/H): one state, each head's share of its units apart."""
+        return hidden.view(len(hidden), self.heads, 1, -1)
+
+
+def _project(inputs: Tensor, weight: Tensor | None, bias: Tensor | None, width: int) -> Tensor:
+    """(T, B, W) x U + b for every step; zeros where there is neither."""
+    if weight is not None:
+        return F.linear(inputs.transpose(0, 1), weight.t(), bias)
+    fixed = inputs.new_zeros(width) if bias is None else bias
+    return fixed.expand(inputs.shape[1], len(inputs), width)
+
+
+def _add_product(term: Tensor, hidden: Tensor, weight: Tensor | None) -> Tensor:
+    return term if weight is None else torch.addmm(term, hidden, weight)
+
+
+def _nothing_left(terms: str) -> UserError:
+    return UserError(f"with both {terms} off nothing is left of the state; leave one of them on.")

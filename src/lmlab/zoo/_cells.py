@@ -1,0 +1,66 @@
+"""Recurrent cells by name, for systems that take any of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Literal, get_args
+
+from lmlab.core.errors import UserError, unknown_name
+from lmlab.core.switches import parse_switches
+from lmlab.layers.cells import (
+    Cell,
+    CoupledLSTMCell,
+    GRUCell,
+    LinearCell,
+    LSTMCell,
+    NotesGRUCell,
+    PeepholeLSTMCell,
+    TanhCell,
+)
+from lmlab.layers.switch_cells import MGRUCell, MinimalGRUCell, SwitchCell
+
+CellName = Literal[
+    "rnn",
+    "linear",
+    "lstm",
+    "lstm-peephole",
+    "lstm-coupled",
+    "gru",
+    "gru-notes",
+    "gru-minimal",
+    "mgru",
+]
+"""Names that `build_cell` knows, each the cell of the system of that name."""
+
+_CELLS: dict[str, Callable[[int, int], Cell]] = {
+    "rnn": TanhCell,
+    "linear": LinearCell,
+    "lstm": LSTMCell,
+    "lstm-peephole": PeepholeLSTMCell,
+    "lstm-coupled": CoupledLSTMCell,
+    "gru": GRUCell,
+    "gru-notes": NotesGRUCell,
+}
+_SWITCH_CELLS: dict[str, type[SwitchCell]] = {"gru-minimal": MinimalGRUCell, "mgru": MGRUCell}
+assert set(get_args(CellName)) == {*_CELLS, *_SWITCH_CELLS}
+
+
+def build_cell(
+    name: str, input_width: int, width: int, off: Collection[int | str] | str = ()
+) -> Cell:
+    """The cell of that name; `off` are the switches that are off, by number or name."""
+    if name in _SWITCH_CELLS:
+        cell = _SWITCH_CELLS[name]
+        return cell(input_width, width, off=parse_switches(off, cell.switches, of=name))
+    if name not in _CELLS:
+        raise unknown_name("cell", name, get_args(CellName))
+    if off:
+        raise UserError(
+            f"the cell {name} has no switches to be off; {' and '.join(_SWITCH_CELLS)} have some."
+        )
+    return _CELLS[name](input_width, width)
+
+
+def cell_switches(name: str) -> tuple[str, ...]:
+    """The names of a cell's switches in the order of their numbers; empty where it has none."""
+    return _SWITCH_CELLS[name].switches if name in _SWITCH_CELLS else ()
