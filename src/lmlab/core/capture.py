@@ -16,6 +16,7 @@ AXES = {
     "next state": "latent states, one step later",
     "token": "entries of the vocabulary",
     "unit": "numbers of a hidden or latent vector",
+    "move": "places from one slot's token to the next slot's, 0 in the middle, back on the left",
     "choice": "ways of a discrete choice that are named nowhere else",
 }
 """One vocabulary of axes; a picture is chosen by them."""

@@ -1,0 +1,68 @@
+"""What backbones with a latent choice share: the tokens remembered, and the choice explained."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from lmlab.core.capture import Capture
+from lmlab.core.parts import Backbone
+from lmlab.core.state import State, TensorState
+from lmlab.core.view import View
+from lmlab.core.visibility import Causal
+
+
+class Latent(Backbone):
+    """A backbone whose places each make a choice that nobody sees, and that is summed out."""
+
+    honours: ClassVar[tuple[type, ...]] = (Causal,)
+
+    def initial_state(self, rows: int) -> TensorState:
+        device = next(self.parameters()).device
+        return TensorState({"tokens": torch.zeros(rows, 0, dtype=torch.int64, device=device)})
+
+    def explain(self, posterior: Tensor) -> dict[str, Capture]:
+        """The posterior (B, T, M) over components or sources, told by what they stand for."""
+        return {
+            "posterior": Capture(
+                values=posterior,
+                axes=("batch", "time", "choice"),
+                reading="Each row tells which choices explain the token that really came; 1 is "
+                "all.",
+            )
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class Recalled:
+    """The tokens that the places of a view may look at."""
+
+    ids: Tensor
+    """(B, S) those remembered, then the view's inputs: S = before + T."""
+    before: int
+    """How many of them are remembered; the first input is at place `before`, or later."""
+    state: TensorState
+    """The last of them, for what comes after the view."""
+
+    @property
+    def time(self) -> int:
+        """T, the inputs of the view."""
+        return self.ids.shape[1] - self.before
+
+
+def recall(view: View, state: State | None, *, keep: int | None) -> Recalled:
+    """The inputs behind what is remembered; at most `keep` tokens are carried on, all for None.
+
+    A memory that is not full tells the place by its size, so nothing is counted beside it; once
+    it is full, what reads it treats all places alike.
+    """
+    ids, before = view.inputs, 0
+    if state is not None:
+        assert isinstance(state, TensorState)
+        before = state["tokens"].shape[1]
+        ids = torch.cat([state["tokens"].to(ids.device), ids], dim=1)
+    first = 0 if keep is None else max(0, ids.shape[1] - keep)
+    return Recalled(ids, before, TensorState({"tokens": ids[:, first:]}))

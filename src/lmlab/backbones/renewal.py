@@ -1,0 +1,75 @@
+"""Renewal: a token follows from one before it, or the text starts afresh."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lmlab.backbones.latent import Latent
+from lmlab.backbones.parents import Parents
+from lmlab.core.capture import Capture
+from lmlab.core.parts import Hidden
+from lmlab.core.state import State, TensorState
+from lmlab.core.view import View
+
+
+class Renewal(Latent):
+    """λ Q + (1 - λ) Σ_a P(a | i) W(· | s_a): one source q that is no token, beside the parents.
+
+    (003, DLM7: λ = 1/2 and the token before as the only parent.) Q = softmax(e · q) depends on
+    nothing, so that it is what the text starts again with. `learned` lets λ move from 1/2.
+    Sources (B, 1 + S · R, W), q first; the cost is that of the parents.
+    """
+
+    yields: ClassVar[str] = "sources"
+
+    def __init__(self, parents: Parents, *, learned: bool = False) -> None:
+        super().__init__()
+        self.parents = parents
+        self.width = parents.width
+        self.fresh = nn.Parameter(torch.randn(self.width) * self.width**-0.5)
+        if learned:
+            self.balance = nn.Parameter(torch.zeros(2))
+        else:
+            self.register_buffer("balance", torch.zeros(2), persistent=False)
+
+    def initial_state(self, rows: int) -> TensorState:
+        return self.parents.initial_state(rows)
+
+    def log_balance(self) -> Tensor:
+        """(2,) log λ and log(1 - λ)."""
+        return F.log_softmax(self.balance, dim=0)
+
+    def forward(self, view: View, state: State | None = None) -> Hidden:
+        below = self.parents(view, state)
+        afresh, onward = self.log_balance()
+        (rows, time), weights = view.inputs.shape, below.log_weights
+        assert weights is not None
+        return Hidden(
+            values=torch.cat([self.fresh.expand(rows, 1, -1), below.values], dim=1),
+            log_weights=torch.cat([afresh.expand(rows, time, 1), onward + weights], dim=2),
+            state=below.state,
+        )
+
+    def reveal(self, view: View) -> dict[str, Capture]:
+        captures = self.parents.reveal(view)
+        captures["renewal weight"] = Capture(
+            values=self.log_balance().exp(),
+            axes=("choice",),
+            reading="How often the text starts afresh (0) and how often it goes on (1).",
+        )
+        return captures
+
+    def explain(self, posterior: Tensor) -> dict[str, Capture]:
+        by_type = posterior[..., 1:].unflatten(-1, (-1, self.parents.types)).sum(-2)
+        return {
+            "posterior": Capture(
+                values=torch.cat([posterior[..., :1], by_type], dim=-1),
+                axes=("batch", "time", "choice"),
+                reading="What explains each token: 0 is a fresh start, the others are the kinds "
+                "of transition from a token before.",
+            )
+        }

@@ -1,0 +1,123 @@
+"""Slots: places of a window that choose for themselves which earlier token to hold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lmlab.backbones.latent import Latent, Recalled, recall
+from lmlab.backbones.parents import ParentPrior, reveal_prior
+from lmlab.core.capture import Capture
+from lmlab.core.parts import Hidden
+from lmlab.core.state import State
+from lmlab.core.view import View
+from lmlab.inference import chain
+
+
+class Slots(Latent):
+    """h_i = Σ_m W_m E[e(s_{j_m})], slot m holding token j with P ∝ P_m(j | i) exp(u_m·e(s_j)).
+
+    (003, DLM30.) Mean field: the choices are independent, and the window rule reads the expected
+    vectors instead of mixing over all S^N choices. The priors are one for each slot. Inputs (B, T),
+    values (B, T, W); N attentions over the S tokens looked at, and one normaliser a place.
+    """
+
+    def __init__(
+        self, embedding: nn.Embedding, priors: Sequence[ParentPrior], *, dropout: float = 0.0
+    ) -> None:
+        super().__init__()
+        assert len({prior.reach for prior in priors}) == 1, "all slots look back equally far"
+        self.embedding = embedding
+        self.priors = nn.ModuleList(priors)
+        self.dropout = nn.Dropout(dropout)
+        self.width = embedding.embedding_dim
+        self.liking = nn.Linear(self.width, len(priors), bias=False)
+        # Column block m is W_m.
+        self.mix = nn.Linear(len(priors) * self.width, self.width, bias=False)
+
+    def forward(self, view: View, state: State | None = None) -> Hidden:
+        recalled, vectors = self._recall(view, state)
+        chosen = self.marginals(self._log_choices(recalled, vectors))
+        held = chosen @ vectors[:, None]  # (B, N, T, W)
+        values = self.mix(held.transpose(1, 2).flatten(2))
+        return Hidden(values=values, state=recalled.state)
+
+    def marginals(self, log_choices: Tensor) -> Tensor:
+        """(B, N, T, S) probability that slot m of a place holds each token, from log-weights."""
+        return F.softmax(log_choices, dim=-1)
+
+    def _recall(self, view: View, state: State | None) -> tuple[Recalled, Tensor]:
+        keep = self.priors[0].keep
+        assert keep is None or isinstance(keep, int)
+        recalled = recall(view, state, keep=keep)
+        return recalled, self.dropout(self.embedding(recalled.ids))
+
+    def _log_choices(self, recalled: Recalled, vectors: Tensor) -> Tensor:
+        """(B, N, T, S) log P_m(j | i) + u_m · e(s_j), not normalised."""
+        before, time = recalled.before, recalled.time
+        priors = torch.stack([prior(before, time, vectors) for prior in self.priors])
+        return priors + self.liking(vectors).transpose(1, 2)[:, :, None]
+
+    def reveal(self, view: View) -> dict[str, Capture]:
+        recalled, vectors = self._recall(view, None)
+        priors = [reveal_prior(prior, view, vectors) for prior in self.priors]  # type: ignore
+        return {
+            "slot prior": Capture(
+                values=torch.stack([prior.values for prior in priors]),
+                axes=("slot", *priors[0].axes),
+                reading="For each slot, where a place looks before the words are known: a line "
+                "beside the diagonal is a fixed place of a window.",
+            ),
+            "slot attention": Capture(
+                values=self.marginals(self._log_choices(recalled, vectors)),
+                axes=("batch", "slot", "time", "source"),
+                reading="For each slot, which earlier token it holds when each token is predicted.",
+            ),
+        }
+
+
+class ChainedSlots(Slots):
+    """`Slots` whose choices form a chain: P(j_1 … j_N) ∝ Π_m φ_m(j_m) Π_m ψ(j_{m+1} - j_m).
+
+    (003, DLM31.) φ_m is what a slot of `Slots` goes by, and ψ a learned weight for each move from
+    one slot's token to the next slot's, moves of more than `moves` places counted as that many. The
+    marginals are exact by forward-backward, N S² a place; the window rule reads the expected
+    vectors. With ψ = 1 it is `Slots`.
+    """
+
+    def __init__(
+        self,
+        embedding: nn.Embedding,
+        priors: Sequence[ParentPrior],
+        *,
+        moves: int,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__(embedding, priors, dropout=dropout)
+        # From `moves` places back to `moves` places ahead, 0 in the middle.
+        self.log_moves = nn.Parameter(torch.zeros(2 * moves + 1))
+
+    def log_transitions(self, count: int) -> Tensor:
+        """(S, S) log ψ from each token to each."""
+        place = torch.arange(count, device=self.log_moves.device)
+        furthest = len(self.log_moves) // 2
+        ahead = (place - place[:, None]).clamp(-furthest, furthest)
+        return self.log_moves[ahead + furthest]
+
+    def marginals(self, log_choices: Tensor) -> Tensor:
+        _, slots, _, count = log_choices.shape
+        moves = self.log_transitions(count).expand(slots - 1, count, count)
+        return chain.marginals(log_choices.transpose(1, 2), moves).transpose(1, 2)
+
+    def reveal(self, view: View) -> dict[str, Capture]:
+        captures = super().reveal(view)
+        captures["slot moves"] = Capture(
+            values=F.softmax(self.log_moves, dim=0),
+            axes=("move",),
+            reading="Weight of each move from one slot's token to the next slot's: 0 is the same "
+            "token, to the left are earlier ones.",
+        )
+        return captures

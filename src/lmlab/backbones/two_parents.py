@@ -1,0 +1,88 @@
+"""Two latent parents that add up."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from lmlab.backbones.latent import Latent, recall
+from lmlab.backbones.parents import ParentPrior, reveal_prior
+from lmlab.core.capture import Capture
+from lmlab.core.parts import Hidden
+from lmlab.core.state import State
+from lmlab.core.view import View
+
+
+class TwoParents(Latent):
+    """h of source (a, b) is W_1 e(s_a) + W_2 e(s_b), with weight P_1(a | i) P_2(b | i) at place i.
+
+    (003, DLM14.) Both parents may be the same token. A pair is a source that all places share that
+    see both its tokens: of the n² pairs of a place's last n tokens only the 2n - 1 with the newest
+    in them are new, and only these are normalised. Inputs (B, T), sources (B, P, W) with P at most
+    (2n - 1) S; without a reach all S² pairs.
+    """
+
+    yields: ClassVar[str] = "sources"
+
+    def __init__(
+        self,
+        embedding: nn.Embedding,
+        first: ParentPrior,
+        second: ParentPrior,
+        *,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        assert first.reach == second.reach, "both parents look back equally far"
+        self.embedding = embedding
+        self.first = first
+        self.second = second
+        self.dropout = nn.Dropout(dropout)
+        self.width = embedding.embedding_dim
+        self.turn_first = nn.Linear(self.width, self.width, bias=False)
+        self.turn_second = nn.Linear(self.width, self.width, bias=False)
+
+    def pairs(self, count: int) -> tuple[Tensor, Tensor]:
+        """(P,), (P,) the tokens a and b of every pair of S that some place can see."""
+        place = torch.arange(count, device=self.embedding.weight.device)
+        apart = (place[:, None] - place).abs()
+        seen = apart < (count if self.first.reach is None else self.first.reach)
+        first, second = seen.nonzero(as_tuple=True)
+        return first, second
+
+    def forward(self, view: View, state: State | None = None) -> Hidden:
+        recalled = recall(view, state, keep=self.first.keep)
+        vectors = self.dropout(self.embedding(recalled.ids))
+        a, b = self.pairs(recalled.ids.shape[1])
+        first = self.first(recalled.before, recalled.time, vectors)
+        second = self.second(recalled.before, recalled.time, vectors)
+        weights = first[:, a] + second[:, b]
+        return Hidden(
+            values=self.turn_first(vectors)[:, a] + self.turn_second(vectors)[:, b],
+            log_weights=weights.expand(len(vectors), -1, -1),
+            state=recalled.state,
+        )
+
+    def reveal(self, view: View) -> dict[str, Capture]:
+        like = self.embedding.weight
+        return {
+            "first parent prior": reveal_prior(self.first, view, like),
+            "second parent prior": reveal_prior(self.second, view, like),
+        }
+
+    def explain(self, posterior: Tensor) -> dict[str, Capture]:
+        time = posterior.shape[1]
+        pairs = zip(("first", "second"), self.pairs(time), strict=True)
+        return {
+            f"{name} parent posterior": Capture(
+                values=posterior.new_zeros(posterior.shape[0], time, time).index_add_(
+                    -1, places, posterior
+                ),
+                axes=("batch", "time", "source"),
+                reading=f"Each row tells which earlier tokens were the {name} parent of the one "
+                "that really came; 1 is all.",
+            )
+            for name, places in pairs
+        }

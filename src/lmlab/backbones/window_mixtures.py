@@ -1,0 +1,114 @@
+"""Windows with a latent choice: which of K windows, or in which order the words are read."""
+
+from __future__ import annotations
+
+from itertools import permutations
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lmlab.backbones.latent import Latent, Recalled, recall
+from lmlab.core.capture import Capture
+from lmlab.core.parts import Hidden
+from lmlab.core.state import State
+from lmlab.core.view import View
+
+
+class WindowMixture(Latent):
+    """h of component k is Σ_{j=1..n} W_{k,j} e(s_{i-j}), with the learned weight π_k.
+
+    (003, DLM4.) Tokens before the first one count as zero. Inputs (B, T), components (B, T, K, W):
+    K normalisers a place, because no two components say the same.
+    """
+
+    yields: ClassVar[str] = "components"
+
+    def __init__(
+        self, embedding: nn.Embedding, size: int, count: int, *, dropout: float = 0.0
+    ) -> None:
+        super().__init__()
+        self.embedding = embedding
+        self.size = size
+        self.count = count
+        self.width = embedding.embedding_dim
+        self.dropout = nn.Dropout(dropout)
+        # Row block j of a window is W for the token n - j places back: oldest first.
+        self.mix = nn.Linear(size * self.width, count * self.width, bias=False)
+        self.shares = nn.Parameter(torch.zeros(count))
+
+    def forward(self, view: View, state: State | None = None) -> Hidden:
+        recalled = recall(view, state, keep=self.size - 1)
+        vectors = self.dropout(_from_full_window(self.embedding(recalled.ids), recalled, self.size))
+        windows = vectors.unfold(1, self.size, 1).transpose(2, 3).flatten(2)
+        values = self.mix(windows).unflatten(-1, (self.count, self.width))
+        weights = F.log_softmax(self.shares, dim=0)
+        return Hidden(
+            values=values,
+            log_weights=weights.expand(*values.shape[:2], -1),
+            state=recalled.state,
+        )
+
+    def reveal(self, view: View) -> dict[str, Capture]:
+        return {
+            "window shares": Capture(
+                values=F.softmax(self.shares, dim=0),
+                axes=("choice",),
+                reading="How often each window is chosen before it is known what came.",
+            )
+        }
+
+
+class PermutedWindow(Latent):
+    """h of ordering π is Σ_{j=1..n} W_j e(s_{i-π(j)}), with the learned weight P(π).
+
+    (003, DLM3.) The first ordering is that of the text, the others follow in lexicographic order.
+    Tokens before the first one count as zero. Every W_j e(s) is computed once for each token and
+    shared by all orderings and places; the n! normalisers a place can't be, and are the cost.
+    Inputs (B, T), components (B, T, n!, W).
+    """
+
+    yields: ClassVar[str] = "components"
+    picks: Tensor
+
+    def __init__(self, embedding: nn.Embedding, size: int, *, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.embedding = embedding
+        self.size = size
+        self.width = embedding.embedding_dim
+        self.dropout = nn.Dropout(dropout)
+        # Output block j is W for what is read as the token j + 1 places back.
+        self.turn = nn.Linear(self.width, size * self.width, bias=False)
+        orders = torch.tensor(list(permutations(range(size))))
+        self.orders = nn.Parameter(torch.zeros(len(orders)))
+        # (n!, n, n): ordering, what a token is read as, where it stands, the oldest first.
+        self.register_buffer("picks", F.one_hot(size - 1 - orders, size).float(), persistent=False)
+
+    def forward(self, view: View, state: State | None = None) -> Hidden:
+        recalled = recall(view, state, keep=self.size - 1)
+        vectors = self.dropout(_from_full_window(self.embedding(recalled.ids), recalled, self.size))
+        turned = self.turn(vectors).unflatten(-1, (self.size, self.width))
+        windows = turned.unfold(1, self.size, 1)  # (B, T, n read as, W, n standing)
+        values = torch.einsum("btjws,pjs->btpw", windows, self.picks)
+        weights = F.log_softmax(self.orders, dim=0)
+        return Hidden(
+            values=values,
+            log_weights=weights.expand(*values.shape[:2], -1),
+            state=recalled.state,
+        )
+
+    def reveal(self, view: View) -> dict[str, Capture]:
+        return {
+            "ordering prior": Capture(
+                values=F.softmax(self.orders, dim=0),
+                axes=("choice",),
+                reading="Weight of each ordering of the window; 0 is the order of the text, the "
+                "others follow in lexicographic order.",
+            )
+        }
+
+
+def _from_full_window(vectors: Tensor, recalled: Recalled, size: int) -> Tensor:
+    """(B, n - 1 + T, W): zeros before the first token, so that every place has a window of n."""
+    return F.pad(vectors, (0, 0, size - 1 - recalled.before, 0))

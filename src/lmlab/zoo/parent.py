@@ -1,0 +1,55 @@
+"""One latent parent: a token comes from one of the last words, by a bigram, nobody says which.
+
+    p(s_i = k | s_<i) = Σ_a P(a) softmax_k(e(k) · W e(s_a) + b_k), P(a) uniform
+
+The posterior over a is a guess at a tree: who depends on whom. 003 fixes 1/5 for each of the last
+five; here the tokens that are there share the weight alike, so that it also sums to one at the
+start of a sentence.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from lmlab.backbones.parents import Parents, Transitions, UniformPrior
+from lmlab.core.card import Card
+from lmlab.core.system import LeftToRight
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.zoo._latent import LATENT_RECIPES, LatentConfig, build_latent, new_embedding
+
+CARD = Card(
+    family="latent",
+    kind="exact",
+    paper="003 (CATSMILE-9020), DLM2; cf. Saul and Pereira 1997 (mixed-order Markov models)",
+    source="003 DLM2",
+    aliases=("DLM2",),
+    protocols=("LogProb", "Step"),
+    oracle="brute force over parents, and their posterior: tests/parity/test_parents.py",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(LatentConfig):
+    """Settings of the model with one latent parent."""
+
+    reach: int | None = field(default=5, metadata={"at_least": 1})
+    """How many tokens back the parent may be; none for all tokens so far."""
+
+
+SIZES = {
+    "tiny": Config(width=16, reach=3, dropout=0.0),
+    "small": Config(),
+    "base": Config(width=512, dropout=0.5),
+}
+RECIPES = LATENT_RECIPES
+
+
+def build(config: Config, vocabulary: Vocabulary) -> LeftToRight:
+    embedding = new_embedding(config, vocabulary)
+    backbone = Parents(
+        embedding,
+        UniformPrior(config.reach),
+        Transitions(config.width),
+        dropout=config.dropout,
+    )
+    return build_latent(backbone, embedding, vocabulary)

@@ -1,0 +1,50 @@
+"""Window in a latent order: the last words are read in some order, nobody says which.
+
+    p(s_i = k | s_<i) = Σ_π P(π) softmax_k(e(k) · Σ_{j=1..n} W_j e(s_{i-π(j)}) + b_k)
+
+All n! orderings of the window have a learned weight, and each is normalised by itself: 003 calls it
+far too slow with n = 5, which is 120 normalisers a word. With all weight on the order of the text
+it is `window`. Tokens before the start symbol count as zero.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from lmlab.backbones.window_mixtures import PermutedWindow
+from lmlab.core.card import Card
+from lmlab.core.system import LeftToRight
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.zoo._latent import LATENT_RECIPES, LatentConfig, build_latent, new_embedding
+
+CARD = Card(
+    family="latent",
+    kind="exact",
+    paper="003 (CATSMILE-9020), DLM3; cf. Mnih and Hinton 2007 (log-bilinear)",
+    source="003 DLM3",
+    aliases=("DLM3",),
+    protocols=("LogProb", "Step"),
+    oracle="brute force over orderings: tests/parity/test_parents.py",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(LatentConfig):
+    """Settings of the window in a latent order."""
+
+    size: int = field(default=3, metadata={"at_least": 2, "at_most": 5})
+    """Tokens looked back on; the orderings are 2, 6, 24 or 120."""
+
+
+SIZES = {
+    "tiny": Config(width=16, dropout=0.0),
+    "small": Config(),
+    "base": Config(width=512, size=4, dropout=0.5),
+}
+RECIPES = LATENT_RECIPES
+
+
+def build(config: Config, vocabulary: Vocabulary) -> LeftToRight:
+    embedding = new_embedding(config, vocabulary)
+    backbone = PermutedWindow(embedding, config.size, dropout=config.dropout)
+    return build_latent(backbone, embedding, vocabulary)

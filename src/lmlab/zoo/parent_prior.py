@@ -1,0 +1,53 @@
+"""One latent parent with a learned prior: where a place looks is learned, place by place.
+
+    p(s_i = k | s_<i) = Σ_{a<i} P(a | i) softmax_k(e(k) · W e(s_a) + b_k), P(a | i) a learned table
+
+003 finds that the prior goes to the start symbol: to say nothing of the context.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from lmlab.backbones.parents import LearnedPrior, Parents, Transitions
+from lmlab.core.card import Card
+from lmlab.core.system import LeftToRight
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.zoo._latent import LATENT_RECIPES, LatentConfig, build_latent, new_embedding
+
+CARD = Card(
+    family="latent",
+    kind="exact",
+    paper="003 (CATSMILE-9020), DLM5; cf. Saul and Pereira 1997 (mixed-order Markov models)",
+    source="003 DLM5",
+    aliases=("DLM5",),
+    protocols=("LogProb", "Step"),
+    oracle="brute force over parents: tests/parity/test_parents.py",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(LatentConfig):
+    """Settings of the model with one latent parent and a learned prior."""
+
+    length: int = field(default=32, metadata={"at_least": 2})
+    """Places with a prior of their own; later ones share the last, over the last `length` words."""
+
+
+SIZES = {
+    "tiny": Config(width=16, length=6, dropout=0.0),
+    "small": Config(),
+    "base": Config(width=512, length=64, dropout=0.5),
+}
+RECIPES = LATENT_RECIPES
+
+
+def build(config: Config, vocabulary: Vocabulary) -> LeftToRight:
+    embedding = new_embedding(config, vocabulary)
+    backbone = Parents(
+        embedding,
+        LearnedPrior(config.length),
+        Transitions(config.width),
+        dropout=config.dropout,
+    )
+    return build_latent(backbone, embedding, vocabulary)

@@ -1,0 +1,56 @@
+"""One latent parent and a latent kind of relation: R matrices instead of one.
+
+    p(s_i = k | s_<i) = Σ_{a<i} P(a | i) Σ_{r=1..R} π_r softmax_k(e(k) · W_r e(s_a) + b_k)
+
+A subject and its verb, a noun and its adjective: relations of different kinds need not be turned
+by the same matrix. The kind is drawn apart from the parent.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from lmlab.backbones.parents import LearnedPrior, Parents, Transitions
+from lmlab.core.card import Card
+from lmlab.core.system import LeftToRight
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.zoo._latent import LATENT_RECIPES, LatentConfig, build_latent, new_embedding
+
+CARD = Card(
+    family="latent",
+    kind="exact",
+    paper="003 (CATSMILE-9020), DLM6; cf. Saul and Pereira 1997 (mixed-order Markov models)",
+    source="003 DLM6",
+    aliases=("DLM6",),
+    protocols=("LogProb", "Step"),
+    oracle="brute force over parents and kinds: tests/parity/test_parents.py",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(LatentConfig):
+    """Settings of the model with one latent parent and kinds of relation."""
+
+    length: int = field(default=32, metadata={"at_least": 2})
+    """Places with a prior of their own; later ones share the last, over the last `length` words."""
+    types: int = field(default=2, metadata={"at_least": 1})
+    """R, the kinds of relation."""
+
+
+SIZES = {
+    "tiny": Config(width=16, length=6, dropout=0.0),
+    "small": Config(),
+    "base": Config(width=512, length=64, types=4, dropout=0.5),
+}
+RECIPES = LATENT_RECIPES
+
+
+def build(config: Config, vocabulary: Vocabulary) -> LeftToRight:
+    embedding = new_embedding(config, vocabulary)
+    backbone = Parents(
+        embedding,
+        LearnedPrior(config.length),
+        Transitions(config.width, config.types),
+        dropout=config.dropout,
+    )
+    return build_latent(backbone, embedding, vocabulary)

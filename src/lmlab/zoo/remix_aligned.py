@@ -1,0 +1,54 @@
+"""Remix with alignment: the state comes from any earlier word, and the next word from the state.
+
+    p(s_i = k | s_<i) = Σ_{a<i} P(a | i) Σ_z P(z | s_a) P(k | z), P(a | i) a learned table
+    P(z | s_a) = softmax_z(c_z · e(s_a) + b_z),  P(k | z) = softmax_k(e(k) · v_z)
+
+The sums are done where they are small: each earlier word is turned into its states once, however
+many places look at it. 003 finds that it prefers the word before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from lmlab.backbones.parents import LearnedPrior, Parents
+from lmlab.core.card import Card
+from lmlab.core.system import LeftToRight
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.emissions.mixture import Mixture, States
+from lmlab.zoo._latent import LATENT_RECIPES, LatentConfig, build_latent, new_embedding
+
+CARD = Card(
+    family="latent",
+    kind="exact",
+    paper="003 (CATSMILE-9020), DLM13; cf. Saul and Pereira 1997 (aggregate Markov models)",
+    source="003 DLM13",
+    aliases=("DLM13",),
+    protocols=("LogProb", "Step"),
+    oracle="brute force over parents and states: tests/parity/test_parents.py",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(LatentConfig):
+    """Settings of the remix with alignment."""
+
+    states: int = field(default=400, metadata={"at_least": 2})
+    """K, the latent states between a word and the next."""
+    length: int = field(default=32, metadata={"at_least": 2})
+    """Places with a prior of their own; later ones share the last, over the last `length` words."""
+
+
+SIZES = {
+    "tiny": Config(width=16, states=8, length=6, dropout=0.0),
+    "small": Config(),
+    "base": Config(width=512, states=1024, length=64, dropout=0.5),
+}
+RECIPES = LATENT_RECIPES
+
+
+def build(config: Config, vocabulary: Vocabulary) -> LeftToRight:
+    embedding = new_embedding(config, vocabulary)
+    backbone = Parents(embedding, LearnedPrior(config.length), dropout=config.dropout)
+    states = States(config.states, config.width, vocabulary, tied=embedding)
+    return build_latent(backbone, embedding, vocabulary, Mixture(config.width, states))

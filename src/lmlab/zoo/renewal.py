@@ -1,0 +1,53 @@
+"""Renewal: half the time a word follows from the one before, half the time from nothing.
+
+    p(s_i | s_{i-1}) = λ Q(s_i) + (1 - λ) W(s_i | s_{i-1}),  λ = 1/2
+    Q = softmax_k(e(k) · q + b_k),  W = softmax_k(e(k) · W e(s_{i-1}) + b_k)
+
+Where a phrase ends the next word does not depend on the last: Q takes what W need not explain.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lmlab.backbones.parents import Parents, Transitions, UniformPrior
+from lmlab.backbones.renewal import Renewal
+from lmlab.core.card import Card
+from lmlab.core.system import LeftToRight
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.zoo._latent import LATENT_RECIPES, LatentConfig, build_latent, new_embedding
+
+CARD = Card(
+    family="latent",
+    kind="exact",
+    paper="003 (CATSMILE-9020), DLM7; cf. Jelinek and Mercer 1980 (linear interpolation)",
+    source="003 DLM7",
+    aliases=("DLM7",),
+    protocols=("LogProb", "Step"),
+    oracle="a sentence worked by hand: tests/parity/test_parents.py",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(LatentConfig):
+    """Settings of the renewal model."""
+
+    learned_weight: bool = False
+    """Whether λ is learned, from 1/2 on; the notes fix it."""
+
+
+SIZES = {
+    "tiny": Config(width=16, dropout=0.0),
+    "small": Config(),
+    "base": Config(width=512, dropout=0.5),
+}
+RECIPES = LATENT_RECIPES
+
+
+def build(config: Config, vocabulary: Vocabulary) -> LeftToRight:
+    embedding = new_embedding(config, vocabulary)
+    previous = Parents(
+        embedding, UniformPrior(reach=1), Transitions(config.width), dropout=config.dropout
+    )
+    backbone = Renewal(previous, learned=config.learned_weight)
+    return build_latent(backbone, embedding, vocabulary)

@@ -1,0 +1,56 @@
+"""Renewal with kinds: a word starts afresh, or follows from the one before in one of K ways.
+
+p(s_i | s_{i-1}) = λ Q(s_i) + (1 - λ) Σ_{r=1..K} π_r W_r(s_i | s_{i-1}),  λ = 1/2
+Q = softmax_k(e(k) · q + b_k),  W_r = softmax_k(e(k) · W_r e(s_{i-1}) + b_k)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from lmlab.backbones.parents import Parents, Transitions, UniformPrior
+from lmlab.backbones.renewal import Renewal
+from lmlab.core.card import Card
+from lmlab.core.system import LeftToRight
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.zoo._latent import LATENT_RECIPES, LatentConfig, build_latent, new_embedding
+
+CARD = Card(
+    family="latent",
+    kind="exact",
+    paper="003 (CATSMILE-9020), DLM8; cf. Jelinek and Mercer 1980 (linear interpolation)",
+    source="003 DLM8",
+    aliases=("DLM8",),
+    protocols=("LogProb", "Step"),
+    oracle="brute force over kinds: tests/parity/test_parents.py",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(LatentConfig):
+    """Settings of the renewal model with kinds of transition."""
+
+    types: int = field(default=4, metadata={"at_least": 1})
+    """K, the kinds of transition."""
+    learned_weight: bool = False
+    """Whether λ is learned, from 1/2 on; the notes fix it."""
+
+
+SIZES = {
+    "tiny": Config(width=16, types=2, dropout=0.0),
+    "small": Config(),
+    "base": Config(width=512, types=8, dropout=0.5),
+}
+RECIPES = LATENT_RECIPES
+
+
+def build(config: Config, vocabulary: Vocabulary) -> LeftToRight:
+    embedding = new_embedding(config, vocabulary)
+    previous = Parents(
+        embedding,
+        UniformPrior(reach=1),
+        Transitions(config.width, config.types),
+        dropout=config.dropout,
+    )
+    backbone = Renewal(previous, learned=config.learned_weight)
+    return build_latent(backbone, embedding, vocabulary)

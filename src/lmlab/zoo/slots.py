@@ -1,0 +1,55 @@
+"""Slots: a window whose places choose for themselves which earlier word to hold.
+
+    p(s_i = k | s_<i) = softmax_k(e(k) · Σ_{m=1..N} W_m b_m + b_k),  b_m = Σ_j P(j_m = j) e(s_j)
+    P(j_m = j) ∝ P_m(j | i) exp(u_m · e(s_j)), P_m(j | i) a learned table
+
+Mean field: each slot holds an average of the words it may choose, instead of one of them at a time.
+003 writes one prior P(j | i) for all slots; what it finds, that slots become the last N words,
+needs a prior for each.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from lmlab.backbones.parents import LearnedPrior
+from lmlab.backbones.slots import Slots
+from lmlab.core.card import Card
+from lmlab.core.system import LeftToRight
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.zoo._latent import LATENT_RECIPES, LatentConfig, build_latent, new_embedding
+
+CARD = Card(
+    family="latent",
+    kind="exact",
+    paper="003 (CATSMILE-9020), DLM30; cf. Bahdanau et al. 2015 (soft choice of a word)",
+    source="003 DLM30",
+    aliases=("DLM30",),
+    protocols=("LogProb", "Step"),
+    oracle="marginals and expected vectors by enumeration: tests/parity/test_slots.py",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(LatentConfig):
+    """Settings of the slots."""
+
+    slots: int = field(default=5, metadata={"at_least": 1})
+    """N, the slots."""
+    length: int = field(default=32, metadata={"at_least": 2})
+    """Places with a prior of their own; later ones share the last, over the last `length` words."""
+
+
+SIZES = {
+    "tiny": Config(width=16, slots=2, length=6, dropout=0.0),
+    "small": Config(),
+    "base": Config(width=512, length=64, dropout=0.5),
+}
+RECIPES = LATENT_RECIPES
+
+
+def build(config: Config, vocabulary: Vocabulary) -> LeftToRight:
+    embedding = new_embedding(config, vocabulary)
+    priors = [LearnedPrior(config.length) for _ in range(config.slots)]
+    backbone = Slots(embedding, priors, dropout=config.dropout)
+    return build_latent(backbone, embedding, vocabulary)

@@ -1,0 +1,57 @@
+"""Chained slots: which word a slot holds depends on which word the slot before it holds.
+
+    p(s_i = k | s_<i) = softmax_k(e(k) · Σ_{m=1..N} W_m b_m + b_k),  b_m = Σ_j P(j_m = j) e(s_j)
+    P(j_1 … j_N) ∝ Π_m P_m(j_m | i) exp(u_m · e(s_{j_m})) Π_m ψ(j_{m+1} - j_m)
+
+003 leaves the chain open; here a learned weight ψ of the move from one slot's word to the next's
+ties them. The marginals P(j_m = j) are exact by forward-backward; the words held are still
+averages, not one tuple at a time as in the full sum over all choices. With ψ = 1 it is `slots`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from lmlab.backbones.parents import LearnedPrior
+from lmlab.backbones.slots import ChainedSlots
+from lmlab.core.card import Card
+from lmlab.core.system import LeftToRight
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.zoo._latent import LATENT_RECIPES, LatentConfig, build_latent, new_embedding
+
+CARD = Card(
+    family="latent",
+    kind="exact",
+    paper="003 (CATSMILE-9020), DLM31; cf. Kim et al. 2017, Structured Attention Networks",
+    source="003 DLM31",
+    aliases=("DLM31",),
+    protocols=("LogProb", "Step"),
+    oracle="marginals over all choices, the gap to the full sum: tests/parity/test_slots.py",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(LatentConfig):
+    """Settings of the chained slots."""
+
+    slots: int = field(default=5, metadata={"at_least": 2})
+    """N, the slots of the chain."""
+    moves: int = field(default=4, metadata={"at_least": 1})
+    """Moves with a weight of their own, both ways; further ones count as this many."""
+    length: int = field(default=32, metadata={"at_least": 2})
+    """Places with a prior of their own; later ones share the last, over the last `length` words."""
+
+
+SIZES = {
+    "tiny": Config(width=16, slots=2, moves=2, length=6, dropout=0.0),
+    "small": Config(),
+    "base": Config(width=512, length=64, dropout=0.5),
+}
+RECIPES = LATENT_RECIPES
+
+
+def build(config: Config, vocabulary: Vocabulary) -> LeftToRight:
+    embedding = new_embedding(config, vocabulary)
+    priors = [LearnedPrior(config.length) for _ in range(config.slots)]
+    backbone = ChainedSlots(embedding, priors, moves=config.moves, dropout=config.dropout)
+    return build_latent(backbone, embedding, vocabulary)

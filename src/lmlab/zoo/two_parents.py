@@ -1,0 +1,56 @@
+"""Two latent parents that add up: a token comes from two of the last words, nobody says which.
+
+    p(s_i = k | s_<i) = Σ_{a,b} P_1(a | i) P_2(b | i) softmax_k(e(k) · h_{a,b} + b_k)
+    h_{a,b} = W_1 e(s_a) + W_2 e(s_b)
+
+a and b are among the last words, and may be the same. 003 finds little gain, and parents that are
+not chosen consistently.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from lmlab.backbones.parents import LearnedPrior, UniformPrior
+from lmlab.backbones.two_parents import TwoParents
+from lmlab.core.card import Card
+from lmlab.core.system import LeftToRight
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.zoo._latent import LATENT_RECIPES, LatentConfig, build_latent, new_embedding
+
+CARD = Card(
+    family="latent",
+    kind="exact",
+    paper="003 (CATSMILE-9020), DLM14; cf. Mnih and Hinton 2007 (log-bilinear)",
+    source="003 DLM14",
+    aliases=("DLM14",),
+    protocols=("LogProb", "Step"),
+    oracle="brute force over pairs of parents: tests/parity/test_parents.py",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(LatentConfig):
+    """Settings of the model with two latent parents."""
+
+    reach: int = field(default=5, metadata={"at_least": 2})
+    """How many tokens back the parents may be; a token costs 2 · reach - 1 normalisers."""
+    prior: Literal["learned", "uniform"] = "learned"
+    """Whether each parent learns where to look, or all places are alike."""
+
+
+SIZES = {
+    "tiny": Config(width=16, reach=3, dropout=0.0),
+    "small": Config(),
+    "base": Config(width=512, dropout=0.5),
+}
+RECIPES = LATENT_RECIPES
+
+
+def build(config: Config, vocabulary: Vocabulary) -> LeftToRight:
+    embedding = new_embedding(config, vocabulary)
+    kind = LearnedPrior if config.prior == "learned" else UniformPrior
+    first, second = kind(config.reach), kind(config.reach)
+    backbone = TwoParents(embedding, first, second, dropout=config.dropout)
+    return build_latent(backbone, embedding, vocabulary)

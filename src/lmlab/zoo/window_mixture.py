@@ -1,0 +1,50 @@
+"""Mixture of windows: K log-bilinear n-grams, and for every word one of them.
+
+    p(s_i = k | s_<i) = Σ_{m=1..K} π_m softmax_k(e(k) · Σ_{j=1..n} W_{m,j} e(s_{i-j}) + b_k)
+
+003 finds that five of them are no better than one. Tokens before the start symbol count as zero.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from lmlab.backbones.window_mixtures import WindowMixture
+from lmlab.core.card import Card
+from lmlab.core.system import LeftToRight
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.zoo._latent import LATENT_RECIPES, LatentConfig, build_latent, new_embedding
+
+CARD = Card(
+    family="latent",
+    kind="exact",
+    paper="003 (CATSMILE-9020), DLM4; cf. Mnih and Hinton 2007 (log-bilinear)",
+    source="003 DLM4",
+    aliases=("DLM4",),
+    protocols=("LogProb", "Step"),
+    oracle="brute force over windows: tests/parity/test_parents.py",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(LatentConfig):
+    """Settings of the mixture of windows."""
+
+    size: int = field(default=5, metadata={"at_least": 1})
+    """Tokens looked back on."""
+    windows: int = field(default=5, metadata={"at_least": 1})
+    """K, the windows; a word costs K normalisers."""
+
+
+SIZES = {
+    "tiny": Config(width=16, size=3, windows=2, dropout=0.0),
+    "small": Config(),
+    "base": Config(width=512, dropout=0.5),
+}
+RECIPES = LATENT_RECIPES
+
+
+def build(config: Config, vocabulary: Vocabulary) -> LeftToRight:
+    embedding = new_embedding(config, vocabulary)
+    backbone = WindowMixture(embedding, config.size, config.windows, dropout=config.dropout)
+    return build_latent(backbone, embedding, vocabulary)
