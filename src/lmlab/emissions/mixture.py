@@ -14,6 +14,7 @@ from lmlab.core.parts import Emission, Hidden
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.emissions.softmax import never_predicted
 from lmlab.layers.sphere import on_sphere
+from lmlab.layers.table_log_prob import log_table, table_log_prob
 
 
 class States(nn.Module):
@@ -39,13 +40,22 @@ class States(nn.Module):
         self.vectors = nn.Parameter(torch.randn(count, width))
         self.register_buffer("never", never_predicted(vocabulary), persistent=False)
 
-    def scores(self) -> Tensor:
-        """(V, K) before they are normalised."""
-        return self.weight @ self.vectors.t()
+    def factors(self) -> tuple[Tensor, Tensor]:
+        """(V, W) and (K, W), whose inner products are the scores of tokens under states."""
+        return self.weight, self.vectors
 
     def log_table(self) -> Tensor:
         """(V, K) log P(s | z), tokens first, so that those of the targets are whole rows."""
-        return F.log_softmax(self.scores() + self.never[:, None], dim=0)
+        return log_table(*self.factors(), self.never)
+
+    def log_prob(self, tokens: Tensor) -> Tensor:
+        """(…, K) log P(s | z) of some tokens (…): rows of the table, which is made once a call."""
+        rows = table_log_prob(*self.factors(), self.never, tokens.flatten())
+        return rows.view(*tokens.shape, self.count)
+
+    def reveal(self) -> dict[str, Capture]:
+        """Inner values worth a picture."""
+        return {}
 
 
 class SphereStates(States):
@@ -60,16 +70,24 @@ class SphereStates(States):
         super().__init__(count, width, vocabulary, tied=tied)
         self.log_scales = nn.Parameter(torch.full((count,), math.log(width) / 2))
 
-    def scores(self) -> Tensor:
-        scaled = on_sphere(self.vectors) * self.log_scales.exp()[:, None]
-        return on_sphere(self.weight) @ scaled.t()
+    def factors(self) -> tuple[Tensor, Tensor]:
+        return on_sphere(self.weight), on_sphere(self.vectors) * self.log_scales.exp()[:, None]
+
+    def reveal(self) -> dict[str, Capture]:
+        return {
+            "scales": Capture(
+                values=self.log_scales.exp(),
+                axes=("state",),
+                reading="β of each state: a high one keeps to few tokens, a low one spreads.",
+            )
+        }
 
 
 class GivenStates(Emission):
     """p(s | h) = Σ_z w_z(h) P(s | z), where the hidden state is the K log-weights themselves.
 
-    Hidden (…, K). log_prob gathers K numbers for each target; the table of K · V is made once a
-    batch, so that no (batch, time, K, V) is ever built.
+    Hidden (…, K). log_prob gathers K numbers for each target; the table of V · K is made once a
+    batch, so that no (batch, time, K, V) is ever built. Cost V · K · W for the table, K a target.
     """
 
     takes: ClassVar[frozenset[str]] = frozenset({"states"})
@@ -83,8 +101,7 @@ class GivenStates(Emission):
         return hidden
 
     def log_prob(self, hidden: Tensor, targets: Tensor) -> Tensor:
-        each = F.embedding(targets, self.states.log_table())
-        return torch.logsumexp(self.log_weights(hidden) + each, dim=-1)
+        return torch.logsumexp(self.log_weights(hidden) + self.states.log_prob(targets), dim=-1)
 
     def log_probs(self, hidden: Tensor) -> Tensor:
         # As a product of probabilities, in double so that the faintest do not vanish.
@@ -94,18 +111,19 @@ class GivenStates(Emission):
 
     def pair_log_prob(self, sources: Tensor, targets: Tensor) -> Tensor:
         weights = self.log_weights(sources).double().exp()
-        each = F.embedding(targets, self.states.log_table()).double().exp()
+        each = self.states.log_prob(targets).double().exp()
         return (each @ weights.transpose(1, 2)).log().to(sources.dtype)
 
     def reveal(self, hidden: Hidden) -> dict[str, Capture]:
         weights = self.log_weights(hidden.values).exp()
         return {
+            **self.states.reveal(),
             "mixture use": Capture(
                 values=weights.flatten(0, -2).mean(0),
                 axes=("state",),
                 reading="Share of all predictions that each state carries; a state near zero is "
                 "unused.",
-            )
+            ),
         }
 
 

@@ -1,0 +1,52 @@
+"""What the remixes share: their settings and the recipe for short sentences."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from torch import nn
+
+
+@dataclass(frozen=True, kw_only=True)
+class RemixConfig:
+    """Settings of a model that predicts the weights of K states, each a distribution of tokens."""
+
+    width: int = field(default=128, metadata={"at_least": 1})
+    """Numbers in an embedding and in a state's vector."""
+    states: int = field(default=400, metadata={"at_least": 1})
+    """K, the number of states."""
+    dropout: float = field(default=0.3, metadata={"at_least": 0, "below": 1})
+    """Share of embedding entries set to zero in training."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WindowRemixConfig(RemixConfig):
+    """Settings of a remix that looks back on several tokens."""
+
+    size: int = field(default=4, metadata={"at_least": 1})
+    """Tokens looked back on."""
+
+
+WINDOW_REMIX_SIZES = {
+    "tiny": WindowRemixConfig(width=16, states=6, dropout=0.0, size=3),
+    "small": WindowRemixConfig(),
+    "base": WindowRemixConfig(width=512, states=1000, dropout=0.5),
+}
+REMIX_RECIPES = {
+    "multi30k": {
+        "dropout": 0.3,
+        "learning_rate": 4e-3,
+        "schedule": "cosine",
+        "warmup_steps": 100,
+        "tokens_per_batch": 1200,
+        "weight_decay": 0.01,
+        "epochs": 20,
+    },
+}
+
+
+def small_embedding(size: int, width: int) -> nn.Embedding:
+    """Vectors of length one or so: torch's unit normals make the first steps wild."""
+    embedding = nn.Embedding(size, width)
+    nn.init.normal_(embedding.weight, std=width**-0.5)
+    return embedding

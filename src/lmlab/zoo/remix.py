@@ -1,0 +1,46 @@
+"""Remix: the previous word chooses among K states, each a distribution over the next.
+
+    p(s_i | s_{i-1}) = Σ_z P(s_i | z) P(z | s_{i-1})
+    P(s | z) = softmax_s(e(s) · v_z),  P(z | s) = softmax_z(c_z · e(s) + b_z)
+
+A bigram through a bottleneck of K. One embedding serves both sides. 003 writes the vector of a
+state as W v(z); K free vectors say as much.
+"""
+
+from __future__ import annotations
+
+from lmlab.backbones.previous import Previous
+from lmlab.core.card import Card
+from lmlab.core.system import LeftToRight
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.emissions.mixture import Mixture, States
+from lmlab.objectives.next_token import NextToken
+from lmlab.zoo._remix import REMIX_RECIPES, RemixConfig, small_embedding
+
+CARD = Card(
+    family="latent",
+    kind="exact",
+    paper="003 (CATSMILE-9020), DLM10; cf. Saul and Pereira 1997 (aggregate Markov models)",
+    source="003 DLM10",
+    aliases=("DLM10",),
+    protocols=("LogProb", "Step"),
+    oracle="brute force over states: tests/parity/test_remix.py",
+)
+Config = RemixConfig
+SIZES = {
+    "tiny": Config(width=16, states=6, dropout=0.0),
+    "small": Config(),
+    "base": Config(width=512, states=1000, dropout=0.5),
+}
+RECIPES = REMIX_RECIPES
+
+
+def build(config: RemixConfig, vocabulary: Vocabulary) -> LeftToRight:
+    embedding = small_embedding(vocabulary.size, config.width)
+    states = States(config.states, config.width, vocabulary, tied=embedding)
+    return LeftToRight(
+        vocabulary=vocabulary,
+        backbone=Previous(embedding, config.dropout),
+        emission=Mixture(config.width, states),
+        objective=NextToken(),
+    )

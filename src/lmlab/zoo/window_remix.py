@@ -1,0 +1,46 @@
+"""Window remix: the last words together choose among K states, each a distribution.
+
+    p(s_i | s_<i) = Σ_z P(s_i | z) P(z | s_{i-n} … s_{i-1})
+    P(z | …) = softmax_z(c_z · Σ_{j=1..n} W_j e(s_{i-j}) + b_z),  P(s | z) = softmax_s(e(s) · v_z)
+
+One embedding serves both sides. 003 finds it very prone to overfitting.
+"""
+
+from __future__ import annotations
+
+from lmlab.backbones.window import Window
+from lmlab.core.card import Card
+from lmlab.core.system import LeftToRight
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.emissions.mixture import Mixture, States
+from lmlab.objectives.next_token import NextToken
+from lmlab.zoo._remix import (
+    REMIX_RECIPES,
+    WINDOW_REMIX_SIZES,
+    WindowRemixConfig,
+    small_embedding,
+)
+
+CARD = Card(
+    family="latent",
+    kind="exact",
+    paper="003 (CATSMILE-9020), DLM20",
+    source="003 DLM20",
+    aliases=("DLM20",),
+    protocols=("LogProb", "Step"),
+    oracle="brute force over states: tests/parity/test_remix.py",
+)
+Config = WindowRemixConfig
+SIZES = WINDOW_REMIX_SIZES
+RECIPES = REMIX_RECIPES
+
+
+def build(config: WindowRemixConfig, vocabulary: Vocabulary) -> LeftToRight:
+    embedding = small_embedding(vocabulary.size, config.width)
+    states = States(config.states, config.width, vocabulary, tied=embedding)
+    return LeftToRight(
+        vocabulary=vocabulary,
+        backbone=Window(embedding, config.size, config.dropout),
+        emission=Mixture(config.width, states),
+        objective=NextToken(),
+    )

@@ -1,0 +1,42 @@
+"""Window remix on the sphere: tokens and states are directions, each state has its own scale.
+
+    P(s | z) = softmax_s(β_z cos(e(s), v_z));  P(z | last words) as in window-remix, with
+    x = √W e(s)/|e(s)| as the input
+
+003 finds that it beats window-remix by far: lengths can't be used to change scores.
+"""
+
+from __future__ import annotations
+
+from lmlab.backbones.window import Window
+from lmlab.core.card import Card
+from lmlab.core.system import LeftToRight
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.emissions.mixture import Mixture, SphereStates
+from lmlab.layers.sphere import SphereEmbedding
+from lmlab.objectives.next_token import NextToken
+from lmlab.zoo._remix import REMIX_RECIPES, WINDOW_REMIX_SIZES, WindowRemixConfig
+
+CARD = Card(
+    family="latent",
+    kind="exact",
+    paper="003 (CATSMILE-9020), DLM22; cf. Wang et al. 2017, NormFace (scaled cosine softmax)",
+    source="003 DLM22",
+    aliases=("DLM22",),
+    protocols=("LogProb", "Step"),
+    oracle="norms, cosines and brute force over states: tests/parity/test_remix.py",
+)
+Config = WindowRemixConfig
+SIZES = WINDOW_REMIX_SIZES
+RECIPES = REMIX_RECIPES
+
+
+def build(config: WindowRemixConfig, vocabulary: Vocabulary) -> LeftToRight:
+    embedding = SphereEmbedding(vocabulary.size, config.width)
+    states = SphereStates(config.states, config.width, vocabulary, tied=embedding)
+    return LeftToRight(
+        vocabulary=vocabulary,
+        backbone=Window(embedding, config.size, config.dropout),
+        emission=Mixture(config.width, states),
+        objective=NextToken(),
+    )
