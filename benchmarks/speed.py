@@ -6,9 +6,12 @@
   LSTM with padded batches of 64 sentences and logits everywhere, as pytorch/examples trains one.
   Same sizes, same optimiser, same threads, same allocator settings for both sides
   (`--default-allocator`: glibc's own, for both).
-- cells: forward and backward time of the cells that loop, over the fused cell's.
+- cells: forward and backward time of the cells that loop, with some of their switches off where
+  they have any, over the fused cell's.
 - softmax: the output layer with one buffer over the plain log-softmax.
 - memory: peak resident memory of scoring 100,000 sentences over scoring 1,000.
+
+`--out` takes over the sections of an earlier file that were not run again.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -37,6 +41,7 @@ from lmlab.data.dataset import TokenDataset
 from lmlab.data.tokenizers import Tokenizer, tokenizer_for
 from lmlab.layers import cells
 from lmlab.layers.linear_log_prob import linear_log_prob, linear_log_prob_clear
+from lmlab.layers.switch_cells import MGRUCell, MinimalGRUCell
 from lmlab.training.config import TrainingConfig
 from lmlab.training.loop import scale_and_clip
 from lmlab.training.optimizers import build_optimizer
@@ -148,10 +153,16 @@ def compare_training(data: Path, rounds: int) -> dict[str, object]:
 def compare_cells(rounds: int) -> dict[str, object]:
     """Milliseconds of forward and backward at width 128, batch 64, length 20."""
     inputs = torch.randn(64, 20, WIDTH)
-    pairs = {
-        cells.PeepholeLSTMCell: cells.LSTMCell,
-        cells.CoupledLSTMCell: cells.LSTMCell,
-        cells.NotesGRUCell: cells.GRUCell,
+    pairs: dict[str, tuple[Callable[[int, int], cells.Cell], type[cells.Cell]]] = {
+        "PeepholeLSTMCell": (cells.PeepholeLSTMCell, cells.LSTMCell),
+        "CoupledLSTMCell": (cells.CoupledLSTMCell, cells.LSTMCell),
+        "NotesGRUCell": (cells.NotesGRUCell, cells.GRUCell),
+        "MinimalGRUCell": (MinimalGRUCell, cells.GRUCell),
+        "MinimalGRUCell off 4": (partial(MinimalGRUCell, off=(4,)), cells.GRUCell),
+        "MGRUCell": (MGRUCell, cells.GRUCell),
+        "MGRUCell off 4,6": (partial(MGRUCell, off=(4, 6)), cells.GRUCell),
+        "MGRUCell off 4,6,10": (partial(MGRUCell, off=(4, 6, 10)), cells.GRUCell),
+        "MGRUCell off 4,6,11": (partial(MGRUCell, off=(4, 6, 11)), cells.GRUCell),
     }
 
     def milliseconds(cell: cells.Cell) -> float:
@@ -162,11 +173,11 @@ def compare_cells(rounds: int) -> dict[str, object]:
         return (time.perf_counter() - began) * 250
 
     results = {}
-    for looped, fused in pairs.items():
+    for name, (looped, fused) in pairs.items():
         ours, peer = looped(WIDTH, WIDTH), fused(WIDTH, WIDTH)
         milliseconds(ours), milliseconds(peer)
         times = [(milliseconds(ours), milliseconds(peer)) for _ in range(3 * rounds)]
-        results[looped.__name__] = ratio([a for a, _ in times], [b for _, b in times])
+        results[name] = ratio([a for a, _ in times], [b for _, b in times])
     return results
 
 
@@ -251,6 +262,12 @@ def main() -> None:
     wanted = options.only.split(",")
     if options.data is None and set(wanted) & {"train", "memory"}:
         parser.error("where is the data? give --data or set LMLAB_DATA")
+    if options.out and options.out.exists():
+        earlier = json.loads(options.out.read_text(encoding="utf-8"))
+        if earlier["threads"] != options.threads:
+            parser.error(f"{options.out} was measured with --threads {earlier['threads']}")
+    else:
+        earlier = {}
     report: dict[str, object] = {"threads": options.threads, "allocator": allocator}
     if "train" in wanted:
         report["train"] = compare_training(Path(options.data), options.rounds)
@@ -266,7 +283,7 @@ def main() -> None:
         show("scoring, peak megabytes", report["memory"])
     if options.out:
         options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+        options.out.write_text(json.dumps({**earlier, **report}, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
