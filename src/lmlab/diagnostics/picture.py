@@ -1,0 +1,62 @@
+"""A picture before it is drawn: what it is called, how to read it, and what draws it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from matplotlib.figure import Figure
+
+from lmlab.diagnostics.canvas import as_png, as_svg, canvas
+from lmlab.diagnostics.html import Cell
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rows:
+    """A table that stands beside a picture where words say more than marks."""
+
+    header: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Picture:
+    """One picture of a run, or of several side by side."""
+
+    name: str
+    """What its files are called, without an ending."""
+    title: str
+    reading: str
+    """One or two sentences on how to read it."""
+    draw: Callable[[Figure], None]
+    """Draws on an empty figure of `width` × `height` inches; labels may stand beyond its edge."""
+    width: float = 7.0
+    height: float = 3.0
+    text: str = ""
+    """The sentence it shows, where it shows one."""
+    table: Rows | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drawn:
+    """A finished picture."""
+
+    svg: str
+    png: bytes
+
+
+def render(picture: Picture, *, salt: str = "") -> Drawn:
+    """Draw a picture; `salt` keeps pictures of the same name apart on one page."""
+    with canvas(f"{salt}{picture.name}", width=picture.width, height=picture.height) as figure:
+        picture.draw(figure)
+        return Drawn(svg=as_svg(figure), png=as_png(figure))
+
+
+def numbered(name: str, place: int, of: int) -> str:
+    """`surprisal-2`, or `surprisal` where it is the only one."""
+    return f"{name}-{place + 1}" if of > 1 else name
+
+
+def sentence_of(parts: Sequence[str]) -> str:
+    """Remarks one after another, those that are empty left out."""
+    return " ".join(part.strip() for part in parts if part.strip())
