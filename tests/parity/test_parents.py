@@ -1,7 +1,7 @@
 """Latent parents, orderings and renewals by brute force: every assignment in a plain loop.
 
 The oracle reads raw weights into numpy and knows nothing of sources, components or states: it sums
-P(assignment) · softmax(e(k) · h) over every assignment of the latent variables, one place at a time.
+P(assignment) · softmax(e(k) · h) over every assignment of the latent variables, place by place.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def test_posterior_over_parents():
 
 @pytest.mark.parametrize("length", [3, 20])
 def test_parent_prior(length):
-    """With a table shorter than the sentence, so that its last row is shifted, and with a longer."""
+    """With a table shorter than the sentence, whose last row is shifted, and with a longer."""
 
     def assignments(weights: dict[str, np.ndarray], place: int) -> Assignments:
         rows = learned_rows(weights["backbone.prior.table"], length)

@@ -1,0 +1,231 @@
+"""Latent backbones: priors add up, memory is bounded, stretches join, pictures tell the truth."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import nn
+
+from lmlab.backbones.parents import LearnedPrior, Parents, Transitions, UniformPrior
+from lmlab.backbones.renewal import Renewal
+from lmlab.backbones.two_parents import TwoParents
+from lmlab.core.batch import Batch
+from lmlab.core.capture import Capture
+from lmlab.core.registry import system_module
+from lmlab.core.system import LeftToRight
+from lmlab.core.view import View
+from lmlab.core.visibility import Causal
+from lmlab.core.vocabulary import Vocabulary
+
+SYSTEMS = {
+    "parent": {"reach": 3},
+    "parent-permuted": {"size": 3},
+    "window-mixture": {"size": 3, "windows": 2},
+    "parent-prior": {"length": 4},
+    "parent-typed": {"length": 4, "types": 3},
+    "renewal": {"learned_weight": True},
+    "renewal-typed": {"types": 3},
+    "remix-aligned": {"length": 4, "states": 5},
+    "two-parents": {"reach": 3},
+    "slots": {"length": 4, "slots": 2},
+    "slots-chain": {"length": 4, "slots": 3, "moves": 2},
+}
+"""With the longest memory shorter than the text below."""
+EVERY = pytest.mark.parametrize("name", SYSTEMS)
+TEXT = [2, 5, 6, 8, 5, 7, 1, 6, 3, 5, 5, 8]
+LIKE = torch.zeros(())
+
+
+def build(name: str, **settings) -> LeftToRight:
+    """With random weights, so that no prior is uniform by its start."""
+    module = system_module(name)
+    config = module.Config(width=4, dropout=0.0, **{**SYSTEMS[name], **settings})
+    system = module.build(config, Vocabulary(size=9)).eval()
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in system.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator))
+    return system
+
+
+def batch_of(*rows: list[int]) -> Batch:
+    return Batch.from_sequences(rows, pad=0)
+
+
+def view_of(*rows: list[int]) -> View:
+    batch = batch_of(*rows)
+    return View(inputs=batch.tokens, lengths=batch.lengths, visibility=Causal())
+
+
+def test_a_uniform_prior_shares_alike_among_the_tokens_that_are_there():
+    prior = UniformPrior(reach=3)(0, 5, LIKE).exp()
+    third = 1 / 3
+    expected = [
+        [1, 0, 0, 0, 0],
+        [0.5, 0.5, 0, 0, 0],
+        [third, third, third, 0, 0],
+        [0, third, third, third, 0],
+        [0, 0, third, third, third],
+    ]
+    torch.testing.assert_close(prior, torch.tensor(expected))
+
+
+def test_a_uniform_prior_without_a_reach_looks_at_all_tokens():
+    prior = UniformPrior(reach=None)(2, 2, LIKE).exp()
+    third = 1 / 3
+    torch.testing.assert_close(prior, torch.tensor([[third] * 3 + [0], [0.25] * 4]))
+
+
+def test_a_learned_prior_has_a_row_for_each_place_and_shifts_the_last():
+    prior = LearnedPrior(length=3)
+    with torch.no_grad():  # rows (1), (1, 3), (1, 2, 5), as weights
+        prior.table.copy_(torch.tensor([1.0, 1.0, 3.0, 1.0, 2.0, 5.0]).log())
+    expected = [
+        [1, 0, 0, 0, 0],
+        [1 / 4, 3 / 4, 0, 0, 0],
+        [1 / 8, 2 / 8, 5 / 8, 0, 0],
+        [0, 1 / 8, 2 / 8, 5 / 8, 0],
+        [0, 0, 1 / 8, 2 / 8, 5 / 8],
+    ]
+    torch.testing.assert_close(prior(0, 5, LIKE).exp(), torch.tensor(expected))
+    # After two remembered tokens every place is one of the last row.
+    torch.testing.assert_close(prior(2, 3, LIKE).exp(), torch.tensor(expected)[2:])
+
+
+def test_a_learned_prior_has_no_weight_for_the_future():
+    assert LearnedPrior(length=5).table.shape == (5 + 4 + 3 + 2 + 1,)
+
+
+@EVERY
+@pytest.mark.parametrize("cuts", [(1,), (3, 4), tuple(range(1, 11))])
+def test_text_in_stretches_scores_as_in_one_go(name, cuts):
+    system = build(name)
+    rows = [TEXT, TEXT[::-1]]
+    rows = [[t if t != 2 else 7 for t in row] for row in rows]  # <s> is never predicted
+    with torch.no_grad():
+        whole = system.log_prob(batch_of(*rows)).per_token
+        state, parts = None, []
+        for first, last in pairwise((0, *cuts, len(TEXT) - 1)):
+            stretch = batch_of(*(row[first : last + 1] for row in rows))
+            found = system.log_prob(stretch, state=state)
+            state = found.state
+            parts.append(found.per_token)
+    assert whole.isfinite().all()
+    torch.testing.assert_close(torch.cat(parts, dim=1), whole, atol=2e-6, rtol=1e-5)
+
+
+def test_all_earlier_tokens_are_remembered_where_there_is_no_reach():
+    system = build("parent", reach=None)
+    row = [7, *TEXT[1:]]
+    with torch.no_grad():
+        whole = system.log_prob(batch_of(row)).per_token
+        first = system.log_prob(batch_of(row[:5]))
+        second = system.log_prob(batch_of(row[4:]), state=first.state)
+    torch.testing.assert_close(torch.cat([first.per_token, second.per_token], 1), whole)
+
+
+@EVERY
+def test_memory_is_bounded(name):
+    """Never more than the tokens that the next place can still look at."""
+    system = build(name)
+    state = system.start(2)
+    sizes = []
+    for token in TEXT[1:]:
+        state = system.advance(state, torch.tensor([token, token]))
+        sizes.append(state.memory["tokens"].shape[1])
+    longest = {"renewal": 0, "renewal-typed": 0}
+    settings = SYSTEMS[name]
+    reach = settings.get("length") or settings.get("reach") or settings.get("size", 1)
+    assert max(sizes) == sizes[-1] == longest.get(name, reach - 1)
+
+
+@EVERY
+def test_no_gradient_is_lost_or_infinite(name):
+    """Sums with weights of zero in them have gradients all the same."""
+    system = build(name)
+    loss, _ = system.loss(batch_of([2, 5, 6, 8, 5, 7, 3], [2, 3]))
+    loss.total.backward()
+    for parameter in system.parameters():
+        assert parameter.grad is not None and parameter.grad.isfinite().all()
+        assert parameter.grad.abs().sum() > 0
+
+
+def test_pairs_are_shared_by_all_places_that_see_them():
+    """Of 3 · 3 pairs a place only 5 are new: 5 · S, less those that stick out at both ends."""
+    embedding = nn.Embedding(9, 4)
+    backbone = TwoParents(embedding, UniformPrior(3), UniformPrior(3))
+    hidden = backbone(view_of(TEXT))
+    assert hidden.values.shape == (1, 5 * len(TEXT) - 2 * (1 + 2), 4)
+    assert hidden.log_weights is not None
+    seen = hidden.log_weights[0].isfinite().sum(1).tolist()
+    assert seen == [1, 4] + [9] * (len(TEXT) - 2)
+
+
+def test_fresh_starts_go_with_any_parents():
+    """λ of a renewal is what it takes from all its parents, kinds and places together."""
+    embedding = nn.Embedding(9, 4)
+    backbone = Renewal(Parents(embedding, LearnedPrior(4), Transitions(4, 2)), learned=True)
+    with torch.no_grad():
+        backbone.balance.copy_(torch.tensor([0.2, 0.8]).log())
+    hidden = backbone(view_of(TEXT))
+    assert hidden.log_weights is not None
+    shares = hidden.log_weights.exp()
+    torch.testing.assert_close(shares[..., 0], torch.full((1, len(TEXT)), 0.2))
+    torch.testing.assert_close(shares.sum(-1), torch.ones(1, len(TEXT)))
+
+
+PICTURES = {
+    "parent": {"parent prior", "posterior"},
+    "parent-permuted": {"ordering prior", "posterior"},
+    "window-mixture": {"window shares", "posterior"},
+    "parent-prior": {"parent prior", "posterior"},
+    "parent-typed": {"parent prior", "posterior", "type shares", "type posterior"},
+    "renewal": {"parent prior", "renewal weight", "posterior"},
+    "renewal-typed": {"parent prior", "renewal weight", "posterior", "type shares"},
+    "remix-aligned": {"parent prior", "posterior", "mixture use"},
+    "two-parents": {
+        "first parent prior",
+        "second parent prior",
+        "first parent posterior",
+        "second parent posterior",
+    },
+    "slots": {"slot prior", "slot attention"},
+    "slots-chain": {"slot prior", "slot attention", "slot moves"},
+}
+
+
+@EVERY
+def test_what_it_reveals_are_distributions(name):
+    """Every latent choice has a picture; each of them sums to one over what is chosen."""
+    captures = build(name).reveal(batch_of(TEXT, TEXT[:5]))
+    assert set(captures) == PICTURES[name]
+    for title, capture in captures.items():
+        sums = capture.values.sum(-1)
+        if "posterior" in title:  # nothing is explained where nothing came
+            assert sums[1, 4:].abs().max() == 0
+            sums = torch.cat([sums[0], sums[1, :4]])
+        torch.testing.assert_close(sums, torch.ones_like(sums))
+
+
+def test_sources_in_pictures_are_places_of_the_text():
+    """Not pairs, kinds or fresh starts: rows and columns are the words of the sentence."""
+    time = len(TEXT) - 1
+    for name in ("parent", "parent-typed", "remix-aligned"):
+        shown = build(name).reveal(batch_of(TEXT))["posterior"]
+        assert shown.axes[-1] == "source" and shown.values.shape == (1, time, time)
+    renewal: Capture = build("renewal-typed").reveal(batch_of(TEXT))["posterior"]
+    assert renewal.axes[-1] == "choice" and renewal.values.shape == (1, time, 1 + 3)
+
+
+def test_posteriors_of_two_parents_are_marginals_of_the_pairs():
+    """By hand where a place sees the tokens 0 and 1: the pairs (0,0), (0,1), (1,0), (1,1)."""
+    embedding = nn.Embedding(9, 4)
+    backbone = TwoParents(embedding, UniformPrior(3), UniformPrior(3))
+    a, b = backbone.pairs(2)
+    assert list(zip(a.tolist(), b.tolist(), strict=True)) == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    told = backbone.explain(torch.tensor([[[1.0, 0.0, 0.0, 0.0], [0.1, 0.2, 0.3, 0.4]]]))
+    first, second = told["first parent posterior"], told["second parent posterior"]
+    torch.testing.assert_close(first.values[0, 1], torch.tensor([0.1 + 0.2, 0.3 + 0.4]))
+    torch.testing.assert_close(second.values[0, 1], torch.tensor([0.1 + 0.3, 0.2 + 0.4]))
