@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.kinds import NORMALISED
-from lmlab.core.protocols import PROTOCOLS, LogProb, Step
+from lmlab.core.protocols import PROTOCOLS, Fill, LogProb, Step
 from lmlab.core.registry import catalogue, full_card, system_module
 from lmlab.core.system import Assembly
 from lmlab.data.corpus import open_corpus
@@ -86,11 +86,36 @@ def test_1_it_is_a_distribution(specimen: Specimen):
         assert mass.item() <= 1.0 + 1e-5
 
 
+def test_1_what_it_fills_in_is_a_distribution(specimen: Specimen):
+    """It sums to one; where log_prob is exact, it is p(text with the token) over all tokens."""
+    system, pad = specimen.system, specimen.system.vocabulary.pad
+    if not isinstance(system, Fill):
+        pytest.skip("it does not fill: see its card's protocols")
+    sentence = some_sentences(specimen)[2]
+    places = list(range(1, len(sentence)))
+    batch = Batch.from_sequences([sentence] * len(places), pad=pad)
+    masked = torch.zeros_like(batch.tokens, dtype=torch.bool)
+    masked[range(len(places)), places] = True
+    with torch.no_grad():
+        filled = system.fill(batch, masked, generator=torch.Generator().manual_seed(0)).log_probs
+    assert filled.shape == (len(places), system.vocabulary.size)
+    torch.testing.assert_close(filled.exp().sum(-1), torch.ones(len(places)), atol=1e-5, rtol=0)
+    if catalogue()[specimen.name].kind != "exact":
+        return
+    for row, place in enumerate(places):
+        tokens = list(range(system.vocabulary.size))
+        each = [[*sentence[:place], token, *sentence[place + 1 :]] for token in tokens]
+        expected = torch.softmax(totals(specimen, Batch.from_sequences(each, pad=pad)), 0)
+        torch.testing.assert_close(filled[row].exp().double(), expected, atol=1e-5, rtol=0)
+
+
 def test_2_it_does_not_cheat(specimen: Specimen):
     """Changing an input that the view hides from a place changes no prediction there."""
     skip_if_exempt(specimen, "cheat")
     system = specimen.system
-    assert isinstance(system, Assembly)
+    if not isinstance(system, Assembly):
+        no_token_reaches_an_earlier_prediction(specimen)
+        return
     sentence = some_sentences(specimen)[2]
     batch = Batch.from_sequences([sentence], pad=system.vocabulary.pad)
     view = system.objective.view(batch, generator=torch.Generator().manual_seed(0))
@@ -107,6 +132,23 @@ def test_2_it_does_not_cheat(specimen: Specimen):
             reached += int((after != before).sum())
     if "sight" not in catalogue()[specimen.name].exempt:
         assert reached > 0, "no input changes any prediction: the check would pass on anything"
+
+
+def no_token_reaches_an_earlier_prediction(specimen: Specimen) -> None:
+    """For a system that shows no view: what stands later changes no token's log-probability."""
+    system, (_, _, sentence, _) = specimen.system, some_sentences(specimen)
+    reached = 0
+    with torch.no_grad():
+        batch = Batch.from_sequences([sentence], pad=system.vocabulary.pad)
+        before = system.log_prob(batch).per_token[0]
+        for changed in range(1, len(sentence)):
+            tokens = batch.tokens.clone()
+            tokens[0, changed] = 5 if tokens[0, changed] != 5 else 6
+            after = system.log_prob(replace(batch, tokens=tokens)).per_token[0]
+            assert torch.equal(after[: changed - 1], before[: changed - 1])
+            reached += int((after[changed:] != before[changed:]).sum())
+    if "sight" not in catalogue()[specimen.name].exempt:
+        assert reached > 0, "no token changes any later prediction"
 
 
 def test_3_it_does_not_depend_on_company(specimen: Specimen):

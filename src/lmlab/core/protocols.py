@@ -1,7 +1,7 @@
 """What a system can do, as small protocols; each verb of the laboratory asks for the one it needs.
 
 A `Batch` may carry a `condition` (a source sentence, a prompt), so a translator satisfies the same
-protocols as a language model. A later protocol (Fill, Energy, Encode, …) is added here with the
+protocols as a language model. A later protocol (Energy, Encode, …) is added here with the
 first system that has it, and its name goes on that system's card.
 """
 
@@ -95,6 +95,42 @@ class Sample(Protocol):
 
 
 @runtime_checkable
+class Encode(Protocol):
+    """A sequence as one vector."""
+
+    def encode(self, batch: Batch) -> Tensor:
+        """(B, L) a vector for each sequence; a latent's mean where it has a distribution."""
+        ...
+
+
+@runtime_checkable
+class Given(Protocol):
+    """A distribution over sequences for each value of a latent vector."""
+
+    def given(self, latents: Tensor) -> Any:
+        """What sequences are like given the latents (rows, L): a system with LogProb and Step.
+
+        One latent serves any number of rows; several serve as many rows as they are.
+        """
+        ...
+
+
+@runtime_checkable
+class Fill(Protocol):
+    """The distribution of masked tokens given all the others, each masked place alone."""
+
+    def fill(
+        self, batch: Batch, masked: Tensor, *, generator: torch.Generator | None = None
+    ) -> Categorical:
+        """One row (N, V) for each true entry of `masked` (B, T), in reading order.
+
+        Tokens at masked places are not looked at; where a row of the batch has several, each of
+        them is predicted with the others unknown. Place 0 and padding can't be masked.
+        """
+        ...
+
+
+@runtime_checkable
 class Countable(Protocol):
     """Fitted by one pass of counting over the training sequences."""
 
@@ -121,7 +157,16 @@ class ExpectationMaximisation(Protocol):
 
 PROTOCOLS: dict[str, type] = {
     protocol.__name__: protocol
-    for protocol in (LogProb, Step, Sample, Countable, ExpectationMaximisation)
+    for protocol in (
+        LogProb,
+        Step,
+        Sample,
+        Encode,
+        Given,
+        Fill,
+        Countable,
+        ExpectationMaximisation,
+    )
 }
 
 

@@ -1,0 +1,74 @@
+"""Hidden Markov model: a chain of K hidden states, each state a distribution over tokens.
+
+    p(s) = Σ_z P(z_1) Π_t P(z_{t+1} | z_t) P(s_t | z_t)
+
+Summed exactly by the forward recursion. Fitted by gradient, where networks over vectors for states
+and words give the tables, or by EM, where the tables are free. With C blocks a token can only come
+from the K / C states of its own. The paper's blocks are Brown clusters; ours are stretches of the
+vocabulary, most frequent words first, of about equal mass, as building sees no training text.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from lmlab.core.card import Card
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.layers.markov_tables import FreeTables, NeuralTables
+from lmlab.zoo._hidden_markov import HiddenMarkov, TableHiddenMarkov
+
+CARD = Card(
+    family="latent",
+    kind="exact",
+    paper="Chiu and Rush 2020 (Scaling Hidden Markov Language Models); Rabiner 1989",
+    source="003 §HMM",
+    protocols=("LogProb", "Step", "Fill"),
+    oracle="sums over all state sequences: tests/parity/test_hmm.py",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """Settings of the hidden Markov model."""
+
+    states: int = field(default=256, metadata={"at_least": 1, "at_most": 65536})
+    """K, hidden states."""
+    blocks: int = field(default=1, metadata={"at_least": 1})
+    """C, blocks of states that share the vocabulary among them; a divisor of the states."""
+    width: int = field(default=128, metadata={"at_least": 1})
+    """Numbers in the vector of a state or word."""
+    dropout: float = field(default=0.0, metadata={"at_least": 0, "below": 1})
+    """Share of the networks' inner units set to zero in training."""
+    state_dropout: float = field(default=0.0, metadata={"at_least": 0, "below": 1})
+    """Share of states left out of a training batch."""
+    fitting: Literal["gradient", "em"] = "gradient"
+    """By gradient, with neural tables, or by expectation-maximisation, with free ones."""
+
+    def __post_init__(self) -> None:
+        if self.blocks > 0 and self.states % self.blocks:
+            raise ValueError(
+                f"states must be a multiple of blocks, and {self.states} is none of {self.blocks}."
+            )
+
+
+SIZES = {
+    "tiny": Config(states=8, blocks=2, width=16),
+    "small": Config(),
+    "base": Config(states=1024, width=256, state_dropout=0.5),
+}
+
+
+def build(config: Config, vocabulary: Vocabulary) -> HiddenMarkov:
+    if config.fitting == "em":
+        free = FreeTables(config.states, vocabulary, blocks=config.blocks)
+        return TableHiddenMarkov(free, vocabulary)
+    tables = NeuralTables(
+        config.states,
+        config.width,
+        vocabulary,
+        blocks=config.blocks,
+        state_dropout=config.state_dropout,
+        dropout=config.dropout,
+    )
+    return HiddenMarkov(tables, vocabulary)
