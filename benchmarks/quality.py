@@ -10,33 +10,12 @@ that was stopped resumes. Figures are nats a token on the test split after the l
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
 import statistics
-import subprocess
-import sys
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
-from pathlib import Path
 
-RESULTS = Path(__file__).parent / "results" / "quality"
+from cells import RESULTS, Cell, arguments, place_of, read_records, run_cells
 
-
-@dataclass(frozen=True, kw_only=True)
-class Cell:
-    """One training: a protocol, a system, a way of training it, a seed."""
-
-    protocol: str
-    system: str
-    variant: str
-    seed: int
-    arguments: tuple[str, ...]
-
-    @property
-    def name(self) -> str:
-        return f"{self.protocol}.{self.system}.{self.variant}.seed{self.seed}"
-
+RECORDS = RESULTS / "quality"
 
 NOTES = ("--recipe", "notes", "--epochs", "20", "--set", "dropout=0")
 TUNED = ("--recipe", "multi30k")
@@ -49,7 +28,7 @@ def swept_rate(system: str) -> float | None:
     """The best rate of the sweep, once all of it has been run."""
     held_out = {}
     for rate in RATES:
-        record = RESULTS / f"multi30k-l20.{system}.notes-rate-{rate}.seed0.json"
+        record = RECORDS / f"multi30k-l20.{system}.notes-rate-{rate}.seed0.json"
         if not record.exists():
             return None
         held_out[json.loads(record.read_text(encoding="utf-8"))["row"]["nats_per_token"]] = rate
@@ -110,51 +89,10 @@ def cells() -> list[Cell]:
     return table
 
 
-def lmlab(*arguments: str, threads: int) -> subprocess.CompletedProcess[str]:
-    """The command line of this environment, with a fixed number of threads."""
-    environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
-    command = [sys.executable, "-m", "lmlab", *arguments]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-
-
-def run_cell(cell: Cell, *, data: Path, runs: Path, threads: int) -> None:
-    """Train, compare on the test split, and record what came of it."""
-    record = RESULTS / f"{cell.name}.json"
-    if record.exists():
-        return
-    run, corpus = runs / cell.name, f"{cell.protocol}:{data}"
-    train = ("train", cell.system, "--data", corpus, "--out", str(run), *cell.arguments)
-    resume = ("--resume",) if (run / "config.json").exists() else ()
-    trained = lmlab(*train, "--seed", str(cell.seed), *resume, threads=threads)
-    compared = lmlab("compare", str(run), "--data", corpus, "--json", threads=threads)
-    if trained.returncode or compared.returncode:
-        print(f"{cell.name}: failed: {trained.stderr[-500:]} {compared.stderr[-500:]}")
-        return
-    row = json.loads(compared.stdout)["rows"][0]
-    metrics = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    command = [*train, "--seed", str(cell.seed)]
-    result = {
-        **asdict(cell),
-        "command": " ".join(["lmlab", *command])
-        .replace(str(data), "DATA")
-        .replace(str(run), "RUN"),
-        "threads": threads,
-        "row": row,
-        "held_out": [m for m in metrics if m["event"] != "train"],
-        "last_training_loss": next(
-            (m["loss"] for m in reversed(metrics) if m["event"] == "train"), None
-        ),
-    }
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    record.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    print(f"{cell.name}: {row['nats_per_token']:.4f} nats a token", flush=True)
-
-
 def print_table() -> None:
     """Markdown: each protocol, system and variant with its seeds' mean and spread."""
     groups: dict[tuple[str, str, str], list[dict]] = {}
-    for path in sorted(RESULTS.glob("*.json")):
-        result = json.loads(path.read_text(encoding="utf-8"))
+    for result in read_records(RECORDS):
         key = (result["protocol"], result["system"], result["variant"])
         groups.setdefault(key, []).append(result)
     print("| protocol | system | variant | seeds | nats a token | perplexity | minutes |")
@@ -172,30 +110,15 @@ def print_table() -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", type=Path, default=os.environ.get("LMLAB_DATA"))
-    parser.add_argument("--runs", type=Path, default=Path("runs/quality"))
-    parser.add_argument("--only", default="", help="cells whose name contains this")
-    parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--threads", type=int, default=1, help="threads of each job")
-    parser.add_argument("--table", action="store_true", help="print what has been measured")
+    parser = arguments(__doc__.splitlines()[0], "runs/quality")
     options = parser.parse_args()
     if options.table:
         print_table()
         return
-    if options.data is None:
-        parser.error("where is the data? give --data or set LMLAB_DATA")
+    place = place_of(options, parser, "quality")
     for stage in (sweep, cells):  # the rates that the sweep finds are settings of the cells
         wanted = [cell for cell in stage() if options.only in cell.name]
-        with ThreadPoolExecutor(options.jobs) as pool:
-            for cell in wanted:
-                pool.submit(
-                    run_cell,
-                    cell,
-                    data=Path(options.data),
-                    runs=options.runs,
-                    threads=options.threads,
-                )
+        run_cells(wanted, place, options.jobs)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,133 @@
+"""Cells of the tables of figures: each one training by the `lmlab` command, recorded as JSON.
+
+A cell whose record is there is not run again, and one that was stopped resumes, so that a table
+may be filled over days; `run_cells` runs a few at a time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).parent / "results"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One training: a protocol, a system, a way of training it, a seed."""
+
+    protocol: str
+    system: str
+    variant: str
+    seed: int
+    arguments: tuple[str, ...]
+    base: str = ""
+    """Name of the cell whose run this one starts from, which must have been run before."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.protocol}.{self.system}.{self.variant}.seed{self.seed}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where the data is, where runs and records go, and with how many threads a run works."""
+
+    data: Path
+    runs: Path
+    records: Path
+    threads: int
+
+    def record(self, cell: Cell) -> Path:
+        return self.records / f"{cell.name}.json"
+
+
+def lmlab(*arguments: str, threads: int) -> subprocess.CompletedProcess[str]:
+    """The command line of this environment, with a fixed number of threads."""
+    environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
+    command = [sys.executable, "-m", "lmlab", *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+def run_cell(cell: Cell, place: Place) -> None:
+    """Train, compare on the test split, and record what came of it."""
+    if place.record(cell).exists():
+        return
+    run, corpus = place.runs / cell.name, f"{cell.protocol}:{place.data}"
+    train = ["train", cell.system, "--data", corpus, "--out", str(run), *cell.arguments]
+    train += ["--seed", str(cell.seed)]
+    if cell.base:
+        train += ["--base", str(place.runs / cell.base)]
+    resume = ["--resume"] if (run / "config.json").exists() else []
+    trained = lmlab(*train, *resume, threads=place.threads)
+    compared = lmlab("compare", str(run), "--data", corpus, "--json", threads=place.threads)
+    if trained.returncode or compared.returncode:
+        print(f"{cell.name}: failed: {trained.stderr[-500:]} {compared.stderr[-500:]}", flush=True)
+        return
+    row = json.loads(compared.stdout)["rows"][0]
+    write_record(cell, place, run, " ".join(["lmlab", *train]), row)
+    print(f"{cell.name}: {row['nats_per_token']:.4f} nats a token", flush=True)
+
+
+def write_record(cell: Cell, place: Place, run: Path, command: str, row: dict[str, Any]) -> None:
+    """The record of a finished cell: how it was made, its row and its course."""
+    metrics = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    told = command.replace(str(place.data), "DATA").replace(str(run), "RUN")
+    record = {
+        **asdict(cell),
+        "command": told.replace(str(place.runs), "RUNS"),
+        "threads": place.threads,
+        "row": {name: value for name, value in row.items() if name != "runs"},
+        "held_out": [m for m in metrics if m["event"] != "train"],
+        "last_training_loss": next(
+            (m["loss"] for m in reversed(metrics) if m["event"] == "train"), None
+        ),
+    }
+    place.records.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(record, indent=1, ensure_ascii=False) + "\n"
+    unfinished = place.record(cell).with_suffix(".part")
+    unfinished.write_text(text, encoding="utf-8")
+    unfinished.replace(place.record(cell))
+
+
+def run_cells(cells: list[Cell], place: Place, jobs: int) -> None:
+    """All cells in their order, `jobs` at a time; one that needs a base waits in its place."""
+    with ThreadPoolExecutor(jobs) as pool:
+        for cell in cells:
+            pool.submit(run_cell, cell, place)
+
+
+def read_records(folder: Path) -> list[dict[str, Any]]:
+    """All records of a folder, by name."""
+    return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))]
+
+
+def arguments(description: str, runs: str) -> argparse.ArgumentParser:
+    """The options that every table of cells has."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--data", type=Path, default=os.environ.get("LMLAB_DATA"))
+    parser.add_argument("--runs", type=Path, default=Path(runs))
+    parser.add_argument("--only", default="", help="cells whose name contains this")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=1, help="threads of each job")
+    parser.add_argument("--table", action="store_true", help="print what has been measured")
+    return parser
+
+
+def place_of(options: argparse.Namespace, parser: argparse.ArgumentParser, folder: str) -> Place:
+    """The place that the options name."""
+    if options.data is None:
+        parser.error("where is the data? give --data or set LMLAB_DATA")
+    return Place(
+        data=Path(options.data),
+        runs=options.runs,
+        records=RESULTS / folder,
+        threads=options.threads,
+    )
