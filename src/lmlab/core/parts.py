@@ -118,6 +118,10 @@ class Objective(nn.Module):
     kind: ClassVar[Kind] = "exact"
     """What its log_prob is."""
 
+    def begin_step(self, step: int) -> None:
+        """Told before each step of training how many came before it: what is annealed needs it."""
+        return
+
     def view(self, batch: Batch, *, generator: torch.Generator | None = None) -> View:
         """What the network sees of a clean batch, and what it is asked."""
         raise TypeError(f"{type(self).__name__} does not define view")

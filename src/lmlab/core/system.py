@@ -30,6 +30,18 @@ class System(nn.Module):
     fitting: str = "gradient"
     """gradient, counting or em: which fitter trains it."""
 
+    def begin_step(self, step: int) -> None:
+        """Told before each step of training how many came before it; most need not know."""
+        return
+
+    def check_length(self, tokens: int) -> None:
+        """A UserError where a sequence of that many tokens, context included, is too long."""
+        if self.window is not None and tokens > self.window + 1:
+            raise UserError(
+                f"this system takes at most {self.window + 1} tokens at once, <s> counted, and a "
+                f"sequence of {tokens} came; cut the corpus, or build it longer."
+            )
+
     def loss(
         self,
         batch: Batch,
@@ -77,6 +89,9 @@ class Assembly(System):
         self.emission = emission
         self.objective = objective
         self.fitting = fitting
+
+    def begin_step(self, step: int) -> None:
+        self.objective.begin_step(step)
 
     def target_log_probs(self, view: View, state: State | None = None) -> Predictions:
         """Log-probabilities of a view's targets; the emission is asked only where there is one."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
-from lmlab.core.visibility import Visibility
+from lmlab.core.batch import Batch
+from lmlab.core.visibility import Causal, Full, Visibility
 
 NO_TARGET = -100
 """Marks places where nothing is predicted."""
@@ -45,3 +47,27 @@ class View:
     """(B,) a class for the whole row (next sentence or not)."""
     decoder: View | None = None
     """The decoder's own view, in an encoder-decoder; the encoder's is then this one."""
+
+
+def left_to_right(batch: Batch) -> View:
+    """The tokens at places 0 … T-2 shown and those at 1 … T-1 predicted, each from those before."""
+    inputs, (targets, origins) = batch.tokens[:, :-1], _predicted(batch)
+    lengths = (batch.lengths - 1).clamp(min=0)
+    return View(
+        inputs=inputs, lengths=lengths, visibility=Causal(), targets=targets, origins=origins
+    )
+
+
+def whole(batch: Batch) -> View:
+    """The tokens at places 1 … T-1 shown all at once and all of them asked back."""
+    inputs, (targets, origins) = batch.tokens[:, 1:], _predicted(batch)
+    lengths = (batch.lengths - 1).clamp(min=0)
+    return View(inputs=inputs, lengths=lengths, visibility=Full(), targets=targets, origins=origins)
+
+
+def _predicted(batch: Batch) -> tuple[Tensor, Tensor]:
+    """(B, T - 1) the tokens at places 1 … T-1, and those places; marked where there are none."""
+    targets = batch.tokens[:, 1:]
+    place = torch.arange(1, batch.tokens.shape[1], device=targets.device)[None, :]
+    padding = place >= batch.lengths[:, None]
+    return targets.masked_fill(padding, NO_TARGET), place.masked_fill(padding, -1)

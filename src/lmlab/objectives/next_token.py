@@ -11,8 +11,7 @@ from lmlab.core.kinds import Kind
 from lmlab.core.parts import Network, Objective
 from lmlab.core.protocols import LogProbs
 from lmlab.core.state import State
-from lmlab.core.view import NO_TARGET, View
-from lmlab.core.visibility import Causal
+from lmlab.core.view import View, left_to_right
 
 
 class NextToken(Objective):
@@ -25,16 +24,7 @@ class NextToken(Objective):
     kind: ClassVar[Kind] = "exact"
 
     def view(self, batch: Batch, *, generator: torch.Generator | None = None) -> View:
-        inputs, targets = batch.tokens[:, :-1], batch.tokens[:, 1:]
-        place = torch.arange(targets.shape[1], device=targets.device)
-        real = place[None, :] < (batch.lengths[:, None] - 1)
-        return View(
-            inputs=inputs,
-            lengths=(batch.lengths - 1).clamp(min=0),
-            visibility=Causal(),
-            targets=targets.masked_fill(~real, NO_TARGET),
-            origins=(place[None, :] + 1).masked_fill(~real, -1),
-        )
+        return left_to_right(batch)
 
     def log_prob(
         self,

@@ -84,6 +84,7 @@ def fit_by_gradient(job: Job) -> Outcome:
             # The randomness of a step depends on the seed and the step's number alone.
             began = time.perf_counter()
             generator = seed_step(config.seed, progress.step, accelerator)
+            job.system.begin_step(progress.step)
 
             # Gradients of totals, not of means, so that they simply add up over batches …
             sums = torch.zeros(4, dtype=torch.float64)

@@ -1,0 +1,60 @@
+"""Noise on what an encoder reads and on what it gives: denoising (Vincent et al. 2008)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lmlab.core.vocabulary import Vocabulary
+
+
+@dataclass(frozen=True)
+class TokenNoise:
+    """Each token is erased with probability `rate`: <mask> takes its place (<unk> where none)."""
+
+    rate: float
+    vocabulary: Vocabulary
+
+    def __call__(
+        self, tokens: Tensor, lengths: Tensor, *, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """The tokens (B, T) with some of them erased; padding stays."""
+        if self.rate == 0:
+            return tokens
+        place = torch.arange(tokens.shape[1], device=tokens.device)
+        drawn = uniform(tokens.shape, tokens.device, generator=generator) < self.rate
+        return tokens.masked_fill(drawn & (place < lengths[:, None]), self.erased)
+
+    @property
+    def erased(self) -> int:
+        """What stands where a token was."""
+        for token in (self.vocabulary.mask, self.vocabulary.unknown):
+            if token is not None:
+                return token
+        return self.vocabulary.pad
+
+
+def with_noise(latents: Tensor, rate: float, *, generator: torch.Generator | None = None) -> Tensor:
+    """Latents (…, L) with Gaussian noise of `rate` times their own size, √(mean of squares).
+
+    In units of the latent itself, so that no encoder escapes it by making latents large.
+    """
+    if rate == 0:
+        return latents
+    device = latents.device if generator is None else generator.device
+    noise = torch.randn(latents.shape, generator=generator, device=device).to(latents)
+    size = latents.detach().square().mean(-1, keepdim=True).sqrt()
+    return latents + rate * size * noise
+
+
+def uniform(
+    shape: tuple[int, ...] | torch.Size,
+    device: torch.device,
+    *,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """Numbers in [0, 1) on a device, drawn wherever the generator lives."""
+    home = device if generator is None else generator.device
+    return torch.rand(shape, generator=generator, device=home).to(device)

@@ -1,0 +1,202 @@
+"""Evidence lower bound: a sentence through a latent that an encoder infers, paid for by a KL."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from lmlab.core.batch import Batch
+from lmlab.core.capture import Capture
+from lmlab.core.kinds import Kind
+from lmlab.core.latent import Encoder, LatentNetwork, LatentObjective
+from lmlab.core.loss import Loss
+from lmlab.core.parts import Network, Predictions
+from lmlab.core.protocols import LogProbs
+from lmlab.core.state import State
+from lmlab.core.view import View, left_to_right
+from lmlab.inference.latents import Latent, Posterior
+from lmlab.inference.points import row_points, seed_of
+from lmlab.layers.noise import TokenNoise, uniform, with_noise
+
+Bound = Literal["elbo", "importance"]
+PLACES_AT_ONCE = 16384
+"""Places that are decoded at once when a batch is scored at several points."""
+
+
+class Elbo(LatentObjective):
+    """log p(s) ≥ E_q(z|s)[log p(s | z)] - KL(q(z | s) || p(z)) (Kingma and Welling 2014).
+
+    Training draws one latent a sentence and weighs the KL by β, which rises from 0 to 1 over
+    `anneal_steps` (Bowman et al. 2016); the KL of each latent number counts as at least `free_bits`
+    nats, so that less costs nothing (Kingma et al. 2016; here for each sentence by itself, that
+    none depends on its batch). `token_noise` erases tokens that the encoder reads, `word_dropout`
+    those that the decoder is fed, `latent_noise` disturbs the latent: in training alone.
+
+    Scoring takes `samples` points of q for each sentence, decided by its tokens and the seed of
+    `generator` (see `row_points`). `bound` is "elbo", whose KL is exact and belongs to no token, or
+    "importance", log 1/S Σ_s p(s, z_s) / q(z_s | s) (Burda et al. 2016), tighter the more points.
+    Both are bounds on average over seeds. Cost: one decoding a point.
+    """
+
+    kind: ClassVar[Kind] = "bound"
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        latent: Latent,
+        *,
+        anneal_steps: int = 0,
+        free_bits: float = 0.0,
+        latent_noise: float = 0.0,
+        token_noise: TokenNoise | None = None,
+        word_dropout: TokenNoise | None = None,
+        samples: int = 1,
+        bound: Bound = "elbo",
+    ) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.to_posterior = nn.Linear(encoder.width, latent.numbers)
+        self.latent = latent
+        self.anneal_steps = anneal_steps
+        self.free_bits = free_bits
+        self.latent_noise = latent_noise
+        self.token_noise = token_noise
+        self.word_dropout = word_dropout
+        self.samples = samples
+        self.bound: Bound = bound
+        self.weight = 1.0
+        """β, the weight of the KL in the loss of this step."""
+
+    def begin_step(self, step: int) -> None:
+        self.weight = min(1.0, step / self.anneal_steps) if self.anneal_steps else 1.0
+
+    def view(self, batch: Batch, *, generator: torch.Generator | None = None) -> View:
+        view = left_to_right(batch)
+        if self.word_dropout is None or not self.training:
+            return view
+        fed = self.word_dropout(view.inputs[:, 1:], view.lengths - 1, generator=generator)
+        return replace(view, inputs=torch.cat([view.inputs[:, :1], fed], dim=1))
+
+    def posterior(self, batch: Batch, *, generator: torch.Generator | None = None) -> Posterior:
+        """q(z | s) of each row; the encoder reads all but the start symbol."""
+        tokens, lengths = batch.tokens[:, 1:], (batch.lengths - 1).clamp(min=0)
+        if self.token_noise is not None and self.training:
+            tokens = self.token_noise(tokens, lengths, generator=generator)
+        return self.latent.posterior(self.to_posterior(self.encoder(tokens, lengths)))
+
+    def encode(self, batch: Batch) -> Tensor:
+        return self.posterior(batch).mean
+
+    def draw_latents(self, rows: int, *, generator: torch.Generator | None = None) -> Tensor:
+        like = self.to_posterior.weight
+        shape = (rows, self.latent.size)
+        drawn = self.latent.prior_draw(uniform(shape, like.device, generator=generator))
+        return drawn.to(like)
+
+    def loss(
+        self,
+        network: Network,
+        batch: Batch,
+        *,
+        state: State | None = None,
+        generator: torch.Generator | None = None,
+    ) -> tuple[Loss, State | None]:
+        assert isinstance(network, LatentNetwork)
+        posterior = self.posterior(batch, generator=generator)
+        mean = posterior.mean
+        latents = posterior.draw(uniform(mean.shape, mean.device, generator=generator))
+        if self.training:
+            latents = with_noise(latents, self.latent_noise, generator=generator)
+        view = self.view(batch, generator=generator)
+        found = network.target_log_probs(view, network.state_given(latents))
+        count = torch.tensor(float(found.log_probs.numel()), device=mean.device)
+        # A row without a target is no sentence: it pays for no latent.
+        divergence = posterior.divergence()[found.places.any(1)]
+        price = divergence.clamp(min=self.free_bits).sum()
+        parts = {
+            "reconstruction": Loss(-found.log_probs.sum(), count),
+            "divergence": Loss(divergence.sum(), count),
+        }
+        return Loss(parts["reconstruction"].total + self.weight * price, count, parts), None
+
+    def log_prob(
+        self,
+        network: Network,
+        batch: Batch,
+        *,
+        state: State | None = None,
+        generator: torch.Generator | None = None,
+    ) -> LogProbs:
+        assert isinstance(network, LatentNetwork)
+        posterior, view = self.posterior(batch), left_to_right(batch)
+        uniforms = row_points(
+            batch.tokens,
+            batch.lengths,
+            count=self.samples,
+            dimensions=self.latent.size,
+            seed=seed_of(generator),
+        )
+        latents = posterior.draw(uniforms)
+        per_token = self._reconstructions(network, view, latents)
+        if self.bound == "elbo":
+            whole = -posterior.divergence().sum(-1)
+            per_token = per_token.mean(0)
+        else:
+            prices = self.latent.prior_log_prob(latents) - posterior.log_prob(latents)
+            joint = per_token.sum(-1) + prices
+            total = torch.logsumexp(joint, 0) - math.log(self.samples)
+            # Tokens at the points that explain the sentence; what is left belongs to no token.
+            per_token = (torch.softmax(joint, 0)[..., None] * per_token).sum(0)
+            whole = total - per_token.sum(-1)
+        nothing = view.lengths == 0
+        return LogProbs(
+            per_token=per_token, per_sequence=whole.masked_fill(nothing, 0.0), kind=self.kind
+        )
+
+    def _reconstructions(self, network: LatentNetwork, view: View, latents: Tensor) -> Tensor:
+        """(S, B, T) log p(s_t | s_<t, z) for latents (S, B, L), some points at a time."""
+        group = max(1, PLACES_AT_ONCE // max(1, view.inputs.numel()))
+        found = []
+        for some in latents.split(group):
+            repeated = _repeated(view, len(some))
+            state = network.state_given(some.flatten(0, 1))
+            predictions: Predictions = network.target_log_probs(repeated, state)
+            found.append(predictions.spread().unflatten(0, (len(some), -1)))
+        return torch.cat(found)
+
+    def reveal(self, network: Network, batch: Batch) -> dict[str, Capture]:
+        posterior = self.posterior(batch)
+        return {
+            "latent means": Capture(
+                values=posterior.mean,
+                axes=("batch", "unit"),
+                reading="Where the posterior of each sentence lies; all alike is a collapse.",
+            ),
+            "latent spreads": Capture(
+                values=posterior.spread,
+                axes=("batch", "unit"),
+                reading="How wide each posterior is; as wide as the prior says nothing.",
+            ),
+            "divergence": Capture(
+                values=posterior.divergence().mean(0),
+                axes=("unit",),
+                reading="Nats that the sentences say through each number of the latent, on "
+                "average; one near zero is unused, and all of them near zero is a collapse.",
+            ),
+        }
+
+
+def _repeated(view: View, times: int) -> View:
+    """The rows of a view over and over."""
+    assert view.targets is not None
+    return replace(
+        view,
+        inputs=view.inputs.repeat(times, 1),
+        lengths=view.lengths.repeat(times),
+        targets=view.targets.repeat(times, 1),
+        origins=None,
+    )

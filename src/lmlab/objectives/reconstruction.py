@@ -1,0 +1,90 @@
+"""Reconstruction: give back the sentence that was shown."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import ClassVar
+
+import torch
+
+from lmlab.core.batch import Batch
+from lmlab.core.kinds import Kind
+from lmlab.core.latent import Autoencoder, CompressionObjective
+from lmlab.core.loss import Loss
+from lmlab.core.parts import Network, Predictions
+from lmlab.core.protocols import LogProbs
+from lmlab.core.state import State
+from lmlab.core.view import View, whole
+from lmlab.layers.noise import TokenNoise, with_noise
+
+
+class Reconstruction(CompressionObjective):
+    """log p(s | z(s)): the sentence is shown whole and asked back through a vector.
+
+    `token_noise` erases tokens of what is shown, the clean ones still being asked (Vincent et al.
+    2008), and `latent_noise` disturbs the vector, both in training alone. It is no distribution
+    over sentences: the target itself is seen.
+    """
+
+    kind: ClassVar[Kind] = "reconstruction"
+
+    def __init__(self, *, latent_noise: float = 0.0, token_noise: TokenNoise | None = None) -> None:
+        super().__init__()
+        self.latent_noise = latent_noise
+        self.token_noise = token_noise
+
+    def view(self, batch: Batch, *, generator: torch.Generator | None = None) -> View:
+        view = whole(batch)
+        if self.token_noise is None or not self.training:
+            return view
+        shown = self.token_noise(view.inputs, view.lengths, generator=generator)
+        return replace(view, inputs=shown)
+
+    def loss(
+        self,
+        network: Network,
+        batch: Batch,
+        *,
+        state: State | None = None,
+        generator: torch.Generator | None = None,
+    ) -> tuple[Loss, State | None]:
+        view = self.view(batch, generator=generator)
+        noise = self.latent_noise if self.training else 0.0
+        lost = -_written_again(network, view, noise, generator).log_probs
+        return Loss(lost.sum(), torch.tensor(float(lost.numel()), device=lost.device)), None
+
+    def log_prob(
+        self,
+        network: Network,
+        batch: Batch,
+        *,
+        state: State | None = None,
+        generator: torch.Generator | None = None,
+    ) -> LogProbs:
+        found = _written_again(network, whole(batch), 0.0, generator)
+        return LogProbs(per_token=found.spread(), kind=self.kind)
+
+    def under_noise(
+        self,
+        network: Network,
+        batch: Batch,
+        *,
+        latent_noise: float,
+        token_noise: float,
+        generator: torch.Generator | None,
+    ) -> LogProbs:
+        view = whole(batch)
+        assert isinstance(network, Autoencoder)
+        erase = TokenNoise(token_noise, network.vocabulary)
+        view = replace(view, inputs=erase(view.inputs, view.lengths, generator=generator))
+        found = _written_again(network, view, latent_noise, generator)
+        return LogProbs(per_token=found.spread(), kind=self.kind)
+
+
+def _written_again(
+    network: Network, view: View, latent_noise: float, generator: torch.Generator | None
+) -> Predictions:
+    """What the decoder says of the targets, given the latent of what is shown."""
+    assert isinstance(network, Autoencoder)
+    latents = with_noise(network.backbone.encode(view), latent_noise, generator=generator)
+    return network.target_log_probs(view, network.state_given(latents))

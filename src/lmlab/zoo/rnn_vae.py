@@ -1,0 +1,44 @@
+"""Variational autoencoder of sentences with simple recurrent networks.
+
+    z ~ N(0, I);  h_0 = A z + a, h_t = tanh(W x_t + U h_{t-1} + b);  p(next | h_t) a mixture
+    log p(s) ≥ E_q(z|s) log p(s | z) - KL(q(z | s) || N(0, I))
+
+The encoder reads the sentence from right to left. 003 finds its posteriors at the origin, without
+variance from sentence to sentence: the decoder, being told every word before the next, can do
+without the latent. `anneal_steps`, `free_bits` and `word_dropout` are the known remedies.
+"""
+
+from __future__ import annotations
+
+from lmlab.core.card import Card
+from lmlab.core.latent import LatentVariable
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.zoo._sentences import MULTI30K, VaeConfig, build_vae
+
+CARD = Card(
+    family="autoencoder",
+    kind="bound",
+    paper="Kingma and Welling 2014, Auto-Encoding Variational Bayes; Bowman et al. 2016, "
+    "Generating Sentences from a Continuous Space",
+    source="003 DLM50",
+    aliases=("DLM50",),
+    protocols=("LogProb", "Sample", "Encode", "Given"),
+    objectives=("elbo",),
+    exempt={
+        "sample": "its score lies below the probability that it samples by; tests/parity/"
+        "test_vae.py compares samples with the integral over the latent"
+    },
+    oracle="ELBO ≤ importance-weighted ≤ exact by quadrature: tests/parity/test_vae.py",
+)
+
+Config = VaeConfig
+SIZES = {
+    "tiny": Config(width=12, latent=3, states=8, samples=16),
+    "small": Config(),
+    "base": Config(width=512, latent=64, dropout=0.3),
+}
+RECIPES = {"multi30k": {**MULTI30K, "dropout": 0.3}}
+
+
+def build(config: VaeConfig, vocabulary: Vocabulary) -> LatentVariable:
+    return build_vae(config, vocabulary, "rnn")
