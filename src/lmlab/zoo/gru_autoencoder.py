@@ -1,0 +1,45 @@
+"""Autoencoder of sentences with gated recurrent units: read into one vector, written from it.
+
+    z = C · GRU(e(s_n), …, e(s_1)) + c;  h_0 = A z + a, h_t = GRU(z, h_{t-1});  p(s_t | h_t)
+
+The decoder hears the latent at every step and never the words before, so all of the sentence must
+be in the latent. (003 does not say so, but its figures are worse than a language model's where the
+latent is small, which a decoder that is told the words could not be.) 003 finds it far better at
+this than the simple recurrent network, and the linear one better still.
+"""
+
+from __future__ import annotations
+
+from lmlab.core.card import Card
+from lmlab.core.latent import Autoencoder
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.zoo._sentences import MULTI30K, SentenceConfig, build_recurrent_autoencoder
+
+CARD = Card(
+    family="autoencoder",
+    kind="reconstruction",
+    paper="Sutskever et al. 2014, Sequence to Sequence Learning; Li et al. 2015, A Hierarchical "
+    "Neural Autoencoder for Paragraphs and Documents; Vincent et al. 2008 (denoising)",
+    source="003 DLM53",
+    aliases=("DLM53",),
+    protocols=("LogProb", "Encode", "Given"),
+    objectives=("reconstruction",),
+    exempt={
+        "distribution": "a sentence given its own encoding: over all sentences that sums to no "
+        "distribution",
+        "sample": "without a prior over latents there is nothing to sample from",
+    },
+    oracle="torch.nn.GRU with the same weights: tests/parity/test_autoencoders.py",
+)
+
+Config = SentenceConfig
+SIZES = {
+    "tiny": Config(width=16, latent=16, states=8),
+    "small": Config(),
+    "base": Config(width=512, latent=512),
+}
+RECIPES = {"multi30k": MULTI30K}
+
+
+def build(config: SentenceConfig, vocabulary: Vocabulary) -> Autoencoder:
+    return build_recurrent_autoencoder(config, vocabulary, "gru")

@@ -1,0 +1,56 @@
+"""Linear autoencoder of sentences: one layer from all places to one vector, one layer back.
+
+    z = C [e(s_1), …, e(s_n)] + c;  [h_1, …, h_n] = D z + d;  p(s_t | h_t)
+
+Places behind the end of a sentence are zeros. 003 finds that it compresses best of all, and that
+latent noise breaks it: it has learnt a map of sentences to themselves and no more. `latent_noise`
+in training is the remedy that 003 names.
+"""
+
+from __future__ import annotations
+
+from torch import nn
+
+from lmlab.backbones.decoders import EachPlace
+from lmlab.backbones.encoders import AllPlaces
+from lmlab.core.card import Card
+from lmlab.core.latent import Autoencoder
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.zoo._sentences import MULTI30K, PlacesConfig, build_autoencoder, build_embedding
+
+CARD = Card(
+    family="autoencoder",
+    kind="reconstruction",
+    paper="Baldi and Hornik 1989, Neural Networks and Principal Component Analysis; Vincent et al. "
+    "2008 (denoising)",
+    source="003 DLM55",
+    aliases=("DLM55",),
+    protocols=("LogProb", "Encode", "Given"),
+    objectives=("reconstruction",),
+    exempt={
+        "distribution": "a sentence given its own encoding: over all sentences that sums to no "
+        "distribution",
+        "sample": "without a prior over latents there is nothing to sample from",
+    },
+    oracle="a matrix made by hand, in numpy: tests/parity/test_autoencoders.py",
+)
+
+Config = PlacesConfig
+SIZES = {
+    "tiny": Config(width=12, latent=16, states=8, length=32),
+    "small": Config(),
+    "base": Config(width=512, latent=512, length=64),
+}
+RECIPES = {"multi30k": MULTI30K}
+
+
+def build(config: PlacesConfig, vocabulary: Vocabulary) -> Autoencoder:
+    places, width, latent = config.length - 1, config.width, config.latent
+    read, write = nn.Linear(places * width, latent), nn.Linear(latent, places * width)
+    embedding = build_embedding(config, vocabulary)
+    return build_autoencoder(
+        config,
+        vocabulary,
+        AllPlaces(embedding, read, places=places, width=latent),
+        EachPlace(write, latent=latent, places=places, width=width),
+    )

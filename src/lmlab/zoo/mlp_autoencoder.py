@@ -1,0 +1,65 @@
+"""Autoencoder of sentences with two layers from all places to one vector, and two back.
+
+    z = C_2 tanh(C_1 [e(s_1), …, e(s_n)] + c_1) + c_2;  [h_1, …, h_n] = D_2 tanh(D_1 z + d_1) + d_2
+
+Places behind the end of a sentence are zeros. 003 finds it no better than the linear one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from torch import nn
+
+from lmlab.backbones.decoders import EachPlace
+from lmlab.backbones.encoders import AllPlaces
+from lmlab.core.card import Card
+from lmlab.core.latent import Autoencoder
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.zoo._sentences import MULTI30K, PlacesConfig, build_autoencoder, build_embedding
+
+CARD = Card(
+    family="autoencoder",
+    kind="reconstruction",
+    paper="Hinton and Salakhutdinov 2006, Reducing the Dimensionality of Data with Neural "
+    "Networks; Vincent et al. 2008 (denoising)",
+    source="003 DLM56",
+    aliases=("DLM56",),
+    protocols=("LogProb", "Encode", "Given"),
+    objectives=("reconstruction",),
+    exempt={
+        "distribution": "a sentence given its own encoding: over all sentences that sums to no "
+        "distribution",
+        "sample": "without a prior over latents there is nothing to sample from",
+    },
+    oracle="two layers by hand, in numpy: tests/parity/test_autoencoders.py",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(PlacesConfig):
+    """Settings of the autoencoder with two layers."""
+
+    inner: int = field(default=256, metadata={"at_least": 1})
+    """Numbers in the layer between the places and the latent, on both sides."""
+
+
+SIZES = {
+    "tiny": Config(width=12, latent=16, states=8, length=32, inner=16),
+    "small": Config(),
+    "base": Config(width=512, latent=512, length=64, inner=1024),
+}
+RECIPES = {"multi30k": MULTI30K}
+
+
+def build(config: Config, vocabulary: Vocabulary) -> Autoencoder:
+    places, width, latent, inner = config.length - 1, config.width, config.latent, config.inner
+    read = nn.Sequential(nn.Linear(places * width, inner), nn.Tanh(), nn.Linear(inner, latent))
+    write = nn.Sequential(nn.Linear(latent, inner), nn.Tanh(), nn.Linear(inner, places * width))
+    embedding = build_embedding(config, vocabulary)
+    return build_autoencoder(
+        config,
+        vocabulary,
+        AllPlaces(embedding, read, places=places, width=latent),
+        EachPlace(write, latent=latent, places=places, width=width),
+    )

@@ -1,0 +1,43 @@
+"""Autoencoder of sentences with simple recurrent networks: read into one vector, written from it.
+
+    z = C · RNN(e(s_n), …, e(s_1)) + c;  h_0 = A z + a, h_t = tanh(W z + U h_{t-1} + b);  p(s_t | h_t)
+
+The decoder hears the latent at every step and never the words before. 003 finds it the worst of
+the autoencoders: what a tanh network keeps of a sentence is its last few words.
+"""
+
+from __future__ import annotations
+
+from lmlab.core.card import Card
+from lmlab.core.latent import Autoencoder
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.zoo._sentences import MULTI30K, SentenceConfig, build_recurrent_autoencoder
+
+CARD = Card(
+    family="autoencoder",
+    kind="reconstruction",
+    paper="Elman 1990 (the cell); Sutskever et al. 2014, Sequence to Sequence Learning; Vincent et "
+    "al. 2008 (denoising)",
+    source="003 DLM54",
+    aliases=("DLM54",),
+    protocols=("LogProb", "Encode", "Given"),
+    objectives=("reconstruction",),
+    exempt={
+        "distribution": "a sentence given its own encoding: over all sentences that sums to no "
+        "distribution",
+        "sample": "without a prior over latents there is nothing to sample from",
+    },
+    oracle="torch.nn.RNN with the same weights: tests/parity/test_autoencoders.py",
+)
+
+Config = SentenceConfig
+SIZES = {
+    "tiny": Config(width=16, latent=16, states=8),
+    "small": Config(),
+    "base": Config(width=512, latent=512),
+}
+RECIPES = {"multi30k": MULTI30K}
+
+
+def build(config: SentenceConfig, vocabulary: Vocabulary) -> Autoencoder:
+    return build_recurrent_autoencoder(config, vocabulary, "rnn")
