@@ -107,7 +107,9 @@ class GivenStates(Emission):
         # As a product of probabilities, in double so that the faintest do not vanish.
         weights = self.log_weights(hidden).double().exp()
         mixed = weights @ self.states.log_table().double().exp().t()
-        return mixed.log().to(hidden.dtype)
+        # log 0 has no gradient, so what is never predicted is put in after it.
+        never = self.states.never
+        return mixed.masked_fill(never.isinf(), 1.0).log().to(hidden.dtype) + never
 
     def pair_log_prob(self, sources: Tensor, targets: Tensor) -> Tensor:
         weights = self.log_weights(sources).double().exp()

@@ -9,13 +9,30 @@ from torch import nn
 from lmlab.core.errors import unknown_name
 from lmlab.core.parts import Emission
 from lmlab.core.vocabulary import Vocabulary
+from lmlab.emissions.hamming import Hamming, HammingLowest
 from lmlab.emissions.mixture import Mixture, SphereStates, States
+from lmlab.emissions.mixture_of_softmaxes import MixtureOfSoftmaxes
+from lmlab.emissions.rbf import RadialBasis
 from lmlab.emissions.softmax import Softmax
 from lmlab.emissions.sphere import Sphere
 
-EmissionName = Literal["softmax", "sphere", "mixture", "sphere-mixture"]
+EmissionName = Literal[
+    "softmax",
+    "sphere",
+    "mixture",
+    "sphere-mixture",
+    "mixture-of-softmaxes",
+    "hamming",
+    "hamming-min",
+    "rbf",
+]
 """The type of a config field `emission`."""
 EMISSIONS: tuple[EmissionName, ...] = get_args(EmissionName)
+SOFTMAXES = 10
+"""Of a mixture of softmaxes, where no other number is asked for; Yang et al. 2018 take 15."""
+MOST_PARTS = 8
+"""Vectors of a word under hamming, where no other number is asked for: or the next lower divisor
+of the width."""
 
 
 def build_emission(
@@ -26,12 +43,14 @@ def build_emission(
     tied: nn.Embedding | None,
     states: int,
     dropout: float,
+    parts: int | None = None,
 ) -> Emission:
     """The emission of that name over hidden vectors of `width` numbers.
 
-    `tied` is the input embedding where it serves as the output vectors too; `states` is K, read by
-    the mixtures alone. `dropout` falls on the hidden state inside the emission, so the backbone
-    before it drops nothing at its end.
+    `tied` is the input embedding where it serves as the output vectors too. `states` is K, read by
+    the mixtures alone. `parts` is how many softmaxes a mixture of them has, or how many vectors a
+    word has under hamming; None for the usual number. `dropout` falls on the hidden state inside
+    the emission, so the backbone before it drops nothing at its end.
     """
     match name:
         case "softmax":
@@ -43,4 +62,16 @@ def build_emission(
         case "sphere-mixture":
             on_sphere = SphereStates(states, width, vocabulary, tied=tied)
             return Mixture(width, on_sphere, dropout=dropout)
+        case "mixture-of-softmaxes":
+            count = parts or SOFTMAXES
+            return MixtureOfSoftmaxes(width, count, vocabulary, tied=tied, dropout=dropout)
+        case "hamming" | "hamming-min":
+            kind = Hamming if name == "hamming" else HammingLowest
+            return kind(width, parts or _parts_of(width), vocabulary, tied=tied, dropout=dropout)
+        case "rbf":
+            return RadialBasis(width, vocabulary, tied=tied, dropout=dropout)
     raise unknown_name("emission", name, EMISSIONS)
+
+
+def _parts_of(width: int) -> int:
+    return max(count for count in range(1, MOST_PARTS + 1) if width % count == 0)

@@ -1,0 +1,85 @@
+"""Hamming emission: a token must agree with the hidden state part by part."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lmlab.core.errors import UserError
+from lmlab.core.parts import Emission
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.emissions.softmax import never_predicted
+from lmlab.layers.hamming import lowest_product, sum_of_sigmoids
+
+
+class Hamming(Emission):
+    """p(k | h) = softmax_k(β Σ_g σ(h^g · e_k^g) + b_k): a soft count of the parts that agree (001).
+
+    A word has G vectors of W / G numbers, one a trait, and so has the hidden state. Each inner
+    product is squashed to between 0 and 1 before the sum, so that one trait's excess can't make up
+    for another's lack; the squashing also lifts the softmax's bound on the rank. β > 0 is learned,
+    as G agreements alone could not single out one of V tokens. Cost N · W · V and G · N · V
+    sigmoids. Hidden (…, W), log-probabilities (…, V).
+    """
+
+    never: Tensor
+    weight: Tensor
+
+    def __init__(
+        self,
+        width: int,
+        parts: int,
+        vocabulary: Vocabulary,
+        *,
+        tied: nn.Embedding | None = None,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        if width % parts or parts > 255:
+            raise UserError(
+                f"a width of {width} can't be cut into {parts} equal parts of a word, of which "
+                "there may be 255; choose a number that divides the width."
+            )
+        self.parts = parts
+        if tied is None:
+            self.weight = nn.Parameter(torch.empty(vocabulary.size, width))
+            nn.init.normal_(self.weight, std=(width / parts) ** -0.5)
+        else:
+            self.weight = tied.weight
+        self.bias = nn.Parameter(torch.zeros(vocabulary.size))
+        self.log_scale = nn.Parameter(torch.tensor(self.first_log_scale(vocabulary.size)))
+        self.dropout = nn.Dropout(dropout)
+        self.register_buffer("never", never_predicted(vocabulary), persistent=False)
+
+    def first_log_scale(self, size: int) -> float:
+        """Such that agreement in all parts, against half of it, weighs about what log V does."""
+        return math.log(max(2 * math.log(size) / self.parts, 1.0))
+
+    def agreement(self, hidden: Tensor) -> Tensor:
+        """(N, V) how far each token agrees with each hidden state (N, W)."""
+        return sum_of_sigmoids(*self._cut(hidden))
+
+    def _cut(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        shape = (self.parts, -1)
+        return self.dropout(hidden).unflatten(-1, shape), self.weight.unflatten(-1, shape)
+
+    def log_probs(self, hidden: Tensor) -> Tensor:
+        agreement = self.agreement(hidden.flatten(0, -2))
+        scores = torch.addcmul(self.bias + self.never, agreement, self.log_scale.exp())
+        return F.log_softmax(scores, dim=-1).view(*hidden.shape[:-1], -1)
+
+
+class HammingLowest(Hamming):
+    """p(k | h) = softmax_k(β min_g σ(h^g · e_k^g) + b_k): the part that agrees least decides (001).
+
+    σ rises, so the lowest sigmoid is that of the lowest product.
+    """
+
+    def first_log_scale(self, size: int) -> float:
+        return math.log(2 * math.log(size))
+
+    def agreement(self, hidden: Tensor) -> Tensor:
+        return torch.sigmoid(lowest_product(*self._cut(hidden)))

@@ -1,0 +1,77 @@
+"""Mixture of softmaxes: several views of the hidden state, mixed after the softmax."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from lmlab.core.capture import Capture
+from lmlab.core.parts import Emission, Hidden
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.emissions.softmax import Softmax
+
+
+class MixtureOfSoftmaxes(Emission):
+    """p(k | h) = Σ_m π_m(h) softmax_k(e_k · tanh(U_m h + a_m) + b_k), π = softmax(C h + c).
+
+    Yang et al. 2018, Breaking the Softmax Bottleneck: the log-probabilities of one softmax are a
+    matrix of rank at most W + 1 over all contexts, those of a mixture are not. Unlike the states
+    of `Mixture`, which stand still, the M softmaxes move with the hidden state, and each costs
+    N · W · V. Hidden (…, W), log-probabilities (…, V).
+    """
+
+    takes: ClassVar[frozenset[str]] = frozenset({"vectors", "components", "sources"})
+
+    def __init__(
+        self,
+        width: int,
+        count: int,
+        vocabulary: Vocabulary,
+        *,
+        tied: nn.Embedding | None = None,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.count = count
+        self.choose = nn.Linear(width, count)
+        self.views = nn.Linear(width, count * width)
+        self.softmax = Softmax(width, vocabulary, tied=tied)
+        self.dropout = nn.Dropout(dropout)
+
+    def _parts(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """(…, M) log π and (…, M, W) the views."""
+        dropped = self.dropout(hidden)
+        views = torch.tanh(self.views(dropped)).unflatten(-1, (self.count, -1))
+        return F.log_softmax(self.choose(dropped), dim=-1), views
+
+    def log_prob(self, hidden: Tensor, targets: Tensor) -> Tensor:
+        log_weights, views = self._parts(hidden)
+        # Logits are made again in the backward pass, one softmax at a time: M times (N, V) at once
+        # would be the largest thing in memory by far.
+        each = [
+            checkpoint(self.softmax.log_prob, view, targets, use_reentrant=False)
+            for view in views.unbind(-2)
+        ]
+        return torch.logsumexp(log_weights + torch.stack(each, dim=-1), dim=-1)
+
+    def log_probs(self, hidden: Tensor) -> Tensor:
+        log_weights, views = self._parts(hidden)
+        never = self.softmax.never
+        # A sum of zeros has no gradient in logs, so what is never predicted is put in after it.
+        each = self.softmax.log_probs(views).masked_fill(never.isinf(), 0.0)
+        return torch.logsumexp(log_weights[..., None] + each, dim=-2) + never
+
+    def reveal(self, hidden: Hidden) -> dict[str, Capture]:
+        log_weights, _ = self._parts(hidden.values)
+        return {
+            "mixture use": Capture(
+                values=log_weights.exp().flatten(0, -2).mean(0),
+                axes=("choice",),
+                reading="Share of all predictions that each softmax carries; one near 1 means "
+                "that a single softmax would do.",
+            )
+        }

@@ -1,0 +1,58 @@
+"""Radial basis emission: a token is the likelier the nearer its point is to the hidden state."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lmlab.core.parts import Emission
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.emissions.softmax import never_predicted
+from lmlab.layers.linear_log_prob import linear_log_prob
+
+
+class RadialBasis(Emission):
+    """p(k | h) = softmax_k(-β |h - e_k|²), β > 0 learned and ½ at the start (001).
+
+    |h|² is the same for every token, so the scores are 2β h · e_k - β |e_k|²: a softmax whose bias
+    is not free but what the vector's length makes it, and so of the same rank. Hidden (…, W),
+    log-probabilities (…, V).
+    """
+
+    never: Tensor
+    weight: Tensor
+
+    def __init__(
+        self,
+        width: int,
+        vocabulary: Vocabulary,
+        *,
+        tied: nn.Embedding | None = None,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        if tied is None:
+            self.weight = nn.Parameter(torch.empty(vocabulary.size, width))
+            nn.init.uniform_(self.weight, -(width**-0.5), width**-0.5)
+        else:
+            self.weight = tied.weight
+        self.log_scale = nn.Parameter(torch.tensor(math.log(0.5)))
+        self.dropout = nn.Dropout(dropout)
+        self.register_buffer("never", never_predicted(vocabulary), persistent=False)
+
+    def _linear(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """2β h and the bias -β |e_k|², which a softmax over e makes the distribution."""
+        scale = self.log_scale.exp()
+        bias = self.never - scale * self.weight.square().sum(-1)
+        return 2 * scale * self.dropout(hidden), bias
+
+    def log_prob(self, hidden: Tensor, targets: Tensor) -> Tensor:
+        scaled, bias = self._linear(hidden)
+        return linear_log_prob(scaled, self.weight, bias, targets)
+
+    def log_probs(self, hidden: Tensor) -> Tensor:
+        scaled, bias = self._linear(hidden)
+        return F.log_softmax(F.linear(scaled, self.weight, bias), dim=-1)

@@ -1,0 +1,32 @@
+"""Agreement part by part: the fast versions against the clear ones."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from lmlab.layers.hamming import (
+    lowest_product,
+    lowest_product_clear,
+    sum_of_sigmoids,
+    sum_of_sigmoids_clear,
+)
+
+
+@pytest.mark.parametrize(
+    ("fast", "clear"),
+    [(sum_of_sigmoids, sum_of_sigmoids_clear), (lowest_product, lowest_product_clear)],
+)
+def test_equals_the_clear_version_with_its_gradients(fast, clear):
+    generator = torch.Generator().manual_seed(0)
+    hidden = torch.randn(5, 3, 2, dtype=torch.float64, generator=generator, requires_grad=True)
+    tokens = torch.randn(7, 3, 2, dtype=torch.float64, generator=generator, requires_grad=True)
+    weights = torch.randn(5, 7, dtype=torch.float64, generator=generator)
+    values, grads = [], []
+    for function in (fast, clear):
+        value = function(hidden, tokens)
+        values.append(value)
+        grads.append(torch.autograd.grad((value * weights).sum(), (hidden, tokens)))
+    torch.testing.assert_close(*values)
+    for ours, theirs in zip(*grads, strict=True):
+        torch.testing.assert_close(ours, theirs)
