@@ -8,13 +8,19 @@ from torch import nn
 
 
 @dataclass(frozen=True, kw_only=True)
-class RemixConfig:
-    """Settings of a model that predicts the weights of K states, each a distribution of tokens."""
+class StatesConfig:
+    """Settings of a model with K states, each a distribution of tokens."""
 
     width: int = field(default=128, metadata={"at_least": 1})
     """Numbers in an embedding and in a state's vector."""
     states: int = field(default=400, metadata={"at_least": 1})
     """K, the number of states."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RemixConfig(StatesConfig):
+    """Settings of a model in which embeddings predict the weights of K states."""
+
     dropout: float = field(default=0.3, metadata={"at_least": 0, "below": 1})
     """Share of embedding entries set to zero in training."""
 
@@ -27,22 +33,26 @@ class WindowRemixConfig(RemixConfig):
     """Tokens looked back on."""
 
 
+REMIX_SIZES = {
+    "tiny": RemixConfig(width=16, states=6, dropout=0.0),
+    "small": RemixConfig(),
+    "base": RemixConfig(width=512, states=1000, dropout=0.5),
+}
 WINDOW_REMIX_SIZES = {
     "tiny": WindowRemixConfig(width=16, states=6, dropout=0.0, size=3),
     "small": WindowRemixConfig(),
     "base": WindowRemixConfig(width=512, states=1000, dropout=0.5),
 }
-REMIX_RECIPES = {
-    "multi30k": {
-        "dropout": 0.3,
-        "learning_rate": 4e-3,
-        "schedule": "cosine",
-        "warmup_steps": 100,
-        "tokens_per_batch": 1200,
-        "weight_decay": 0.01,
-        "epochs": 20,
-    },
+SHORT_SENTENCES = {
+    "learning_rate": 4e-3,
+    "schedule": "cosine",
+    "warmup_steps": 100,
+    "tokens_per_batch": 1200,
+    "weight_decay": 0.01,
+    "epochs": 20,
 }
+STATES_RECIPES = {"multi30k": SHORT_SENTENCES}
+REMIX_RECIPES = {"multi30k": {"dropout": 0.3, **SHORT_SENTENCES}}
 
 
 def small_embedding(size: int, width: int) -> nn.Embedding:

@@ -15,7 +15,7 @@ from lmlab.core.system import LeftToRight
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.emissions.mixture import Mixture, States
 from lmlab.objectives.next_token import NextToken
-from lmlab.zoo._remix import REMIX_RECIPES, RemixConfig, small_embedding
+from lmlab.zoo._remix import REMIX_RECIPES, REMIX_SIZES, RemixConfig, small_embedding
 
 CARD = Card(
     family="latent",
@@ -27,11 +27,7 @@ CARD = Card(
     oracle="brute force over states: tests/parity/test_remix.py",
 )
 Config = RemixConfig
-SIZES = {
-    "tiny": Config(width=16, states=6, dropout=0.0),
-    "small": Config(),
-    "base": Config(width=512, states=1000, dropout=0.5),
-}
+SIZES = REMIX_SIZES
 RECIPES = REMIX_RECIPES
 
 

@@ -1,0 +1,132 @@
+"""Local chains: latent states of the last one or two tokens, and the step to the next."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from lmlab.backbones.window import NOTHING
+from lmlab.core.capture import Capture
+from lmlab.core.parts import Backbone, Hidden
+from lmlab.core.state import State, TensorState
+from lmlab.core.view import View
+from lmlab.core.visibility import Causal
+from lmlab.emissions.mixture import States
+from lmlab.layers.state_steps import TokenTransition, Transition
+
+WORTH_SHARING = 256
+"""Tokens in a batch from which on each distinct one is computed once."""
+
+
+class TokenPosterior(nn.Module):
+    """P(z | s) ∝ P(z) P(s | z), with P(s | z) the emission's own and P(z) learned.
+
+    A token that is never predicted, such as the start symbol, has no P(s | z): a learned
+    distribution stands for all of these. Tokens (N,) to log-probabilities (N, K).
+    """
+
+    def __init__(self, states: States) -> None:
+        super().__init__()
+        self.states = states
+        self.prior = nn.Parameter(torch.zeros(states.count))
+        self.opening = nn.Parameter(torch.zeros(states.count))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        unseen = self.states.never[tokens].isinf()
+        any_token = (self.states.never == 0).nonzero()[0, 0]
+        # Any token that can be predicted stands in, so that no gradient meets an infinity.
+        likelihood = self.states.log_prob(torch.where(unseen, any_token, tokens))
+        return torch.log_softmax(
+            torch.where(unseen[:, None], self.opening, self.prior + likelihood), dim=-1
+        )
+
+
+class LocalStates(Backbone):
+    """P(z_{i+1} | s_i) = Σ_z P(z_{i+1} | z_i = z)_{s_i} P(z_i = z | s_i) (003, DLM15 and DLM16).
+
+    Whether the step depends on the token is the transition's business. The states are those of the
+    emission, which is `GivenStates`. Inputs (B, T), values (B, T, K) log-weights; cost K² for each
+    distinct token of the batch, and the table of states once.
+    """
+
+    yields: ClassVar[str] = "states"
+    honours: ClassVar[tuple[type, ...]] = (Causal,)
+
+    def __init__(self, posterior: TokenPosterior, transition: Transition | TokenTransition) -> None:
+        super().__init__()
+        self.posterior = posterior
+        self.transition = transition
+        self.width = posterior.states.count
+
+    def initial_state(self, rows: int) -> TensorState:
+        return TensorState({"nothing": torch.zeros(rows, 0)})
+
+    def forward(self, view: View, state: State | None = None) -> Hidden:
+        _, following = self._by_token(view.inputs)
+        return Hidden(values=following, state=state or self.initial_state(len(view.inputs)))
+
+    def _by_token(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """(B, T, K) log P(z | s) of each token's own state, and of the state after it."""
+        distinct, places = _distinct(tokens)
+        here = self.posterior(distinct)
+        following = self.transition(here, distinct)
+        return here[places], following[places]
+
+    def reveal(self, view: View) -> dict[str, Capture]:
+        here, _ = self._by_token(view.inputs)
+        last = view.inputs[0, int(view.lengths[0]) - 1]
+        return {
+            "state posterior": Capture(
+                values=here.exp(),
+                axes=("batch", "time", "state"),
+                reading="P(z | s) of each input token: how sure its state is.",
+            ),
+            "state prior": Capture(
+                values=torch.softmax(self.posterior.prior, dim=0),
+                axes=("state",),
+                reading="P(z) before any token is seen.",
+            ),
+            "transitions": Capture(
+                values=self.transition.table(last),
+                axes=("state", "next state"),
+                reading="Each row tells where a state leads; where it depends on the token, after "
+                "the first sentence's last one.",
+            ),
+        }
+
+
+class TwoTokenStates(LocalStates):
+    """P(z_{i+2}) = Σ_z P(z_{i+2} | z)_{s_{i+1}} norm_z[P(z | s_{i+1}) P(z | s_i)] (003, DLM17).
+
+    P(z | s_{i+1}) is the token's own posterior and P(z | s_i) what `LocalStates` expects after the
+    token before it; their product has P(z) in it twice, as in the notes. The first token has
+    nothing before it. Inputs (B, T), values (B, T, K); cost K² a place.
+    """
+
+    def initial_state(self, rows: int) -> TensorState:
+        return TensorState({"last": torch.full((rows, 1), NOTHING)})
+
+    def forward(self, view: View, state: State | None = None) -> Hidden:
+        before = self.initial_state(len(view.inputs)) if state is None else state
+        assert isinstance(before, TensorState)
+        tokens = torch.cat([before["last"].to(view.inputs.device), view.inputs], dim=1)
+        joined = self._joined(tokens)
+        moved = self.transition(joined.flatten(0, 1), view.inputs.flatten())
+        values = moved.view(*view.inputs.shape, -1)
+        return Hidden(values=values, state=TensorState({"last": tokens[:, -1:]}))
+
+    def _joined(self, tokens: Tensor) -> Tensor:
+        """(B, T, K) norm[P(z | s_{i+1}) P(z | s_i)] for T pairs among T + 1 tokens."""
+        absent = (tokens[:, :-1] == NOTHING)[..., None]
+        here, following = self._by_token(tokens.clamp(min=0))
+        expected = following[:, :-1].masked_fill(absent, 0.0)
+        return torch.log_softmax(here[:, 1:] + expected, dim=-1)
+
+
+def _distinct(tokens: Tensor) -> tuple[Tensor, Tensor]:
+    """Tokens to compute (N,) and where each place of (B, T) finds its own among them."""
+    if tokens.numel() < WORTH_SHARING:
+        return tokens.flatten(), torch.arange(tokens.numel(), device=tokens.device).view_as(tokens)
+    return torch.unique(tokens, return_inverse=True)

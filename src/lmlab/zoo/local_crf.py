@@ -1,0 +1,46 @@
+"""Local CRF: a local HMM whose transition matrix is a function of the previous word.
+
+    p(s_{i+1} | s_i) = Σ_{z'} P(s_{i+1} | z') Σ_z P(z' | z)_{s_i} P(z | s_i)
+    P(z' | z)_s = softmax_z'(A_{z z'} + c_z' · e(s)),  P(z | s) ∝ P(z) P(s | z)
+
+003 names the idea and not the form of the matrix. This one is the potential of a linear-chain CRF
+(a transition and what is observed), which makes a step two matrix products. With A = 0 it is
+remix, with c = 0 it is local-hmm. One embedding serves all sides.
+"""
+
+from __future__ import annotations
+
+from lmlab.backbones.local_states import LocalStates, TokenPosterior
+from lmlab.core.card import Card
+from lmlab.core.system import LeftToRight
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.emissions.mixture import GivenStates, States
+from lmlab.layers.state_steps import TokenTransition
+from lmlab.objectives.next_token import NextToken
+from lmlab.zoo._remix import REMIX_RECIPES, REMIX_SIZES, RemixConfig, small_embedding
+
+CARD = Card(
+    family="latent",
+    kind="exact",
+    paper="003 (CATSMILE-9020), DLM16; cf. McCallum, Freitag and Pereira 2000 (MEMM), "
+    "Lafferty, McCallum and Pereira 2001 (CRF)",
+    source="003 DLM16",
+    aliases=("DLM16",),
+    protocols=("LogProb", "Step"),
+    oracle="brute force over pairs of states: tests/parity/test_remix.py",
+)
+Config = RemixConfig
+SIZES = REMIX_SIZES
+RECIPES = REMIX_RECIPES
+
+
+def build(config: RemixConfig, vocabulary: Vocabulary) -> LeftToRight:
+    embedding = small_embedding(vocabulary.size, config.width)
+    states = States(config.states, config.width, vocabulary, tied=embedding)
+    transition = TokenTransition(config.states, embedding, config.dropout)
+    return LeftToRight(
+        vocabulary=vocabulary,
+        backbone=LocalStates(TokenPosterior(states), transition),
+        emission=GivenStates(states),
+        objective=NextToken(),
+    )

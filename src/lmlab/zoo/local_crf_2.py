@@ -1,0 +1,45 @@
+"""Local CRF of two words: both say what the state between them was, and the later moves it.
+
+    P(z_{i+2}) = Σ_z P(z_{i+2} | z)_{s_{i+1}} norm_z[P(z | s_{i+1}) P(z | s_i)]
+    P(z | s_{i+1}) ∝ P(z) P(s_{i+1} | z);  P(z | s_i) as local-crf predicts it after s_i
+
+The notes' product has P(z) in it twice where Bayes' rule has it once; ours is theirs. After the
+start symbol, with nothing before it, it is local-crf. 003 finds it no better than local-crf.
+"""
+
+from __future__ import annotations
+
+from lmlab.backbones.local_states import TokenPosterior, TwoTokenStates
+from lmlab.core.card import Card
+from lmlab.core.system import LeftToRight
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.emissions.mixture import GivenStates, States
+from lmlab.layers.state_steps import TokenTransition
+from lmlab.objectives.next_token import NextToken
+from lmlab.zoo._remix import REMIX_RECIPES, REMIX_SIZES, RemixConfig, small_embedding
+
+CARD = Card(
+    family="latent",
+    kind="exact",
+    paper="003 (CATSMILE-9020), DLM17; cf. McCallum, Freitag and Pereira 2000 (MEMM), "
+    "Lafferty, McCallum and Pereira 2001 (CRF)",
+    source="003 DLM17",
+    aliases=("DLM17",),
+    protocols=("LogProb", "Step"),
+    oracle="brute force over triples of states: tests/parity/test_remix.py",
+)
+Config = RemixConfig
+SIZES = REMIX_SIZES
+RECIPES = REMIX_RECIPES
+
+
+def build(config: RemixConfig, vocabulary: Vocabulary) -> LeftToRight:
+    embedding = small_embedding(vocabulary.size, config.width)
+    states = States(config.states, config.width, vocabulary, tied=embedding)
+    transition = TokenTransition(config.states, embedding, config.dropout)
+    return LeftToRight(
+        vocabulary=vocabulary,
+        backbone=TwoTokenStates(TokenPosterior(states), transition),
+        emission=GivenStates(states),
+        objective=NextToken(),
+    )

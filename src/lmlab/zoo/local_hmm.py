@@ -1,0 +1,45 @@
+"""Local HMM: the previous word's state is inferred from the word, then moves once.
+
+    p(s_{i+1} | s_i) = Σ_{z'} P(s_{i+1} | z') Σ_z P(z' | z) P(z | s_i)
+    P(z | s) ∝ P(z) P(s | z),  P(s | z) = softmax_s(e(s) · v_z) on both sides
+
+A step of an HMM that starts afresh at every word: remix through a transition matrix.
+"""
+
+from __future__ import annotations
+
+from lmlab.backbones.local_states import LocalStates, TokenPosterior
+from lmlab.core.card import Card
+from lmlab.core.system import LeftToRight
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.emissions.mixture import GivenStates, States
+from lmlab.layers.state_steps import Transition
+from lmlab.objectives.next_token import NextToken
+from lmlab.zoo._remix import STATES_RECIPES, StatesConfig
+
+CARD = Card(
+    family="latent",
+    kind="exact",
+    paper="003 (CATSMILE-9020), DLM15; cf. Rabiner 1989 (HMM)",
+    source="003 DLM15",
+    aliases=("DLM15",),
+    protocols=("LogProb", "Step"),
+    oracle="brute force over pairs of states: tests/parity/test_remix.py",
+)
+Config = StatesConfig
+SIZES = {
+    "tiny": Config(width=16, states=6),
+    "small": Config(),
+    "base": Config(width=512, states=1000),
+}
+RECIPES = STATES_RECIPES
+
+
+def build(config: StatesConfig, vocabulary: Vocabulary) -> LeftToRight:
+    states = States(config.states, config.width, vocabulary)
+    return LeftToRight(
+        vocabulary=vocabulary,
+        backbone=LocalStates(TokenPosterior(states), Transition(config.states)),
+        emission=GivenStates(states),
+        objective=NextToken(),
+    )
