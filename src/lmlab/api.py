@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -38,7 +38,10 @@ from lmlab.scoring.score import Scorer
 from lmlab.training.runs import Model, load_run
 from lmlab.training.train import RunResult, train
 
-__all__ = ["LanguageModel", "RunResult", "Text", "compare", "load", "systems", "train"]
+if TYPE_CHECKING:
+    from lmlab.diagnostics.inspection import Inspection
+
+__all__ = ["LanguageModel", "RunResult", "Text", "compare", "inspect", "load", "systems", "train"]
 
 METHODS = {
     "ancestral": ("temperature", "top_k", "top_p"),
@@ -290,6 +293,35 @@ def _corpus_of(models: Sequence[Model], data: str | Path | None, errors: str | N
             "what to compare them on."
         )
     return corpus
+
+
+def inspect(
+    runs: Sequence[Path | str | LanguageModel],
+    *,
+    texts: Sequence[str] = (),
+    words: Sequence[str] = (),
+    out: Path | str | None = None,
+    progress: Callable[[str], None] = lambda title: None,
+) -> Inspection:
+    """Draw what goes on inside trained models, as SVG, PNG and a page; several side by side.
+
+    `texts` are the sentences shown and `words` those whose neighbours are; some of the run's own
+    unless given. `out` is a folder, one run's own figures unless given.
+
+    >>> found = lmlab.inspect(["runs/window"], texts=["the cat sleeps"], out="pictures")
+    >>> [shot.name for shot in found.shots if shot.text]
+    ['surprisal', 'view']
+    """
+    # Imported late: pictures need matplotlib, and no other verb should wait for it.
+    from lmlab.diagnostics.inspection import inspect_models
+
+    if isinstance(runs, (str, Path)):
+        raise UserError("inspect takes a list of runs, and one came by itself; put it in a list.")
+    if isinstance(texts, str) or isinstance(words, str):
+        raise UserError("inspect takes lists of texts and words; put a single one in a list.")
+    models = [run.model if isinstance(run, LanguageModel) else load_run(run) for run in runs]
+    folder = None if out is None else Path(out)
+    return inspect_models(models, out=folder, texts=texts, words=words, progress=progress)
 
 
 def systems() -> list[Card]:

@@ -49,6 +49,7 @@ PAIRS = (("time", "source"), ("state", "next state"))
 
 AXIS_NAMES = {
     "batch": "sentence",
+    "move": "places on",
     "time": "predicted",
     "source": "given",
     "distance": "places back",
@@ -69,6 +70,8 @@ class Labels:
     """The text of an id of the vocabulary."""
     tokens: tuple[str, ...] = ()
     """Of the sequence that is shown, the opening symbol first; empty where none is."""
+    sentences: tuple[str, ...] = ()
+    """Of the batch, where there are several."""
     states: tuple[str, ...] = ()
     """The likeliest word of each state, where it is known."""
 
@@ -79,8 +82,14 @@ class Labels:
         if axis in ("state", "next state"):
             names = self.states if len(self.states) == entries else ("",) * entries
             return tuple(f"{place} {name}".strip() for place, name in enumerate(names))
+        if axis == "move":
+            return tuple(str(place - entries // 2) for place in range(entries))
         if axis in ("distance", "slot", "choice"):
-            return tuple(str(place + 1) for place in range(entries))
+            # Distances and slots are counted from one, choices as their reading names them.
+            first = 0 if axis == "choice" else 1
+            return tuple(str(place + first) for place in range(entries))
+        if axis == "batch":
+            return self.sentences if len(self.sentences) == entries else None
         if axis == "token":
             return tuple(self.token(place) for place in range(entries))
         return None
@@ -175,7 +184,7 @@ def capture_picture(
 
 
 def prepare(capture: Capture, labels: Labels) -> Shown:
-    """The first of a batch, without axes of one entry, long sentences cut."""
+    """Without axes of one entry, long sentences cut; the first of a batch unless all are named."""
     values = capture.values.detach().double().cpu().numpy()
     values = np.where(np.isneginf(values), np.nan, values)
     sizes = list(zip(capture.axes, values.shape, strict=True))
@@ -187,7 +196,8 @@ def prepare(capture: Capture, labels: Labels) -> Shown:
     )
     for axis in reversed(range(values.ndim)):
         name, size = shown.axes[axis], shown.values.shape[axis]
-        if name == "batch" or (size == 1 and shown.values.ndim > 1):
+        alone = name == "batch" and not labels.sentences
+        if alone or (size == 1 and shown.values.ndim > 1):
             shown = shown.at(axis, 0)
         elif name in WORD_AXES and size > MOST_PLACES:
             remark = f"Shown are the first {MOST_PLACES} of {size} places."
@@ -220,7 +230,7 @@ def _vector(shown: Shown, *, title: str) -> Picture:
     [axis], [name], [labels] = shown.axes, shown.names, shown.labels
     values = np.nan_to_num(shown.values)
     order = np.arange(len(values))
-    if axis in ("state", "next state", "unit", "token", "choice"):
+    if axis in ("state", "next state", "unit", "token"):
         order = by_size(values)
     if axis == "token":
         order = order[:MOST_TOKENS]
@@ -393,6 +403,9 @@ def _order(shown: Shown) -> _Order:
         what = "" if count <= MOST_MATRIX else f"the {MOST_MATRIX} most visited of {count} states, "
         remark = f"{what or 'states '}ordered so that those that follow one another stand together."
         return _Order(rows=order, columns=order, remark=remark[:1].upper() + remark[1:])
+    if columns == "unit" and rows == "batch" and count > 2:
+        places = by_likeness(shown.values.T)
+        return _Order(columns=places, remark="Units that go up and down together stand together.")
     if rows == "unit" and count > 2:
         order = by_likeness(shown.values)
         return _Order(rows=order, remark="Units that go up and down together stand together.")
@@ -405,6 +418,6 @@ def _order(shown: Shown) -> _Order:
 
 
 def _reordered(shown: Shown, order: _Order) -> Shown:
-    if order.rows is not None:
-        shown = shown.take(0, order.rows, order.remark)
+    shown = replace(shown, remarks=(*shown.remarks, *_remarks(order)))
+    shown = shown if order.rows is None else shown.take(0, order.rows)
     return shown if order.columns is None else shown.take(1, order.columns)

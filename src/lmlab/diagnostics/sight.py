@@ -50,11 +50,13 @@ def measure_sight(
     names: Sequence[str],
     *,
     generator: torch.Generator | None = None,
+    others: Sequence[int] | None = None,
 ) -> Sight:
     """What each prediction on one sequence may see, and what it does see.
 
-    `names` is the text of each id of the vocabulary. Every input is replaced by every token that
-    can be predicted, so the cost is T · V passes: for small vocabularies and short sentences.
+    `names` is the text of each id of the vocabulary. Every input is replaced by every token of
+    `others`, or by every one that can be predicted, so the cost is T · V passes: without `others`
+    for small vocabularies and short sentences.
     """
     batch = Batch.from_sequences([tokens], pad=system.vocabulary.pad)
     view = system.objective.view(batch, generator=generator)
@@ -65,7 +67,7 @@ def measure_sight(
     allowed = visibility.mask(view.lengths, view.inputs.shape[1])[0, rows]
     used = torch.zeros_like(allowed)
     for place in range(view.inputs.shape[1]):
-        for other in _replacements(system):
+        for other in _replacements(system) if others is None else others:
             after = system.target_log_probs(_with_input(view, place, other))
             used[:, place] |= after.log_probs != before.log_probs
     return Sight(

@@ -1,0 +1,56 @@
+"""`lmlab inspect RUN... [--text T ...] [--words a,b,c] [--out DIR]`."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lmlab.cli.options import Json
+from lmlab.cli.output import console, print_json
+
+
+def inspect(
+    runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Folders of trained runs.")],
+    text: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="T", help="A sentence to show; may be given several times. Its own, if none."
+        ),
+    ] = None,
+    words: Annotated[
+        str | None,
+        typer.Option(metavar="A,B,C", help="Words whose neighbours to show; frequent ones."),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Where to write; one run's own figures, if not given."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Draw what goes on inside trained models: SVG, PNG and a page that says how to read each."""
+    from lmlab.api import inspect as inspect_runs
+
+    asked = [word.strip() for word in re.split("[,，]", words or "") if word.strip()]
+    screen = console(stderr=True)
+    with screen.status("drawing") as status:
+        found = inspect_runs(
+            runs,
+            texts=text or [],
+            words=asked,
+            out=out,
+            progress=lambda title: status.update(f"drawing {title}"),
+        )
+    if as_json:
+        print_json(found.as_dict())
+        return
+    for shot in found.shots:
+        svg, png = found.files(shot)
+        about = f" “{shot.text}”" if shot.text else ""
+        print(f"{svg} and {png.suffix}: {shot.title}{about}. {shot.reading}")
+    print(f"{found.page}: all of them on a page.")
+    for remark in found.remarks:
+        print(remark, file=sys.stderr)

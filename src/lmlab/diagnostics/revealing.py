@@ -1,0 +1,133 @@
+"""What a system reveals on given sentences, without padding: by sentence, and of all together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+
+from lmlab.core.capture import Capture
+from lmlab.core.system import System
+from lmlab.diagnostics.captures import (
+    WORD_AXES,
+    Labels,
+    capture_pictures,
+    file_name,
+    state_names,
+)
+from lmlab.diagnostics.grids import LONGEST_LABEL
+from lmlab.diagnostics.picture import Picture, numbered
+from lmlab.diagnostics.subjects import Sentence, Subject, batch_of, batches_of
+from lmlab.scoring.evaluating import device_of, evaluating
+
+LISTED = 24
+"""Sentences that stand side by side where each is one row."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Revealed:
+    """Captures that belong to the model, and those of single sentences."""
+
+    model: dict[str, Capture]
+    sentences: tuple[dict[str, Capture], ...]
+    listed: tuple[Sentence, ...] = field(default=())
+    """The sentences behind a batch axis of the model's captures."""
+
+
+def capture_family(subject: Subject) -> list[Picture]:
+    """Every inner value that the system reveals: of the model first, then sentence by sentence."""
+    found = reveal(subject.system, subject.sentences, subject.sample)
+    labels = Labels(token=subject.token)
+    labels = replace(labels, states=state_names(found.model, labels))
+    listed = tuple(_short(each.text) for each in found.listed)
+    pictures = capture_pictures(found.model, replace(labels, sentences=listed))
+    for place, (sentence, captures) in enumerate(
+        zip(subject.sentences, found.sentences, strict=True)
+    ):
+        drawn = capture_pictures(
+            captures, replace(labels, tokens=sentence.tokens), text=sentence.text
+        )
+        count = len(subject.sentences)
+        pictures += [replace(each, name=numbered(each.name, place, count)) for each in drawn]
+    return pictures
+
+
+def reveal(
+    system: System, sentences: Sequence[Sentence], sample: Sequence[Sentence] = ()
+) -> Revealed:
+    """Captures of each sentence by itself, and of the model over all of them and the sample.
+
+    A capture with a place in the text belongs to a sentence, one without to the model; a model's
+    capture that differs from text to text (the use of a state) is averaged over predictions.
+    """
+    with evaluating(system):
+        alone = [_reveal(system, [sentence]) for sentence in sentences]
+        listed = (*sentences, *sample)[:LISTED]
+        whole = _of_the_model(system, (*sentences, *sample), listed)
+    return Revealed(
+        model=whole,
+        sentences=tuple(
+            {name: each for name, each in found.items() if _of_a_sentence(each)} for found in alone
+        ),
+        listed=listed,
+    )
+
+
+def _of_a_sentence(capture: Capture) -> bool:
+    return "batch" in capture.axes and bool(set(WORD_AXES) & set(capture.axes))
+
+
+def _reveal(system: System, sentences: Sequence[Sentence]) -> dict[str, Capture]:
+    return system.reveal(batch_of(system, sentences).to(device_of(system)))
+
+
+def _of_the_model(
+    system: System, sentences: Sequence[Sentence], listed: Sequence[Sentence]
+) -> dict[str, Capture]:
+    sums: dict[str, Capture] = {}
+    counts: dict[str, float] = {}
+    # Sentences of one length at a time: no padding may enter an average.
+    for batch in batches_of(system, sentences):
+        for name, capture in system.reveal(batch.to(device_of(system))).items():
+            if "batch" in capture.axes:
+                continue
+            before = sums.get(name)
+            if before is None or before.values.shape != capture.values.shape:
+                sums[name], counts[name] = _scaled(capture, batch.count), float(batch.count)
+            else:
+                total = before.values + capture.values.double() * batch.count
+                sums[name] = replace(before, values=total)
+                counts[name] += batch.count
+    means = {name: _scaled(each, 1 / max(counts[name], 1.0)) for name, each in sums.items()}
+    return {**means, **_side_by_side(system, listed)}
+
+
+def _scaled(capture: Capture, factor: float) -> Capture:
+    return replace(capture, values=capture.values.double() * factor)
+
+
+def _side_by_side(system: System, sentences: Sequence[Sentence]) -> dict[str, Capture]:
+    """Captures with a row for each sentence and no place in the text: latents."""
+    rows: dict[str, list[Capture]] = {}
+    for sentence in sentences:
+        for name, capture in _reveal(system, [sentence]).items():
+            if "batch" in capture.axes and not _of_a_sentence(capture):
+                rows.setdefault(name, []).append(capture)
+    return {
+        name: replace(
+            each[0], values=torch.cat([c.values for c in each], each[0].axes.index("batch"))
+        )
+        for name, each in rows.items()
+        if len(each) == len(sentences)
+    }
+
+
+def _short(text: str) -> str:
+    """The beginning of a text, to stand beside a row."""
+    return text if len(text) <= LONGEST_LABEL else text[: LONGEST_LABEL - 1].rstrip() + "…"
+
+
+def of_run(picture: Picture, run: str) -> Picture:
+    """The picture with its run's name in its file's, where several runs share a folder."""
+    return replace(picture, name=f"{file_name(run)}-{picture.name}")

@@ -1,0 +1,214 @@
+"""Pictures of a sentence that every system can give: its surprisal, and who sees whom."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from lmlab.core.kinds import Kind
+from lmlab.core.protocols import LogProb
+from lmlab.core.system import Assembly
+from lmlab.diagnostics.canvas import COLOURS, INK, add_legend, line_look, shown_name
+from lmlab.diagnostics.captures import MOST_PLACES
+from lmlab.diagnostics.grids import CELL, RIM, Axis, Values, name_columns, name_rows
+from lmlab.diagnostics.picture import Picture, numbered, sentence_of
+from lmlab.diagnostics.sight import LEGEND, Sight, measure_sight
+from lmlab.diagnostics.subjects import Sentence, Subject, batch_of
+from lmlab.diagnostics.wording import KINDS_EXPLAINED
+from lmlab.scoring.evaluating import evaluating
+
+SURPRISAL_READING = (
+    "−log p of each token given what the model saw before it, in nats: 0 is certain, 0.7 one of "
+    "two, 4.6 one of a hundred."
+)
+SIGHT_READING = (
+    "What the objective shows: each row is a prediction and each column an input; filled inputs "
+    "change the prediction, outlined ones may be seen but change nothing, empty ones are hidden."
+)
+SIGHT_PLACES = 20
+"""Most tokens in a picture of who sees whom: it costs a pass for each and each replacement."""
+REPLACEMENTS = 4
+"""Other tokens that are tried at each place."""
+WIDE = 10.0
+"""Inches that a row of words may take."""
+
+
+def surprisal_pictures(subjects: Sequence[Subject]) -> list[Picture]:
+    """The surprisal of each sentence; runs that read the same tokens on one picture."""
+    able = [each for each in subjects if isinstance(each.system, LogProb)]
+    groups: dict[tuple[tuple[str, ...], ...], list[Subject]] = {}
+    for subject in able:
+        groups.setdefault(tuple(each.tokens for each in subject.sentences), []).append(subject)
+    several = len(groups) > 1
+    pictures = []
+    for group in groups.values():
+        suffix = f"-{group[0].name}" if several else ""
+        count = len(group[0].sentences)
+        for place, sentence in enumerate(group[0].sentences):
+            name = numbered(f"surprisal{suffix}", place, count)
+            pictures.append(_surprisal(group, sentence, name=name))
+    return pictures
+
+
+def _surprisal(subjects: Sequence[Subject], sentence: Sentence, *, name: str) -> Picture:
+    found = {subject.name: surprisal(subject, sentence) for subject in subjects}
+    tokens = sentence.tokens[1:]
+    kinds = {kind for _, kind in found.values()}
+    remarks = [
+        SURPRISAL_READING,
+        *(
+            f"The figures are {kind}: {KINDS_EXPLAINED[kind]}."
+            for kind in sorted(kinds - {"exact"})
+        ),
+    ]
+    if len(tokens) > MOST_PLACES:
+        remarks.append(f"Shown are the first {MOST_PLACES} of {len(tokens)} tokens.")
+    values = {run: each[:MOST_PLACES] for run, (each, _) in found.items()}
+    shown = tokens[:MOST_PLACES]
+    return Picture(
+        name=name,
+        title="surprisal",
+        reading=sentence_of(remarks),
+        draw=partial(draw_surprisal, values=values, tokens=shown),
+        width=min(WIDE, max(2.5, 0.36 * len(shown))),
+        height=2.2,
+        text=sentence.text,
+    )
+
+
+def surprisal(subject: Subject, sentence: Sentence) -> tuple[Values, Kind]:
+    """(T,) −log p of each token after the opening one, and what kind of figure it is."""
+    system = subject.system
+    assert isinstance(system, LogProb)
+    with evaluating(system):
+        generator = torch.Generator().manual_seed(0)
+        found = system.log_prob(batch_of(system, [sentence]), generator=generator)
+    return -found.per_token[0].double().cpu().numpy(), found.kind
+
+
+def draw_surprisal(
+    figure: Figure, values: Mapping[str, Values], tokens: Sequence[str], title: str = "surprisal"
+) -> None:
+    """Bars for one run, a line for each of several; what is impossible goes through the top."""
+    axes = figure.add_axes((0, 0, 1, 1))
+    every = np.concatenate(list(values.values()))
+    top = float(every[np.isfinite(every)].max(initial=1.0))
+    places = np.arange(len(tokens)) + 0.5
+    for look, (run, each) in enumerate(values.items()):
+        heights = np.where(np.isfinite(each), each, 2 * top)
+        if len(values) == 1:
+            axes.bar(places, heights, width=0.7, color=COLOURS[0])
+        else:
+            label = shown_name(run)
+            axes.plot(places, heights, marker="o", markersize=4, label=label, **line_look(look))
+    axes.set_xlim(0, max(len(tokens), 1))
+    axes.set_ylim(min(0.0, float(every.min(initial=0.0))), 1.08 * top)
+    axes.set_title(title, loc="left", fontsize=11)
+    axes.set_ylabel("nats")
+    name_columns(axes, Axis(name="", labels=tuple(tokens)), len(tokens))
+    axes.tick_params(axis="x", length=0)
+    if len(values) > 1:
+        axes.grid(axis="x", linewidth=0.3, alpha=0.4)
+        add_legend(axes)
+
+
+def sight_pictures(subject: Subject) -> list[Picture]:
+    """The first sentence as the objective shows it; none for a system without an objective."""
+    system, sentence = subject.system, subject.sentences[0]
+    if not isinstance(system, Assembly):
+        return []
+    ids = sentence.ids[:SIGHT_PLACES]
+    names = [subject.token(id) for id in range(system.vocabulary.size)]
+    generator = torch.Generator().manual_seed(0)
+    with evaluating(system):
+        view = system.objective.view(batch_of(system, [sentence]), generator=generator)
+        if view.targets is None or view.inputs.ndim != 2:
+            return []
+        sight = measure_sight(system, ids, names, generator=generator, others=_replacements(system))
+    cut = f"Shown are the first {len(ids)} of {len(sentence.ids)} tokens."
+    return [
+        Picture(
+            name="view",
+            title="who sees whom",
+            reading=sentence_of((SIGHT_READING, cut if len(ids) < len(sentence.ids) else "")),
+            draw=partial(draw_sight_grid, sight=sight),
+            width=CELL * len(sight.inputs),
+            height=CELL * len(sight.targets),
+            text=sentence.text,
+        )
+    ]
+
+
+def _replacements(system: Assembly) -> list[int]:
+    """A few tokens to try at each place, spread over the vocabulary."""
+    vocabulary = system.vocabulary
+    able = [id for id in range(vocabulary.size) if id not in vocabulary.unpredictable]
+    step = max(1, len(able) // REPLACEMENTS)
+    return able[::step][:REPLACEMENTS]
+
+
+LOOKS = {
+    (True, True): "used",
+    (True, False): "unused",
+    (False, False): "hidden",
+    (False, True): "leak",
+}
+
+
+PAINT = {
+    "used": (COLOURS[0], COLOURS[0]),
+    "unused": ("none", COLOURS[0]),
+    "hidden": ("none", RIM),
+    "leak": ("#c0392b", INK),
+}
+"""Inside and rim of a square."""
+
+
+def draw_sight_grid(figure: Figure, sight: Sight) -> None:
+    """Squares: filled where seen and used, outlined where only seen, red where it cheats."""
+    axes = figure.add_axes((0, 0, 1, 1))
+    squares: dict[str, list[tuple[float, float]]] = {look: [] for look in LEGEND}
+    for row, (allowed, used) in enumerate(zip(sight.allowed, sight.used, strict=True)):
+        for column, pair in enumerate(zip(allowed, used, strict=True)):
+            squares[LOOKS[pair]].append((column + 0.5, row + 0.5))
+    side = 0.78 * CELL * 72
+    for look, places in squares.items():
+        if places:
+            inside, rim = PAINT[look]
+            across, down = zip(*places, strict=True)
+            axes.scatter(
+                across,
+                down,
+                s=side**2,
+                marker="s",
+                facecolors=inside,
+                edgecolors=rim,
+                linewidths=0.8,
+                label=LEGEND[look],
+            )
+    _dress_sight(axes, sight)
+    axes.legend(
+        frameon=False,
+        fontsize=9,
+        labelcolor=INK,
+        loc="upper left",
+        bbox_to_anchor=(1.0, 1.0),
+        markerscale=0.6,
+    )
+
+
+def _dress_sight(axes: Axes, sight: Sight) -> None:
+    height, width = len(sight.targets), len(sight.inputs)
+    axes.set_xlim(0, width)
+    axes.set_ylim(height, 0)
+    axes.set_title("who sees whom", loc="left", fontsize=11)
+    name_columns(axes, Axis(name="given", labels=sight.inputs), width)
+    name_rows(axes, Axis(name="predicted", labels=sight.targets), height)
+    axes.tick_params(length=0)
+    for spine in axes.spines.values():
+        spine.set_visible(False)
