@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Self
 
 import torch
 import torch.nn.functional as F
@@ -100,18 +101,22 @@ class MarkovTables(nn.Module):
         raise TypeError(f"{type(self).__name__} does not define compute")
 
     def tables(self) -> Tables:
-        """Computed anew where gradients are wanted; else only when a parameter has changed."""
+        """The tables as they are now; in evaluation they are remembered until something changes."""
         if self._shared is not None:
             return self._shared
-        if self.training and self.dropped:
-            return self.compute(self._draw_kept())
-        if torch.is_grad_enabled():
-            return self.compute(None)
+        if self.training or torch.is_grad_enabled():
+            self._remembered = None
+            return self.compute(self._draw_kept() if self.training and self.dropped else None)
         numbers = (*self.parameters(), *self.buffers())
         key = tuple(n for x in numbers for n in (x.data_ptr(), x._version))
         if self._remembered is None or self._remembered[0] != key:
             self._remembered = (key, self.compute(None))
         return self._remembered[1]
+
+    def train(self, mode: bool = True) -> Self:
+        # A fused optimiser changes weights and leaves their version as it was.
+        self._remembered = None
+        return super().train(mode)
 
     @contextmanager
     def shared(self, tables: Tables | None = None) -> Iterator[Tables]:
@@ -168,7 +173,8 @@ class FreeTables(MarkovTables):
         is not quite maximum likelihood shows only where a table has next to no counts.
         """
         for name in ("start", "transition", "emission"):
-            getattr(self, name).copy_((counts[name] + floor).log())
+            # Rounding can take a count that is as good as none below zero.
+            getattr(self, name).copy_((counts[name].clamp(min=0) + floor).log())
 
 
 def _block_totals(scores: Tensor, block: Tensor, count: int) -> Tensor:
