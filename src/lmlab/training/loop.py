@@ -229,4 +229,8 @@ def restore(
     schedule.restore(checkpoint.state["schedule"])
     job.reporter.begin(after=checkpoint.step)
     carried: dict[str, Tensor] = own_rows(checkpoint.carried, job.accelerator)
-    return Progress.restored(checkpoint.state["progress"]), carried_state(carried)
+    progress = Progress.restored(checkpoint.state["progress"])
+    if job.data.selects and not job.run.has_weights():
+        # The best weights are lost: the next ones validated are the best there are.
+        progress.best = math.inf
+    return progress, carried_state(carried)

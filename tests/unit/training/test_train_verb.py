@@ -237,6 +237,18 @@ def test_damaged_weights_of_a_finished_run_are_mended_by_resuming(
     assert (path / "model.safetensors").read_bytes() == whole
 
 
+def test_lost_weights_are_replaced_by_the_next_validated_though_the_lost_were_better(
+    corpus: Path, tmp_path: Path
+) -> None:
+    # A rate so high that the loss jumps about, and the last epoch is not the best.
+    path = lstm(corpus, tmp_path / "run", epochs=8, settings={"learning_rate": "2"}).path
+    (path / "model.safetensors").unlink()
+    result = train("lstm", data=corpus, out=path, resume=True, epochs=9, quiet=True)
+    lines = (json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines())
+    *earlier, last = (line["loss"] for line in lines if line["event"] == "validation")
+    assert min(earlier) < last == result.best
+
+
 def test_recipes_and_settings_override_in_turn(corpus: Path, tmp_path: Path) -> None:
     result = lstm(
         corpus, tmp_path / "run", recipe="notes", steps=1, settings={"eps": "0.5", "clip": "2"}
