@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar
 
 from torch import Tensor, nn
 
+from lmlab.core.capture import Capture
 from lmlab.core.parts import Backbone, Hidden
 from lmlab.core.state import State, TensorState
 from lmlab.core.view import View
@@ -42,11 +43,22 @@ class Recurrent(Backbone):
 
     def initial_state(self, rows: int) -> TensorState:
         like = self.embedding.weight
+        return self.begin(
+            {name: like.new_zeros(rows, width) for name, width in self.free_widths().items()}
+        )
+
+    def free_widths(self) -> dict[str, int]:
+        """The tensors of a state that a start is free to choose, each with its width."""
+        return {
+            f"{layer}.{name}": cell.width for layer, cell in self._layers() for name in cell.free
+        }
+
+    def begin(self, free: Mapping[str, Tensor]) -> TensorState:
+        """The state that free numbers begin, a tensor (rows, W) for each of `free_widths`."""
         tensors: dict[str, Tensor] = {}
-        for layer, cell in enumerate(self.cells):
-            assert isinstance(cell, Cell)
-            for name, part in zip(cell.names, cell.start(rows, like), strict=True):
-                tensors[f"{layer}.{name}"] = part
+        for layer, cell in self._layers():
+            begun = cell.begin(tuple(free[f"{layer}.{name}"] for name in cell.free))
+            tensors.update(zip(_names(layer, cell), begun, strict=True))
         return TensorState(tensors)
 
     def forward(self, view: View, state: State | None = None) -> Hidden:
@@ -54,10 +66,36 @@ class Recurrent(Backbone):
         assert isinstance(before, TensorState)
         after: dict[str, Tensor] = {}
         values = self.dropout(self.embedding(view.inputs))
-        for layer, cell in enumerate(self.cells):
-            assert isinstance(cell, Cell)
-            names = [f"{layer}.{name}" for name in cell.names]
+        for layer, cell in self._layers():
+            names = _names(layer, cell)
             values = values if layer == 0 else self.dropout(values)
             values, parts = cell(values, tuple(before[name] for name in names))
             after.update(zip(names, parts, strict=True))
         return Hidden(values=self.output(values), state=TensorState(after))
+
+    def reveal(self, view: View, state: State | None = None) -> dict[str, Capture]:
+        """Every layer's gates over time, going on from `state` where it is given."""
+        before = self.initial_state(len(view.inputs)) if state is None else state
+        assert isinstance(before, TensorState)
+        captures: dict[str, Capture] = {}
+        values = self.embedding(view.inputs)
+        for layer, cell in self._layers():
+            begun = tuple(before[name] for name in _names(layer, cell))
+            for name, gate in cell.gates(values, begun).items():
+                title = name if len(self.cells) == 1 else f"layer {layer + 1} {name}"
+                captures[title] = Capture(
+                    values=gate,
+                    axes=("batch", "time", "unit"),
+                    reading=f"The {name} of every unit over time: {cell.gate_readings[name]}.",
+                )
+            values, _ = cell(values, begun)
+        return captures
+
+    def _layers(self) -> Iterator[tuple[int, Cell]]:
+        for layer, cell in enumerate(self.cells):
+            assert isinstance(cell, Cell)
+            yield layer, cell
+
+
+def _names(layer: int, cell: Cell) -> list[str]:
+    return [f"{layer}.{name}" for name in cell.names]

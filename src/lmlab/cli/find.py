@@ -14,6 +14,7 @@ from lmlab.cli.systems import print_cards
 from lmlab.core.card import Card
 from lmlab.core.errors import unknown_name
 from lmlab.core.registry import catalogue, find_system, search_systems, system_module
+from lmlab.core.switches import switch_words
 
 
 def find(
@@ -60,6 +61,7 @@ def print_card(card: Card) -> None:
         "fitted by": card.fitting,
         "objectives": ", ".join(card.objectives),
         "recipes": ", ".join(dict.fromkeys([*GENERAL, *getattr(module, "RECIPES", {})])),
+        "switches": switch_words(range(len(card.switches)), card.switches, none=""),
         "needs": ", ".join(card.needs),
         "oracle": card.oracle,
     }

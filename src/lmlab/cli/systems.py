@@ -10,7 +10,18 @@ from lmlab.cli.output import print_json, print_table
 from lmlab.core.card import Card
 from lmlab.core.registry import catalogue
 
-TOLD = ("name", "aliases", "family", "kind", "paper", "source", "summary", "fitting", "protocols")
+TOLD = (
+    "name",
+    "aliases",
+    "family",
+    "kind",
+    "paper",
+    "source",
+    "summary",
+    "fitting",
+    "protocols",
+    "switches",
+)
 
 
 def systems(as_json: Json = False) -> None:

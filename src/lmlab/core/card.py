@@ -32,8 +32,13 @@ class Card:
     """How it is fitted by default: gradient, counting or em."""
     objectives: tuple[str, ...] = ("next-token",)
     """Objectives that it can be trained with, the default first."""
+    switches: tuple[str, ...] = ()
+    """Terms that can be taken out by `--set off=4,6` and `lmlab ablate`, in the order of their
+    numbers; a name says the term, and its `off` setting what being off means."""
     needs: tuple[str, ...] = ()
     """Options of `train` that it can't do without or has a use for: base, index, knowledge."""
+    base: str = ""
+    """A system that can be its base, where it needs one: what tests and pictures build it on."""
     conditional: bool = False
     """Whether it is a distribution given another text (a translator)."""
     baseline: str = "unigram"

@@ -36,9 +36,9 @@ def parse_switch_sets(
     return list(dict.fromkeys(sets))
 
 
-def switch_words(off: Iterable[int], switches: Sequence[str]) -> str:
-    """A set in words: "4 candidate-hidden, 6 keep"; "intact" where it is empty."""
-    return ", ".join(f"{number} {switches[number]}" for number in off) or "intact"
+def switch_words(off: Iterable[int], switches: Sequence[str], *, none: str = "intact") -> str:
+    """A set in words: "4 candidate-hidden, 6 keep"; `none` where it is empty."""
+    return ", ".join(f"{number} {switches[number]}" for number in off) or none
 
 
 def _number(word: str, switches: Sequence[str], of: str) -> int:
@@ -46,5 +46,5 @@ def _number(word: str, switches: Sequence[str], of: str) -> int:
         return switches.index(word)
     if word.lstrip("-").isdigit() and 0 <= int(word) < len(switches):
         return int(word)
-    listed = ", ".join(f"{number} {name}" for number, name in enumerate(switches))
+    listed = switch_words(range(len(switches)), switches)
     raise UserError(f"{of} has no switch {word!r}; it has {listed}.")

@@ -7,11 +7,20 @@ loop, since those need no state: one large product instead of T small ones.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 CellState = tuple[Tensor, ...]
+
+PARTS = ("weight", "bias")
+LSTM_GATES = {
+    "input gate": "where it is 1 the candidate is written into the memory",
+    "forget gate": "where it is 1 the memory is kept, where it is 0 it is wiped",
+    "output gate": "where it is 1 the memory shows",
+}
 
 
 class Cell(nn.Module):
@@ -23,6 +32,8 @@ class Cell(nn.Module):
     """Those that a start is free to choose; the others follow from them."""
     leaves_zero: bool = True
     """Whether a state of zeros can ever become another."""
+    gate_readings: Mapping[str, str] = {}
+    """Its gates by name, each with what it means to be open."""
 
     def __init__(self, input_width: int, width: int) -> None:
         super().__init__()
@@ -41,8 +52,23 @@ class Cell(nn.Module):
         return free
 
     def gates(self, inputs: Tensor, state: CellState) -> dict[str, Tensor]:
-        """Gates over time by name, each (B, T, W): what a picture shows of the cell; often none."""
-        return {}
+        """Gates over time by name, each (B, T, W): what a picture shows of the cell; often none.
+
+        The clear version: one step after another for the states, then the formula of the gates.
+        """
+        if not self.gate_readings:
+            return {}
+        before: list[CellState] = []
+        for vector in inputs.split(1, dim=1):
+            before.append(state)
+            _, state = self(vector, state)
+        stacked = tuple(torch.stack(parts, 1) for parts in zip(*before, strict=True))
+        found = self._gates(inputs, stacked)
+        return dict(zip(self.gate_readings, found, strict=True))
+
+    def _gates(self, inputs: Tensor, before: CellState) -> tuple[Tensor, ...]:
+        """Gates from the inputs (B, T, D) and the states before each, (B, T, W)."""
+        raise TypeError(f"{type(self).__name__} does not define its gates")
 
 
 class TanhCell(Cell):
@@ -90,6 +116,7 @@ class LSTMCell(Cell):
 
     names = ("hidden", "cell")
     free = ("hidden", "cell")
+    gate_readings = LSTM_GATES
 
     def __init__(self, input_width: int, width: int) -> None:
         super().__init__(input_width, width)
@@ -100,6 +127,10 @@ class LSTMCell(Cell):
         outputs, (hidden, cell) = self.fused(inputs, (hidden, cell))
         return outputs, (hidden[0], cell[0])
 
+    def _gates(self, inputs: Tensor, before: CellState) -> tuple[Tensor, ...]:
+        admit, keep, _, show = _fused_sums(self.fused, inputs, before[0])
+        return admit.sigmoid(), keep.sigmoid(), show.sigmoid()
+
 
 class GRUCell(Cell):
     """Update and reset gates (Cho et al. 2014), fused; torch's form, reset after the product.
@@ -108,6 +139,11 @@ class GRUCell(Cell):
     h_t = (1 - z)∘n + z∘h_{t-1}
     """
 
+    gate_readings = {
+        "reset gate": "where it is 1 the candidate sees the old state",
+        "update gate": "where it is 1 the old state is kept, where it is 0 the candidate taken",
+    }
+
     def __init__(self, input_width: int, width: int) -> None:
         super().__init__(input_width, width)
         self.fused = nn.GRU(input_width, width, batch_first=True)
@@ -115,6 +151,10 @@ class GRUCell(Cell):
     def forward(self, inputs: Tensor, state: CellState) -> tuple[Tensor, CellState]:
         outputs, last = self.fused(inputs, state[0][None].contiguous())
         return outputs, (last[0],)
+
+    def _gates(self, inputs: Tensor, before: CellState) -> tuple[Tensor, ...]:
+        reset, update, _ = _fused_sums(self.fused, inputs, before[0])
+        return reset.sigmoid(), update.sigmoid()
 
 
 class PeepholeLSTMCell(Cell):
@@ -126,6 +166,7 @@ class PeepholeLSTMCell(Cell):
 
     names = ("hidden", "cell")
     free = ("hidden", "cell")
+    gate_readings = LSTM_GATES
 
     def __init__(self, input_width: int, width: int) -> None:
         super().__init__(input_width, width)
@@ -152,6 +193,11 @@ class PeepholeLSTMCell(Cell):
             outputs.append(hidden)
         return torch.stack(outputs, 1), (hidden, cell)
 
+    def _gates(self, inputs: Tensor, before: CellState) -> tuple[Tensor, ...]:
+        hidden, cell = before
+        summed = (self.from_input(inputs) + hidden @ self.from_hidden)[..., : 3 * self.width]
+        return (summed + cell @ self.from_cell).sigmoid().chunk(3, dim=-1)
+
 
 class CoupledLSTMCell(Cell):
     """The LSTM with f = 1 - i (002 §3.3.3.2): what comes in takes the place of what goes.
@@ -162,6 +208,10 @@ class CoupledLSTMCell(Cell):
 
     names = ("hidden", "cell")
     free = ("hidden", "cell")
+    gate_readings = {
+        "input gate": "where it is 1 the candidate takes the place of the memory",
+        "output gate": LSTM_GATES["output gate"],
+    }
 
     def __init__(self, input_width: int, width: int) -> None:
         super().__init__(input_width, width)
@@ -181,6 +231,10 @@ class CoupledLSTMCell(Cell):
             outputs.append(hidden)
         return torch.stack(outputs, 1), (hidden, cell)
 
+    def _gates(self, inputs: Tensor, before: CellState) -> tuple[Tensor, ...]:
+        summed = self.from_input(inputs) + before[0] @ self.from_hidden
+        return summed[..., : 2 * self.width].sigmoid().chunk(2, dim=-1)
+
 
 class NotesGRUCell(Cell):
     """002 §3.3.3.3's GRU, in which the reset gate multiplies the input and there are no biases.
@@ -188,6 +242,11 @@ class NotesGRUCell(Cell):
     z, r = σ(W [h_{t-1}, x_t]);  h̃ = tanh(W [h_{t-1}, r∘x_t]);  h_t = (1 - z)∘h_{t-1} + z∘h̃.
     The paper's (Cho et al. 2014) reset gate multiplies h_{t-1}; the notes' slip is kept on purpose.
     """
+
+    gate_readings = {
+        "update gate": "where it is 1 the candidate is taken, where it is 0 the old state kept",
+        "reset gate": "where it is 1 the candidate sees the input",
+    }
 
     def __init__(self, input_width: int, width: int) -> None:
         super().__init__(input_width, width)
@@ -213,6 +272,22 @@ class NotesGRUCell(Cell):
             hidden = torch.lerp(hidden, candidate, update)
             outputs.append(hidden)
         return torch.stack(outputs, 1), (hidden,)
+
+    def _gates(self, inputs: Tensor, before: CellState) -> tuple[Tensor, ...]:
+        width = self.width
+        summed = self.gates_from_input(inputs) + before[0] @ self.from_hidden[:, :-width]
+        gates = summed.sigmoid()
+        return gates[..., :width], gates[..., width:]
+
+
+def _fused_sums(fused: nn.RNNBase, inputs: Tensor, before: Tensor) -> tuple[Tensor, ...]:
+    """W x + U h + b of each of a fused cell's gates, in torch's order; the candidate's is no use.
+
+    (For the GRU's candidate the product with h is gated apart, so its sum means nothing.)
+    """
+    from_input = F.linear(inputs, *(fused.get_parameter(f"{kind}_ih_l0") for kind in PARTS))
+    from_hidden = F.linear(before, *(fused.get_parameter(f"{kind}_hh_l0") for kind in PARTS))
+    return (from_input + from_hidden).split(fused.hidden_size, dim=-1)
 
 
 def set_spectral_radius(weight: Tensor, radius: float) -> None:

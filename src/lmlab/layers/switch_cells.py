@@ -50,6 +50,9 @@ class SwitchCell(Cell):
 
     switches: tuple[str, ...] = ()
     """Their names, in the order of their numbers."""
+    gate_readings = {
+        "update gate": "where it is 1 the candidate is taken, where it is 0 the old state kept"
+    }
 
     def __init__(self, input_width: int, width: int, off: Collection[int]) -> None:
         super().__init__(input_width, width)

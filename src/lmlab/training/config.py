@@ -9,6 +9,7 @@ from dataclasses import Field, dataclass, field, fields, is_dataclass, replace
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from lmlab.core.errors import UserError, unknown_name
+from lmlab.core.switches import parse_switches
 
 OptimizerName = Literal["adamw", "adam", "sgd", "rmsprop"]
 ScheduleName = Literal["constant", "cosine", "inverse-square-root", "plateau"]
@@ -129,10 +130,13 @@ def apply_settings(config: AnyConfig, settings: Mapping[str, Any]) -> AnyConfig:
     """A copy of a config with some fields set, each from a value or a string as of `--set`."""
     assert is_dataclass(config) and not isinstance(config, type)
     hints = get_type_hints(type(config))
+    switches = {s.name: s.metadata["switches"] for s in fields(config) if "switches" in s.metadata}
     parsed = {}
     for key, value in settings.items():
         if key not in hints:
             raise unknown_name("setting", key, hints)
+        if key in switches:
+            value = parse_switches(value, switches[key])
         parsed[key] = _parse(key, value, hints[key]) if isinstance(value, str) else value
     try:
         changed = replace(config, **parsed)

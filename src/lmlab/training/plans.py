@@ -152,7 +152,8 @@ def check_same(before: Mapping[str, Any], now: Mapping[str, Any], run: RunFolder
         if name not in MAY_CHANGE and name in before[part]
     ]
     for name, old, new in pairs:
-        if old != new:
+        # What was read from JSON has lists where there were tuples.
+        if old != (list(new) if isinstance(new, tuple) else new):
             raise UserError(
                 f"the run {run.path} was begun with {name}={old}, and now it is {new}; resume it "
                 "unchanged, or choose another --out."

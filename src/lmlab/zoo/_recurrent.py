@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from torch import nn
 
 from lmlab.backbones.recurrent import Recurrent
+from lmlab.core.errors import UserError
+from lmlab.core.mixed_starts import MixedStarts
+from lmlab.core.parts import Emission
 from lmlab.core.system import LeftToRight
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.emissions.softmax import Softmax
 from lmlab.layers.cells import Cell
+from lmlab.layers.sphere import SphereEmbedding
 from lmlab.objectives.next_token import NextToken
+from lmlab.zoo._emissions import EmissionName, build_emission
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,12 +32,37 @@ class RecurrentConfig:
     """Share of embeddings and layer outputs set to zero in training."""
     tied: bool = False
     """Whether the output vectors are the input embeddings."""
+    emission: EmissionName = "softmax"
+    """What a hidden state becomes a distribution by; with a sphere, embeddings lie on one too."""
+    states: int = field(default=400, metadata={"at_least": 1})
+    """K, the states of a mixture emission."""
+    starts: int = field(default=0, metadata={"at_least": 0})
+    """W, learned initial states, mixed exactly; 0 is one start, at zero and not learned."""
 
+
+@dataclass(frozen=True, kw_only=True)
+class RecurrentMixtureConfig(RecurrentConfig):
+    """Settings of a recurrent language model whose hidden state chooses among K states (003)."""
+
+    emission: EmissionName = "sphere-mixture"
+    """What a hidden state becomes a distribution by; with a sphere, embeddings lie on one too."""
+    starts: int = field(default=1, metadata={"at_least": 0})
+    """W, learned initial states, mixed exactly; 0 is one start, at zero and not learned."""
+
+
+ON_SPHERE = ("sphere", "sphere-mixture")
+"""Emissions that read directions, beside which the input embeddings are directions too."""
 
 RECURRENT_SIZES = {
     "tiny": RecurrentConfig(width=16, dropout=0.0),
     "small": RecurrentConfig(),
     "base": RecurrentConfig(width=650, layers=2, dropout=0.5, tied=True),
+}
+
+RECURRENT_MIXTURE_SIZES = {
+    "tiny": RecurrentMixtureConfig(width=16, states=12, starts=3, dropout=0.0),
+    "small": RecurrentMixtureConfig(),
+    "base": RecurrentMixtureConfig(width=512, states=1000, dropout=0.5, tied=True),
 }
 
 RECURRENT_RECIPES = {
@@ -63,17 +93,64 @@ RECURRENT_RECIPES = {
 }
 
 
+RECURRENT_MIXTURE_RECIPES = {
+    "multi30k": {
+        "tied": True,
+        "dropout": 0.3,
+        "learning_rate": 4e-3,
+        "schedule": "cosine",
+        "warmup_steps": 100,
+        "tokens_per_batch": 2400,
+        "epochs": 20,
+    },
+}
+
+
 def build_recurrent(
-    config: RecurrentConfig, vocabulary: Vocabulary, cell: Callable[[int, int], Cell]
+    config: RecurrentConfig,
+    vocabulary: Vocabulary,
+    cell: Callable[[int, int], Cell],
+    *,
+    emission: Callable[[nn.Embedding | None], Emission] | None = None,
 ) -> LeftToRight:
-    """Embedding → stacked cells → softmax, trained to predict the next token."""
+    """Embedding → stacked cells → emission, trained to predict the next token.
+
+    `emission` makes one, given the embedding where it is tied, in the place of the config's.
+    """
+    embedding = _embedding(config, vocabulary)
+    cells = [cell(config.width, config.width) for _ in range(config.layers)]
+    tied = embedding if config.tied else None
+    # A softmax reads what dropout left of the outputs; the other emissions drop by themselves.
+    inside = config.emission != "softmax"
+    made = (
+        build_emission(
+            config.emission,
+            config.width,
+            vocabulary,
+            tied=tied,
+            states=config.states,
+            dropout=config.dropout if inside else 0.0,
+        )
+        if emission is None
+        else emission(tied)
+    )
+    output = nn.Identity() if inside else None
+    backbone = Recurrent(embedding, cells, config.dropout, output=output)
+    parts: dict[str, Any] = {"vocabulary": vocabulary, "backbone": backbone, "emission": made}
+    if config.starts:
+        return MixedStarts(starts=config.starts, objective=NextToken(), **parts)
+    if not all(each.leaves_zero for each in cells):
+        raise UserError(
+            "with these switches off a state that starts at zero stays there; learn the start "
+            "(--set starts=1), or leave more on."
+        )
+    return LeftToRight(objective=NextToken(), **parts)
+
+
+def _embedding(config: RecurrentConfig, vocabulary: Vocabulary) -> nn.Embedding:
+    if config.emission in ON_SPHERE:
+        return SphereEmbedding(vocabulary.size, config.width)
     embedding = nn.Embedding(vocabulary.size, config.width)
     # Small vectors: torch's unit normals make the first steps of a softmax model wild.
     nn.init.uniform_(embedding.weight, -0.1, 0.1)
-    cells = [cell(config.width, config.width) for _ in range(config.layers)]
-    return LeftToRight(
-        vocabulary=vocabulary,
-        backbone=Recurrent(embedding, cells, config.dropout),
-        emission=Softmax(config.width, vocabulary, tied=embedding if config.tied else None),
-        objective=NextToken(),
-    )
+    return embedding

@@ -11,15 +11,13 @@ from dataclasses import dataclass, field
 
 from torch import nn
 
-from lmlab.backbones.recurrent import Recurrent
 from lmlab.core.card import Card
 from lmlab.core.system import LeftToRight
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.emissions.sphere import Sphere
 from lmlab.layers.cells import LSTMCell
-from lmlab.layers.sphere import SphereEmbedding
-from lmlab.objectives.next_token import NextToken
-from lmlab.zoo._recurrent import RECURRENT_RECIPES, RecurrentConfig
+from lmlab.zoo._emissions import EmissionName
+from lmlab.zoo._recurrent import RECURRENT_RECIPES, RecurrentConfig, build_recurrent
 
 CARD = Card(
     family="recurrent",
@@ -36,6 +34,8 @@ CARD = Card(
 class Config(RecurrentConfig):
     """Settings of the LSTM on the sphere."""
 
+    emission: EmissionName = "sphere"
+    """What a hidden state becomes a distribution by; with a sphere, embeddings lie on one too."""
     scale: float | None = field(default=None, metadata={"above": 0})
     """β at the start; None is √width."""
 
@@ -49,14 +49,9 @@ RECIPES = RECURRENT_RECIPES
 
 
 def build(config: Config, vocabulary: Vocabulary) -> LeftToRight:
-    embedding: nn.Embedding = SphereEmbedding(vocabulary.size, config.width)
-    tied = embedding if config.tied else None
-    cells = [LSTMCell(config.width, config.width) for _ in range(config.layers)]
-    return LeftToRight(
-        vocabulary=vocabulary,
-        backbone=Recurrent(embedding, cells, config.dropout, output=nn.Identity()),
-        emission=Sphere(
-            config.width, vocabulary, tied=tied, scale=config.scale, dropout=config.dropout
-        ),
-        objective=NextToken(),
-    )
+    def sphere(tied: nn.Embedding | None) -> Sphere:
+        scale, dropout = config.scale, config.dropout
+        return Sphere(config.width, vocabulary, tied=tied, scale=scale, dropout=dropout)
+
+    own = sphere if config.emission == "sphere" else None
+    return build_recurrent(config, vocabulary, LSTMCell, emission=own)

@@ -1,0 +1,67 @@
+"""Minimal gated unit with a mixture on the sphere, its eight terms each with a switch.
+
+    f = σ(x U_f [0] + h V_f [1] + b_f [2])
+    g = tanh(x U_h [3] + (h∘f) V_h [4] + b_h [5])
+    h' = (1-f)∘h [6] + f∘g [7];  p(next) = Σ_z P(z | h') P(next | z), K states
+
+`--set off=4` takes term 4 out, and its parameters with it; several are parted by commas, and names
+do as well as numbers. With 7 off the candidate's parameters go too, with 0 and 3 off the model is
+blind to its input, and with 6 and 7 off there is nothing left, which is refused. The first state
+is learned; `starts` = W of them are mixed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+
+from lmlab.core.card import Card
+from lmlab.core.system import LeftToRight
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.layers.switch_cells import MINIMAL_GRU_SWITCHES
+from lmlab.zoo._cells import build_cell
+from lmlab.zoo._recurrent import (
+    RECURRENT_MIXTURE_RECIPES,
+    RecurrentMixtureConfig,
+    build_recurrent,
+)
+
+CARD = Card(
+    family="recurrent",
+    kind="exact",
+    paper="Zhou et al. 2016, Minimal Gated Unit for Recurrent Neural Networks",
+    source="003 DLM46",
+    aliases=("DLM46",),
+    protocols=("LogProb", "Step"),
+    oracle="every switch against its formula in numpy: tests/parity/test_switch_cells.py",
+    switches=(
+        "gate-input",
+        "gate-hidden",
+        "gate-bias",
+        "candidate-input",
+        "candidate-hidden",
+        "candidate-bias",
+        "keep",
+        "admit",
+    ),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(RecurrentMixtureConfig):
+    """Settings of the minimal gated unit."""
+
+    off: tuple[int, ...] = field(default=(), metadata={"switches": MINIMAL_GRU_SWITCHES})
+    """Terms that are taken out, by number or name: 4,6 or gate-input,candidate-bias."""
+
+
+SIZES = {
+    "tiny": Config(width=16, states=12, dropout=0.0),
+    "small": Config(),
+    "base": Config(width=512, states=1000, dropout=0.5, tied=True),
+}
+RECIPES = RECURRENT_MIXTURE_RECIPES
+
+
+def build(config: Config, vocabulary: Vocabulary) -> LeftToRight:
+    return build_recurrent(config, vocabulary, partial(build_cell, "gru-minimal", off=config.off))

@@ -1,0 +1,39 @@
+"""LSTM with a mixture on the sphere: the hidden state chooses among K states that speak.
+
+    c' = f∘c + i∘g;  h' = o∘tanh(c')
+    p(next) = Σ_z P(z | h) P(next | z);  P(s | z) = softmax_s(β_z cos(e_s, v_z)), K states
+
+The first state is learned; `starts` = W of them are mixed, p(s) = Σ_w π_w p(s | start w), and the
+sum is taken exactly.
+"""
+
+from __future__ import annotations
+
+from lmlab.core.card import Card
+from lmlab.core.system import LeftToRight
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.layers.cells import LSTMCell
+from lmlab.zoo._recurrent import (
+    RECURRENT_MIXTURE_RECIPES,
+    RECURRENT_MIXTURE_SIZES,
+    RecurrentMixtureConfig,
+    build_recurrent,
+)
+
+CARD = Card(
+    family="recurrent",
+    kind="exact",
+    paper="003 (CATSMILE-9020), DLM26",
+    source="003 DLM26",
+    aliases=("DLM26",),
+    protocols=("LogProb", "Step"),
+    oracle="mixture and starts summed by hand: tests/parity/test_mixed_starts.py",
+)
+
+Config = RecurrentMixtureConfig
+SIZES = RECURRENT_MIXTURE_SIZES
+RECIPES = RECURRENT_MIXTURE_RECIPES
+
+
+def build(config: RecurrentMixtureConfig, vocabulary: Vocabulary) -> LeftToRight:
+    return build_recurrent(config, vocabulary, LSTMCell)

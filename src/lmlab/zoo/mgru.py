@@ -1,0 +1,75 @@
+"""The gated unit that 003's ablations led to, with a mixture on the sphere and twelve switches.
+
+    f = σ(h V_f)         [0 off: no h V_f]
+    g = tanh(x U_h)      [1 off: no x U_h]      [4 off: sigmoid instead of tanh]
+    h' = (1-f)∘j + f∘g   [2 off: no first term] [3 off: no second term] [5 off: adds f∘j]
+    j = h                [10 off: attention over all earlier states, by content and distance]
+                         [11 off: attention over them by bilinear heads, queried by h]
+    6 off: the gate sees h - ½ and the output is h' - ½
+      with it [7 off: the gate sees h] [8 off: the output is h']
+              [9 off: the gate sees atanh(2(h - ½)), clipped]
+
+It is `gru-minimal` without 0, 2, 4 and 5. 003's best has 4 and 6 off: the first state goes through
+a sigmoid, and states are probabilities, 0 ≤ h ≤ 1. 7, 8 and 9 say how 6 is done and are refused
+without it, as are 10 with 11 and 2 with 3; without 1 or 3 the model is blind to its input.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+
+from lmlab.core.card import Card
+from lmlab.core.system import LeftToRight
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.layers.switch_cells import MGRU_SWITCHES
+from lmlab.zoo._cells import build_cell
+from lmlab.zoo._recurrent import (
+    RECURRENT_MIXTURE_RECIPES,
+    RecurrentMixtureConfig,
+    build_recurrent,
+)
+
+CARD = Card(
+    family="recurrent",
+    kind="exact",
+    paper="003 (CATSMILE-9020), DLM47; cf. Heck and Salem 2017, Simplified Minimal Gated Unit",
+    source="003 DLM47",
+    aliases=("DLM47",),
+    protocols=("LogProb", "Step"),
+    oracle="every switch against its formula in numpy: tests/parity/test_switch_cells.py",
+    switches=(
+        "gate-hidden",
+        "candidate-input",
+        "keep",
+        "admit",
+        "tanh",
+        "forget",
+        "no-centring",
+        "centring-gate",
+        "centring-output",
+        "no-logit",
+        "no-attention",
+        "no-heads",
+    ),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(RecurrentMixtureConfig):
+    """Settings of the unit."""
+
+    off: tuple[int, ...] = field(default=(), metadata={"switches": MGRU_SWITCHES})
+    """What is switched off, by number or name: 4,6 or tanh,no-centring."""
+
+
+SIZES = {
+    "tiny": Config(width=16, states=12, dropout=0.0),
+    "small": Config(),
+    "base": Config(width=512, states=1000, dropout=0.5, tied=True),
+}
+RECIPES = RECURRENT_MIXTURE_RECIPES
+
+
+def build(config: Config, vocabulary: Vocabulary) -> LeftToRight:
+    return build_recurrent(config, vocabulary, partial(build_cell, "mgru", off=config.off))

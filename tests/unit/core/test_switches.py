@@ -1,0 +1,61 @@
+"""Switches as declarations: on cards, in configs, by number and by name."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import pytest
+
+from lmlab.core.errors import UserError
+from lmlab.core.registry import catalogue, system_module
+from lmlab.core.switches import parse_switch_sets, parse_switches, switch_words
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.training.config import apply_settings
+
+SWITCHABLE = [card.name for card in catalogue().values() if card.switches]
+NAMES = ("alpha", "beta", "gamma")
+
+
+def test_some_systems_declare_switches():
+    assert {"gru-minimal", "mgru"} <= set(SWITCHABLE)
+
+
+@pytest.mark.parametrize("name", SWITCHABLE)
+def test_the_card_names_what_the_config_switches(name):
+    module = system_module(name)
+    [off] = [field for field in fields(module.Config) if field.name == "off"]
+    assert module.CARD.switches == off.metadata["switches"]
+    assert len(set(module.CARD.switches)) == len(module.CARD.switches)
+
+
+@pytest.mark.parametrize("given", ["4,6", "tanh, no-centring", "6,4,4", (4, 6), ["tanh", 6]])
+def test_settings_take_numbers_and_names(given):
+    config = apply_settings(system_module("mgru").Config(), {"off": given})
+    assert config.off == (4, 6)
+
+
+@pytest.mark.parametrize("wrong", ["12", "sigmoid", "-2", "4,x"])
+def test_a_wrong_switch_is_told_with_all_that_there_are(wrong):
+    with pytest.raises(UserError, match=r"no switch '.*0 gate-hidden, 1 .*11 no-heads"):
+        apply_settings(system_module("mgru").Config(), {"off": wrong})
+
+
+def test_a_system_built_with_names_in_python():
+    module = system_module("gru-minimal")
+    intact = module.build(module.Config(width=4, states=3), Vocabulary(size=7))
+    system = module.build(module.Config(width=4, states=3, off=("gate-input",)), Vocabulary(size=7))
+    assert intact.parameter_count - system.parameter_count == 4 * 4
+
+
+def test_a_start_that_can_never_be_left_is_refused():
+    module = system_module("gru-minimal")
+    config = module.Config(width=4, states=3, off=(7,), starts=0)
+    with pytest.raises(UserError, match="starts=1"):
+        module.build(config, Vocabulary(size=7))
+
+
+def test_several_sets():
+    assert parse_switch_sets("2; 0,beta;;beta,0", NAMES) == [(2,), (0, 1), ()]
+    assert parse_switches("intact", NAMES) == ()
+    assert switch_words((0, 2), NAMES) == "0 alpha, 2 gamma"
+    assert switch_words((), NAMES) == "intact"
