@@ -48,8 +48,14 @@ def write_corpus(folder: Path) -> Path:
 
 
 def train_tiny(name: str, corpus: Path, out: Path, *, steps: int = STEPS, **words) -> Path:
-    """A tiny run. One iteration of EM goes over all the text, so it takes epochs, at most ten."""
-    fitting = catalogue()[name].fitting
+    """A tiny run. One iteration of EM goes over all the text, so it takes epochs, at most ten.
+
+    A system that is built on another gets a tiny run of that one, trained once for each corpus.
+    """
+    card = catalogue()[name]
+    fitting = card.fitting
+    if card.base:
+        words["base"] = tiny_base(card.base, corpus)
     train(
         name,
         data=str(corpus),
@@ -62,6 +68,11 @@ def train_tiny(name: str, corpus: Path, out: Path, *, steps: int = STEPS, **word
         **words,
     )
     return out
+
+
+@cache
+def tiny_base(name: str, corpus: Path) -> Path:
+    return train_tiny(name, corpus, corpus.parent / f"base-{name}")
 
 
 @dataclass(frozen=True)

@@ -206,6 +206,7 @@ class LatentVariable(LatentAssembly):
 class Compression(Backbone):
     """A backbone that sees a sentence through one vector alone."""
 
+    encoder: Encoder
     decoder: Decoder
 
     def encode(self, view: View) -> Tensor:

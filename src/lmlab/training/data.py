@@ -41,6 +41,8 @@ class TrainingData:
     """validation; or test, which is watched but decides nothing, where there is no validation."""
     carries: bool = False
     """Whether text goes on from batch to batch, and with it the system's state."""
+    longest: int = 0
+    """Tokens of the longest sequence that is read at once, its context included."""
 
     @property
     def selects(self) -> bool:
@@ -77,7 +79,15 @@ def training_data(
         held_out=None if held_out is None else held_out_batches(held_out, config),
         held_out_split=held_out_split,
         carries=corpus.layout.kind == "contiguous",
+        longest=_longest(dataset, held_out, config),
     )
+
+
+def _longest(dataset: TokenDataset, held_out: TokenDataset | None, config: TrainingConfig) -> int:
+    if dataset.layout.kind == "contiguous":
+        return 1 + max(config.span, 0 if held_out is None else HELD_OUT_SPAN)
+    splits = [dataset] if held_out is None else [dataset, held_out]
+    return max(int(split.lengths.max()) for split in splits)
 
 
 def training_batches(dataset: TokenDataset, config: TrainingConfig) -> BatchSource:

@@ -10,7 +10,7 @@ import os
 import platform
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from safetensors import SafetensorError, safe_open
 
 from lmlab.core.card import Card
 from lmlab.core.errors import UserError
-from lmlab.core.registry import full_card, system_module
+from lmlab.core.registry import find_system, full_card, system_module
 from lmlab.core.system import System
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.corpus import Layout
@@ -182,7 +182,7 @@ def load_run(path: Path | str) -> Model:
     tokenizer = Tokenizer.load(run.tokenizer)
     vocabulary = _vocabulary(config, tokenizer, run)
     module = system_module(config["system"])
-    system = build_system(config["system"], config["system_config"], vocabulary, seed=0)
+    system = build_described(config, vocabulary)
     _load_weights(system, run)
     return Model(
         system=system.eval(),
@@ -206,10 +206,32 @@ def _vocabulary(config: Mapping[str, Any], tokenizer: Tokenizer, run: RunFolder)
     return vocabulary
 
 
+def build_described(config: Mapping[str, Any], vocabulary: Vocabulary) -> System:
+    """The system that a config.json describes, with its base where it has one; untrained."""
+    described = config.get("base")
+    base = None if described is None else build_described(described, vocabulary)
+    return build_system(config["system"], config["system_config"], vocabulary, seed=0, base=base)
+
+
+def build_tiny(name: str, vocabulary: Vocabulary, *, seed: int = 0) -> System:
+    """A system at its tiny size, on the base that its card names where it needs one; untrained."""
+    card, config = find_system(name), asdict(system_module(name).SIZES["tiny"])
+    base = build_tiny(card.base, vocabulary, seed=seed) if card.base else None
+    return build_system(name, config, vocabulary, seed=seed, base=base)
+
+
 def build_system(
-    name: str, config: Mapping[str, Any], vocabulary: Vocabulary, *, seed: int
+    name: str,
+    config: Mapping[str, Any],
+    vocabulary: Vocabulary,
+    *,
+    seed: int,
+    base: System | None = None,
 ) -> System:
-    """A new system of the zoo; `seed` decides its first weights, torch's own is left alone."""
+    """A new system of the zoo; `seed` decides its first weights, torch's own is left alone.
+
+    `base` is a trained system that it is built on, for those that need one; it stays as it is.
+    """
     module = system_module(name)
     try:
         settings = apply_settings(module.Config(), _tuples(config))
@@ -217,7 +239,8 @@ def build_system(
         raise UserError(f"these settings are not those of {name} ({error}).") from error
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        system: System = module.build(settings, vocabulary)
+        words = {} if base is None else {"base": base}
+        system: System = module.build(settings, vocabulary, **words)
     return system
 
 

@@ -15,6 +15,7 @@ from lmlab.core.registry import find_system
 from lmlab.core.system import System
 from lmlab.data.corpus import Corpus, open_corpus
 from lmlab.data.tokenizers import Tokenizer, tokenizer_for
+from lmlab.training.bases import Base, find_base
 from lmlab.training.config import TrainingConfig
 from lmlab.training.data import TrainingData, training_data
 from lmlab.training.fitters import FITTERS
@@ -65,7 +66,7 @@ def train(
     tokenizer: str | None = None,
     objective: str | None = None,
     recipe: str | None = None,
-    base: str | None = None,
+    base: str | Path | None = None,
     index: str | None = None,
     knowledge: str | None = None,
     epochs: int | None = None,
@@ -89,7 +90,7 @@ def train(
     keep_memory()
     run, accelerator = RunFolder(Path(out)), make_accelerator()
     card = find_system(system)
-    check_needs(card, base=base, index=index, knowledge=knowledge)
+    check_needs(card, base=None if base is None else str(base), index=index, knowledge=knowledge)
     given = dict(settings or {}) | objective_setting(card, objective)
     budget = {"epochs": epochs, "steps": steps, "minutes": minutes}
     before = run.read_config() if _continues(run, resume) else None
@@ -98,6 +99,7 @@ def train(
         plan = make_plan(card, size or DEFAULT_SIZE, recipe, given, budget, seed or 0)
     else:
         plan = continued_plan(before, card, size, recipe, given, budget, seed)
+    built_on = find_base(card, base, before, run)
 
     if data_seed is None:
         data_seed = 0 if before is None else int(before["corpus"]["seed"])
@@ -107,18 +109,24 @@ def train(
     spec = corpus.name if isinstance(data, Corpus) else str(data)
     with main_first(accelerator):
         run.create()  # a folder that can't be written to is told before anything takes time
-        chosen = _tokenizer(run, before, corpus, tokenizer, plan.training)
+        chosen = _tokenizer(run, before, corpus, tokenizer, plan.training, built_on)
         description = describe(plan, corpus, spec, chosen, data_seed, errors)
+        description |= {} if built_on is None else {"base": built_on.description}
         if before is not None:
             check_same(before, description, run)
         prepared = training_data(corpus, chosen, plan.training, progress=not quiet)
     _check_data(prepared, plan, accelerator)
+    vocabulary = system_vocabulary(chosen, corpus)
+    if built_on is not None:
+        built_on.check_vocabulary(vocabulary)
     model = build_system(
         card.name,
         asdict(plan.system_config),
-        system_vocabulary(chosen, corpus),
+        vocabulary,
         seed=plan.training.seed,
+        base=None if built_on is None else built_on.system,
     ).to(accelerator.device)
+    model.check_length(prepared.longest)
     if accelerator.is_main_process:
         _begin(run, description, chosen)  # nothing that a user can mend fails after this
     reporter = Reporter(
@@ -161,8 +169,9 @@ def _tokenizer(
     corpus: Corpus,
     kind: str | None,
     config: TrainingConfig,
+    base: Base | None,
 ) -> Tokenizer:
-    """The run's own where it has one; else loaded from a file, or trained on the corpus."""
+    """The run's own, or its base's; else loaded from a file, or trained on the corpus."""
     if before is not None and run.tokenizer.exists():
         if kind not in (None, before["tokenizer"]) and not str(kind).endswith(".json"):
             raise UserError(
@@ -170,6 +179,13 @@ def _tokenizer(
                 f"it is {kind}; resume it unchanged, or choose another --out."
             )
         return Tokenizer.load(run.tokenizer)
+    if base is not None:
+        if kind is not None:
+            raise UserError(
+                f"the tokeniser is that of the base {base.description['path']}, so leave "
+                f"--tokenizer {kind} out."
+            )
+        return base.tokenizer
     if kind is not None and kind.endswith(".json"):
         return Tokenizer.load(kind)
     return tokenizer_for(corpus, kind, min_count=config.min_count, size=config.vocabulary_size)

@@ -34,7 +34,17 @@ MULTI30K = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class SentenceConfig:
+class NoiseConfig:
+    """Settings of the noise that a model of sentences is trained under."""
+
+    latent_noise: float = field(default=0.0, metadata={"at_least": 0})
+    """Gaussian noise on the latent in training, in units of the latent's own size."""
+    token_noise: float = field(default=0.0, metadata={"at_least": 0, "below": 1})
+    """Share of the tokens that the encoder reads erased in training."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SentenceConfig(NoiseConfig):
     """Settings of a model that writes a sentence from one latent vector."""
 
     width: int = field(default=128, metadata={"at_least": 1})
@@ -47,32 +57,34 @@ class SentenceConfig:
     """K, the states of a mixture emission."""
     dropout: float = field(default=0.0, metadata={"at_least": 0, "below": 1})
     """Share of embeddings and hidden states set to zero in training."""
-    latent_noise: float = field(default=0.0, metadata={"at_least": 0})
-    """Gaussian noise on the latent in training, in units of the latent's own size."""
-    token_noise: float = field(default=0.0, metadata={"at_least": 0, "below": 1})
-    """Share of the tokens that the encoder reads erased in training."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class VaeConfig(SentenceConfig):
-    """Settings of a variational autoencoder of sentences."""
+class BoundConfig(NoiseConfig):
+    """Settings of a bound on the probability of a sentence."""
 
     latent: int = field(default=32, metadata={"at_least": 1})
     """Numbers of the latent vector."""
     posterior: LatentName = "gaussian"
     """gaussian (diagonal), full-gaussian (with a covariance), or bernoulli (bits)."""
-    every_step: bool = False
-    """Whether the latent joins every input of the decoder, beside starting it."""
     anneal_steps: int = field(default=0, metadata={"at_least": 0})
     """Steps over which the weight of the KL rises from 0 to 1; 0 for full weight at once."""
     free_bits: float = field(default=0.0, metadata={"at_least": 0})
     """Nats for each latent number and sentence that cost nothing in training."""
-    word_dropout: float = field(default=0.0, metadata={"at_least": 0, "below": 1})
-    """Share of the words fed to the decoder erased in training, so that it needs the latent."""
     bound: Bound = "elbo"
     """How a sentence is scored: elbo, or importance (tighter, the more samples)."""
     samples: int = field(default=4, metadata={"at_least": 1})
     """Points of the posterior at which a sentence is scored."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class VaeConfig(BoundConfig, SentenceConfig):
+    """Settings of a variational autoencoder of sentences."""
+
+    every_step: bool = False
+    """Whether the latent joins every input of the decoder, beside starting it."""
+    word_dropout: float = field(default=0.0, metadata={"at_least": 0, "below": 1})
+    """Share of the words fed to the decoder erased in training, so that it needs the latent."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,11 +151,19 @@ def build_vae(
         vocabulary=vocabulary,
         backbone=decoder,
         emission=emission_of(config, vocabulary),
-        objective=build_elbo(config, vocabulary, encoder),
+        objective=build_elbo(
+            config, vocabulary, encoder, word_dropout=noise(config.word_dropout, vocabulary)
+        ),
     )
 
 
-def build_elbo(config: VaeConfig, vocabulary: Vocabulary, encoder: Encoder) -> Elbo:
+def build_elbo(
+    config: BoundConfig,
+    vocabulary: Vocabulary,
+    encoder: Encoder,
+    *,
+    word_dropout: TokenNoise | None = None,
+) -> Elbo:
     """The bound with all that the config says of it."""
     return Elbo(
         encoder,
@@ -152,7 +172,7 @@ def build_elbo(config: VaeConfig, vocabulary: Vocabulary, encoder: Encoder) -> E
         free_bits=config.free_bits,
         latent_noise=config.latent_noise,
         token_noise=noise(config.token_noise, vocabulary),
-        word_dropout=noise(config.word_dropout, vocabulary),
+        word_dropout=word_dropout,
         samples=config.samples,
         bound=config.bound,
     )

@@ -1,0 +1,75 @@
+"""A VAE chained after a trained autoencoder: it models the vectors that sentences become.
+
+    u ~ N(0, I);  z = f(u);  p(s | u) = Π_t p(s_t | decoder(z))
+    log p(s) ≥ E_q(u|s) log p(s | u) - KL(q(u | s) || N(0, I)),  q(u | s) from g(encoder(s))
+
+Encoder, decoder and emission are those of the run `--base`, an autoencoder, and stay as they are;
+the two small networks f and g are trained. So a system without a prior gets one, as 003 proposes to
+make the VAE's training steadier. Words are independent given u: nothing else can be told apart.
+"""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from dataclasses import dataclass, field
+
+from torch import nn
+
+from lmlab.backbones.decoders import Through
+from lmlab.backbones.encoders import Projected
+from lmlab.core.card import Card
+from lmlab.core.errors import UserError
+from lmlab.core.latent import Autoencoder, LatentVariable
+from lmlab.core.system import System
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.zoo._sentences import MULTI30K, BoundConfig, build_elbo
+
+CARD = Card(
+    family="autoencoder",
+    kind="bound",
+    paper="Kingma and Welling 2014; cf. Shen et al. 2020, Educating Text Autoencoders",
+    source="003, under DLM53",
+    protocols=("LogProb", "Sample", "Encode", "Given"),
+    objectives=("elbo",),
+    needs=("base",),
+    base="linear-autoencoder",
+    exempt={
+        "sight": "given its latent it looks at no input, so none can change a prediction",
+        "sample": "its score lies below the probability that it samples by; tests/parity/"
+        "test_vae.py compares samples with the integral over the latent",
+    },
+    oracle="ELBO ≤ importance-weighted ≤ exact by quadrature: tests/parity/test_vae.py",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(BoundConfig):
+    """Settings of a VAE on the latents of an autoencoder."""
+
+    inner: int = field(default=256, metadata={"at_least": 1})
+    """Numbers in the hidden layer of both networks."""
+
+
+SIZES = {
+    "tiny": Config(latent=4, inner=16, samples=16),
+    "small": Config(),
+    "base": Config(latent=64, inner=1024),
+}
+RECIPES = {"multi30k": MULTI30K}
+
+
+def build(config: Config, vocabulary: Vocabulary, base: System) -> LatentVariable:
+    if not isinstance(base, Autoencoder):
+        raise UserError("autoencoder-vae is built on an autoencoder, and the base is none.")
+    frozen, inner, width = deepcopy(base), config.inner, base.decoder.latent
+    # Latents have any size: its network is shown them at the same one.
+    read = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, inner), nn.Tanh())
+    write = nn.Sequential(nn.Linear(config.latent, inner), nn.Tanh(), nn.Linear(inner, width))
+    encoder = Projected(frozen.backbone.encoder, read, width=inner)
+    return LatentVariable(
+        vocabulary=vocabulary,
+        backbone=Through(write, frozen.decoder, latent=config.latent),
+        emission=frozen.emission,
+        objective=build_elbo(config, vocabulary, encoder),
+        frozen=(frozen.backbone.encoder, frozen.decoder, frozen.emission),
+    )
