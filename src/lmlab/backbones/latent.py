@@ -1,15 +1,16 @@
-"""What backbones with a latent choice share: the tokens remembered, and the choice explained."""
+"""What backbones with a latent choice share: memory, stretches of text, the choice explained."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from lmlab.core.capture import Capture
-from lmlab.core.parts import Backbone
+from lmlab.core.parts import Backbone, Predictions
 from lmlab.core.state import State, TensorState
 from lmlab.core.view import View
 from lmlab.core.visibility import Causal
@@ -66,3 +67,24 @@ def recall(view: View, state: State | None, *, keep: int | None) -> Recalled:
         ids = torch.cat([state["tokens"].to(ids.device), ids], dim=1)
     first = 0 if keep is None else max(0, ids.shape[1] - keep)
     return Recalled(ids, before, TensorState({"tokens": ids[:, first:]}))
+
+
+def stretches(view: View, longest: int) -> Iterator[View]:
+    """A left-to-right view in pieces of at most `longest` places, to be read one after another."""
+    for first in range(0, view.inputs.shape[1], longest):
+        here = slice(first, first + longest)
+        yield replace(
+            view,
+            inputs=view.inputs[:, here],
+            lengths=(view.lengths - first).clamp(0, longest),
+            targets=None if view.targets is None else view.targets[:, here],
+            weights=None if view.weights is None else view.weights[:, here],
+            origins=None if view.origins is None else view.origins[:, here],
+        )
+
+
+def joined(parts: Sequence[Predictions]) -> Predictions:
+    """The predictions of stretches as those of the view they were cut from."""
+    places = torch.cat([part.places for part in parts], dim=1)
+    spread = torch.cat([part.spread() for part in parts], dim=1)
+    return Predictions(log_probs=spread[places], places=places, state=parts[-1].state)

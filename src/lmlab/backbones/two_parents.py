@@ -13,6 +13,7 @@ from lmlab.core.capture import Capture
 from lmlab.core.parts import Hidden
 from lmlab.core.state import State
 from lmlab.core.view import View
+from lmlab.layers.pair_softmax import pairs_within
 
 
 class TwoParents(Latent):
@@ -46,11 +47,7 @@ class TwoParents(Latent):
 
     def pairs(self, count: int) -> tuple[Tensor, Tensor]:
         """(P,), (P,) the tokens a and b of every pair of S that some place can see."""
-        place = torch.arange(count, device=self.embedding.weight.device)
-        apart = (place[:, None] - place).abs()
-        seen = apart < (count if self.first.reach is None else self.first.reach)
-        first, second = seen.nonzero(as_tuple=True)
-        return first, second
+        return pairs_within(self.first.reach, count, self.embedding.weight.device)
 
     def forward(self, view: View, state: State | None = None) -> Hidden:
         recalled = recall(view, state, keep=self.first.keep)
@@ -60,10 +57,15 @@ class TwoParents(Latent):
         second = self.second(recalled.before, recalled.time, vectors)
         weights = first[:, a] + second[:, b]
         return Hidden(
-            values=self.turn_first(vectors)[:, a] + self.turn_second(vectors)[:, b],
+            values=self.combine(self.turn_first(vectors), self.turn_second(vectors)),
             log_weights=weights.expand(len(vectors), -1, -1),
             state=recalled.state,
         )
+
+    def combine(self, first: Tensor, second: Tensor) -> Tensor:
+        """(B, P, W) of all pairs, from what each token (B, S, W) is as either parent."""
+        a, b = self.pairs(first.shape[1])
+        return first[:, a] + second[:, b]
 
     def reveal(self, view: View) -> dict[str, Capture]:
         like = self.embedding.weight
@@ -86,3 +88,13 @@ class TwoParents(Latent):
             )
             for name, places in pairs
         }
+
+
+class HalvedParents(TwoParents):
+    """`TwoParents` for `PairSoftmax`, which adds the halves up itself and normalises them faster.
+
+    Values (B, S, 2 W): what each token is as the first parent, and what it is as the second.
+    """
+
+    def combine(self, first: Tensor, second: Tensor) -> Tensor:
+        return torch.cat([first, second], dim=-1)

@@ -6,11 +6,13 @@ from dataclasses import dataclass, field
 
 from torch import nn
 
-from lmlab.backbones.latent import Latent
+from lmlab.backbones.latent import Latent, joined, stretches
 from lmlab.core.batch import Batch
 from lmlab.core.capture import Capture
-from lmlab.core.parts import Emission
+from lmlab.core.parts import Emission, Predictions
+from lmlab.core.state import State
 from lmlab.core.system import LeftToRight
+from lmlab.core.view import View
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.emissions.softmax import Softmax
 from lmlab.objectives.next_token import NextToken
@@ -40,10 +42,26 @@ LATENT_RECIPES = {
 }
 
 
+LONGEST = 128
+"""Places that are read at once: what every place knows of every source grows with its square."""
+
+
 class LatentLeftToRight(LeftToRight):
-    """A left-to-right system whose backbone tells what its latent choice stands for."""
+    """A left-to-right system whose backbone tells what its latent choice stands for.
+
+    Long text is read in stretches, which changes no number: the state carries all that is seen.
+    """
 
     backbone: Latent
+
+    def target_log_probs(self, view: View, state: State | None = None) -> Predictions:
+        if view.inputs.shape[1] <= LONGEST:
+            return super().target_log_probs(view, state)
+        parts = []
+        for stretch in stretches(view, LONGEST):
+            parts.append(super().target_log_probs(stretch, state))
+            state = parts[-1].state
+        return joined(parts)
 
     def reveal(self, batch: Batch) -> dict[str, Capture]:
         captures = super().reveal(batch)

@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from lmlab.backbones.parents import LearnedPrior, UniformPrior
-from lmlab.backbones.two_parents import TwoParents
+from lmlab.backbones.two_parents import HalvedParents
 from lmlab.core.card import Card
 from lmlab.core.system import LeftToRight
 from lmlab.core.vocabulary import Vocabulary
+from lmlab.emissions.pair_softmax import PairSoftmax
 from lmlab.zoo._latent import LATENT_RECIPES, LatentConfig, build_latent, new_embedding
 
 CARD = Card(
@@ -35,7 +36,7 @@ class Config(LatentConfig):
     """Settings of the model with two latent parents."""
 
     reach: int = field(default=5, metadata={"at_least": 2})
-    """How many tokens back the parents may be; a token costs 2 · reach - 1 normalisers."""
+    """How many tokens back the parents may be."""
     prior: Literal["learned", "uniform"] = "learned"
     """Whether each parent learns where to look, or all places are alike."""
 
@@ -52,5 +53,6 @@ def build(config: Config, vocabulary: Vocabulary) -> LeftToRight:
     embedding = new_embedding(config, vocabulary)
     kind = LearnedPrior if config.prior == "learned" else UniformPrior
     first, second = kind(config.reach), kind(config.reach)
-    backbone = TwoParents(embedding, first, second, dropout=config.dropout)
-    return build_latent(backbone, embedding, vocabulary)
+    backbone = HalvedParents(embedding, first, second, dropout=config.dropout)
+    emission = PairSoftmax(config.width, vocabulary, reach=config.reach, tied=embedding)
+    return build_latent(backbone, embedding, vocabulary, emission)

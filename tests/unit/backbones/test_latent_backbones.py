@@ -10,7 +10,7 @@ from torch import nn
 
 from lmlab.backbones.parents import LearnedPrior, Parents, Transitions, UniformPrior
 from lmlab.backbones.renewal import Renewal
-from lmlab.backbones.two_parents import TwoParents
+from lmlab.backbones.two_parents import HalvedParents, TwoParents
 from lmlab.core.batch import Batch
 from lmlab.core.capture import Capture
 from lmlab.core.registry import system_module
@@ -18,6 +18,9 @@ from lmlab.core.system import LeftToRight
 from lmlab.core.view import View
 from lmlab.core.visibility import Causal
 from lmlab.core.vocabulary import Vocabulary
+from lmlab.emissions.pair_softmax import PairSoftmax
+from lmlab.emissions.softmax import Softmax
+from lmlab.objectives.next_token import NextToken
 
 SYSTEMS = {
     "parent": {"reach": 3},
@@ -116,6 +119,19 @@ def test_text_in_stretches_scores_as_in_one_go(name, cuts):
     torch.testing.assert_close(torch.cat(parts, dim=1), whole, atol=2e-6, rtol=1e-5)
 
 
+@EVERY
+def test_long_text_is_read_in_stretches_and_scores_the_same(name, monkeypatch):
+    """Rows of different length, cut where rows have ended, have one token left, and go on."""
+    system = build(name)
+    batch = batch_of(TEXT, TEXT[:6], TEXT[:3])
+    with torch.no_grad():
+        whole = system.log_prob(batch).per_token
+        monkeypatch.setattr(f"{type(system).__module__}.LONGEST", 5)
+        cut = system.log_prob(batch)
+    torch.testing.assert_close(cut.per_token, whole, atol=2e-6, rtol=1e-5)
+    assert cut.state is not None
+
+
 def test_all_earlier_tokens_are_remembered_where_there_is_no_reach():
     system = build("parent", reach=None)
     row = [7, *TEXT[1:]]
@@ -161,6 +177,31 @@ def test_pairs_are_shared_by_all_places_that_see_them():
     assert hidden.log_weights is not None
     seen = hidden.log_weights[0].isfinite().sum(1).tolist()
     assert seen == [1, 4] + [9] * (len(TEXT) - 2)
+
+
+def two_parents(backbone: type[TwoParents], emission: type[Softmax], **words) -> LeftToRight:
+    torch.manual_seed(0)
+    vocabulary, embedding = Vocabulary(size=9), nn.Embedding(9, 4)
+    return LeftToRight(
+        vocabulary=vocabulary,
+        backbone=backbone(embedding, LearnedPrior(3), LearnedPrior(3)),
+        emission=emission(4, vocabulary, tied=embedding, **words),
+        objective=NextToken(),
+    )
+
+
+def test_pairs_normalised_by_factors_equal_pairs_normalised_one_by_one():
+    """The fast version beside the clear one: the same probabilities and the same gradients."""
+    clear = two_parents(TwoParents, Softmax)
+    fast = two_parents(HalvedParents, PairSoftmax, reach=3)
+    fast.load_state_dict(clear.state_dict())
+    batch = batch_of([2, *TEXT[1:]], [2, 3])
+    for system in (clear, fast):
+        system.loss(batch)[0].total.backward()
+    torch.testing.assert_close(fast.log_prob(batch).per_token, clear.log_prob(batch).per_token)
+    wanted = dict(clear.named_parameters())
+    for name, parameter in fast.named_parameters():
+        torch.testing.assert_close(parameter.grad, wanted[name].grad, atol=1e-5, rtol=1e-4)
 
 
 def test_fresh_starts_go_with_any_parents():
