@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lmlab.backbones.window import NOTHING
@@ -72,7 +73,7 @@ class LocalStates(Backbone):
         distinct, places = _distinct(tokens)
         here = self.posterior(distinct)
         following = self.transition(here, distinct)
-        return here[places], following[places]
+        return F.embedding(places, here), F.embedding(places, following)
 
     def reveal(self, view: View) -> dict[str, Capture]:
         here, _ = self._by_token(view.inputs)

@@ -1,0 +1,72 @@
+"""Mixture of K fixed states and one that moves: the hidden state itself, turned."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lmlab.core.capture import Capture
+from lmlab.core.parts import Emission, Hidden
+from lmlab.emissions.mixture import States
+from lmlab.layers.linear_log_prob import linear_log_prob
+
+
+class RotatedMixture(Emission):
+    """p(s | h) = Σ_{z<K} P(z | h) P(s | z) + P(K | h) softmax_s(e_s · R h) (003, DLM18).
+
+    One of K + 1 ways: a fixed state forgets all of h but its own number, the turned one keeps h
+    whole. R is any matrix, as in the notes, and the output vectors e are those of the states.
+    `dropout` falls on the hidden state. Hidden (…, W); cost that of a mixture and of a softmax,
+    N · W · V.
+    """
+
+    takes: ClassVar[frozenset[str]] = frozenset({"vectors", "components", "sources"})
+
+    def __init__(self, width: int, states: States, *, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.states = states
+        self.choose = nn.Linear(width, states.count + 1)
+        self.rotate = nn.Linear(width, width, bias=False)
+        self.dropout = nn.Dropout(dropout)
+
+    def _parts(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """(…, K + 1) log-weights, the rotation's last, and (…, W) the turned hidden state."""
+        dropped = self.dropout(hidden)
+        return F.log_softmax(self.choose(dropped), dim=-1), self.rotate(dropped)
+
+    def log_prob(self, hidden: Tensor, targets: Tensor) -> Tensor:
+        log_weights, turned = self._parts(hidden)
+        outputs, never = self.states.factors()[0], self.states.never
+        moving = linear_log_prob(turned, outputs, never, targets)
+        each = torch.cat([self.states.log_prob(targets), moving[:, None]], dim=1)
+        return torch.logsumexp(log_weights + each, dim=1)
+
+    def log_probs(self, hidden: Tensor) -> Tensor:
+        log_weights, turned = self._parts(hidden)
+        outputs, never = self.states.factors()[0], self.states.never
+        moving = torch.softmax(F.linear(turned, outputs, never).double(), dim=-1)
+        weights = log_weights.double().exp()
+        mixed = weights[..., :-1] @ self.states.log_table().double().exp().t()
+        mixed = mixed + weights[..., -1:] * moving
+        return mixed.masked_fill(never.isinf(), 1.0).log().to(hidden.dtype) + never
+
+    def reveal(self, hidden: Hidden) -> dict[str, Capture]:
+        weights = self._parts(hidden.values)[0].exp()
+        return {
+            **self.states.reveal(),
+            "mixture use": Capture(
+                values=weights.flatten(0, -2).mean(0),
+                axes=("state",),
+                reading="Share of all predictions that each state carries; the last is the "
+                "rotation, and a state near zero is unused.",
+            ),
+            "share of the rotation": Capture(
+                values=weights[..., -1],
+                axes=("batch", "time"),
+                reading="How likely each prediction is to turn the previous word instead of "
+                "choosing a fixed state.",
+            ),
+        }

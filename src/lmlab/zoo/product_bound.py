@@ -1,0 +1,68 @@
+"""Product of weak remixes, trained on a lower bound and scored with the exact normaliser.
+
+    p(s | s_{i-1}) = Π_g f_g(s | s_{i-1}) / Σ_s' Π_g f_g(s' | s_{i-1}) ≥ Π_g f_g(s | s_{i-1})
+    f_g(s | s_{i-1}) = Σ_z P_g(s | z) P_g(z | s_{i-1})
+
+K^G joint states for the price of G · K; states=2 is the extreme of Bernoulli states. On the bound
+each factor learns alone, so that all of them learn the same and their product is too sure; 003
+finds the bound loose. One embedding serves all sides, which is all that couples the factors.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from lmlab.backbones.previous import Previous
+from lmlab.core.card import Card
+from lmlab.core.system import LeftToRight
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.emissions.mixture import Mixture, States
+from lmlab.emissions.product import ProductOfMixtures
+from lmlab.objectives.lower_bound import LowerBound
+from lmlab.objectives.next_token import NextToken
+from lmlab.zoo._remix import REMIX_RECIPES, RemixConfig, small_embedding
+
+CARD = Card(
+    family="latent",
+    kind="exact",
+    paper="003 (CATSMILE-9020), DLM19; cf. Hinton 2002 (products of experts)",
+    source="003 DLM19",
+    aliases=("DLM19",),
+    protocols=("LogProb", "Step"),
+    oracle="brute force over tuples of states, bound ≤ exact: tests/parity/test_remix.py",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(RemixConfig):
+    """Settings of the product of remixes."""
+
+    states: int = field(default=100, metadata={"at_least": 1})
+    """K, the number of states of each factor; 2 for Bernoulli states."""
+    factors: int = field(default=2, metadata={"at_least": 1})
+    """G, the number of remixes multiplied."""
+    trained_on: Literal["bound", "exact"] = "bound"
+    """The lower bound, or the log-probability itself, which costs G · K · V a token."""
+
+
+SIZES = {
+    "tiny": Config(width=16, states=6, dropout=0.0),
+    "small": Config(),
+    "base": Config(width=512, states=400, factors=3, dropout=0.5),
+}
+RECIPES = REMIX_RECIPES
+
+
+def build(config: Config, vocabulary: Vocabulary) -> LeftToRight:
+    embedding = small_embedding(vocabulary.size, config.width)
+    tables = [
+        States(config.states, config.width, vocabulary, tied=embedding)
+        for _ in range(config.factors)
+    ]
+    return LeftToRight(
+        vocabulary=vocabulary,
+        backbone=Previous(embedding, config.dropout),
+        emission=ProductOfMixtures([Mixture(config.width, table) for table in tables]),
+        objective=LowerBound() if config.trained_on == "bound" else NextToken(),
+    )

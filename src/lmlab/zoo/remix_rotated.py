@@ -1,0 +1,43 @@
+"""Remix with a rotation: one of K fixed states, or the previous word's own vector, turned.
+
+    p(s | s_{i-1}) = Σ_{z<K} P(z | s_{i-1}) softmax_s(e(s) · v_z)
+                     + P(K | s_{i-1}) softmax_s(e(s) · R e(s_{i-1}))
+
+A fixed state keeps little of the word before, the turned vector all of it. 003 finds the rotation
+rarely used. R is any matrix, which the notes call a rotation. One embedding serves both sides.
+"""
+
+from __future__ import annotations
+
+from lmlab.backbones.previous import Previous
+from lmlab.core.card import Card
+from lmlab.core.system import LeftToRight
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.emissions.mixture import States
+from lmlab.emissions.rotated_mixture import RotatedMixture
+from lmlab.objectives.next_token import NextToken
+from lmlab.zoo._remix import REMIX_RECIPES, REMIX_SIZES, RemixConfig, small_embedding
+
+CARD = Card(
+    family="latent",
+    kind="exact",
+    paper="003 (CATSMILE-9020), DLM18",
+    source="003 DLM18",
+    aliases=("DLM18",),
+    protocols=("LogProb", "Step"),
+    oracle="brute force over the K + 1 ways: tests/parity/test_remix.py",
+)
+Config = RemixConfig
+SIZES = REMIX_SIZES
+RECIPES = REMIX_RECIPES
+
+
+def build(config: RemixConfig, vocabulary: Vocabulary) -> LeftToRight:
+    embedding = small_embedding(vocabulary.size, config.width)
+    states = States(config.states, config.width, vocabulary, tied=embedding)
+    return LeftToRight(
+        vocabulary=vocabulary,
+        backbone=Previous(embedding, config.dropout),
+        emission=RotatedMixture(config.width, states),
+        objective=NextToken(),
+    )
