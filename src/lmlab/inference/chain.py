@@ -23,6 +23,7 @@ def messages(
 
     Behind a row's length the last message is repeated.
     """
+    pairwise = pairwise.expand(*unary.shape[:-2], *pairwise.shape[-3:])
     unary, pairwise = semiring.lift(unary), semiring.lift(pairwise)
     arriving = unary[..., 0, :]
     collected = [arriving]

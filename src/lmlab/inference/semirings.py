@@ -9,6 +9,7 @@ gradient of the log-partition (Eisner 2016): so no program is written twice, nor
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -19,6 +20,9 @@ class Semiring:
 
     An element may have leading dimensions of its own; programs count dimensions from the end.
     """
+
+    dimensions: ClassVar[int] = 0
+    """How many leading dimensions of its own an element has."""
 
     def lift(self, potentials: Tensor) -> Tensor:
         """Log-potentials as elements."""
@@ -72,8 +76,8 @@ class _DrawnSum(torch.autograd.Function):
     """logsumexp whose gradient is one-hot."""
 
     @staticmethod
-    def forward(  # type: ignore[override]
-        context: torch.autograd.function.FunctionCtx,
+    def forward(
+        context: Any,
         elements: Tensor,
         dim: int,
         generator: torch.Generator | None,
@@ -84,11 +88,11 @@ class _DrawnSum(torch.autograd.Function):
         shares = (last - total[..., None]).exp().nan_to_num(nan=1.0)
         drawn = torch.multinomial(shares.reshape(-1, shares.shape[-1]), 1, generator=generator)
         context.save_for_backward(drawn.view(total.shape))
-        context.shape, context.dim = elements.shape, dim  # type: ignore[attr-defined]
+        context.shape, context.dim = elements.shape, dim
         return total
 
     @staticmethod
-    def backward(context, gradient):  # type: ignore[no-untyped-def]
+    def backward(context: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         (drawn,) = context.saved_tensors
         dim = context.dim
         spread = gradient.new_zeros(context.shape)
@@ -102,6 +106,8 @@ class EntropySemiring(Semiring):
     A sum chooses one of its terms by weight, so H = Σ p_i H_i - Σ p_i log p_i; a product's
     entropies add up (Hernando et al. 2005). The value is the entropy of the posterior.
     """
+
+    dimensions: ClassVar[int] = 1
 
     def lift(self, potentials: Tensor) -> Tensor:
         return torch.stack([potentials, torch.zeros_like(potentials)])

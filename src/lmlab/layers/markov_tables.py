@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Self
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lmlab.core.errors import UserError
 from lmlab.core.vocabulary import Vocabulary
+from lmlab.layers.residual import Residual
 
 ZIPF_SHIFT = 2.7
 """Mandelbrot's shift in p(rank) ∝ 1 / (rank + shift)."""
@@ -231,19 +231,3 @@ class NeuralTables(MarkovTables):
             parts.append(torch.log_softmax(scores, 0))
             places.append(tokens)
         return torch.cat(parts)[torch.argsort(torch.cat(places))]
-
-
-class Residual(nn.Module):
-    """x + W₂ relu(W₁ norm(x)), (…, W) to (…, W)."""
-
-    def __init__(self, width: int, dropout: float) -> None:
-        super().__init__()
-        self.norm = nn.LayerNorm(width)
-        self.inner = nn.Linear(width, width)
-        self.outer = nn.Linear(width, width)
-        self.dropout = nn.Dropout(dropout)
-
-    def forward(self, values: Tensor) -> Tensor:
-        inner = F.relu(self.inner(self.norm(values)))
-        added: Tensor = values + self.outer(self.dropout(inner))
-        return added

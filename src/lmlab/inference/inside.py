@@ -1,0 +1,236 @@
+"""Binary trees over a sentence: the inside algorithm (Baker 1979) over any semiring.
+
+A tree's score is the sum of log-potentials: of its root, of a rule A → B C at each inner node,
+and of a word under each leaf. There are N symbols for inner nodes ("trees") and P for leaves
+("words"), S = N + P in all; a rule's children may be of either kind. A span of two or more words
+is one of the N, a single word one of the P. Cost T³ S² + T² N S² for a sentence of T words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lmlab.inference.semirings import ENTROPY, LOG, MAX, SampleSemiring, Semiring, parts_of
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Rules:
+    """Log-potentials of a grammar; a probabilistic one's are normalised log-probabilities."""
+
+    root: Tensor
+    """(S,) which symbol the whole sentence is: the N of trees, then the P of words."""
+    binary: Tensor
+    """(N, S, S) A → B C."""
+
+    @property
+    def trees(self) -> int:
+        """N."""
+        return len(self.binary)
+
+    def children(self, left: bool, right: bool) -> Tensor:
+        """(N, L, R) the rules whose left and right child are trees (true) or words (false)."""
+        n = self.trees
+        rows = self.binary[:, :n] if left else self.binary[:, n:]
+        return rows[:, :, :n] if right else rows[:, :, n:]
+
+
+@dataclass(frozen=True, eq=False)
+class Chart:
+    """An element for each span and symbol."""
+
+    words: Tensor
+    """(…, T, P) single words."""
+    trees: dict[int, Tensor]
+    """By width w: (…, T - w + 1, N), entry i is the span of w words that begins at i."""
+
+
+@dataclass(frozen=True, eq=False)
+class Pairing:
+    """Ways to make spans of one width out of a left and a right part of given kinds."""
+
+    kinds: tuple[bool, bool]
+    """Whether left and right are trees."""
+    left: Tensor
+    """(…, spans, splits, L)"""
+    right: Tensor
+    """(…, spans, splits, R)"""
+
+
+Grow = Callable[[list[Pairing], Rules], Tensor]
+"""From all ways to make the spans of one width to their elements (…, spans, N)."""
+
+
+def pairings(width: int, left: Chart, right: Chart) -> Iterator[Pairing]:
+    """All ways to part spans of this width, the left part from one chart, the right from another.
+
+    For inside probabilities both charts are the same.
+    """
+    spans = left.words.shape[-2] - width + 1
+
+    def stack(parts: list[Tensor]) -> Tensor:
+        return torch.stack(parts, dim=-2)
+
+    first, last = left.words[..., :spans, :], right.words[..., width - 1 :, :]
+    if width == 2:
+        yield Pairing((False, False), stack([first]), stack([last]))
+    if width - 1 in right.trees:
+        rest = right.trees[width - 1][..., 1 : 1 + spans, :]
+        yield Pairing((False, True), stack([first]), stack([rest]))
+    if width - 1 in left.trees:
+        rest = left.trees[width - 1][..., :spans, :]
+        yield Pairing((True, False), stack([rest]), stack([last]))
+    inner = [k for k in range(2, width) if k in left.trees and width - k in right.trees]
+    if inner:
+        yield Pairing(
+            (True, True),
+            stack([left.trees[k][..., :spans, :] for k in inner]),
+            stack([right.trees[width - k][..., k : k + spans, :] for k in inner]),
+        )
+
+
+def grow_over(semiring: Semiring) -> Grow:
+    """The clear way: sum over splits, then over the rules' children, then over the kinds."""
+
+    def grow(ways: list[Pairing], rules: Rules) -> Tensor:
+        found = []
+        for way in ways:
+            left, right = way.left[..., :, None], way.right[..., None, :]
+            children = semiring.sum(semiring.times(left, right), -3)
+            options = rules.children(*way.kinds)
+            # As many dimensions as the children have, so that a semiring may add its own in front.
+            options = options[(None,) * (left.ndim - 3 - semiring.dimensions)]
+            applied = semiring.times(children[..., None, :, :], semiring.lift(options))
+            found.append(semiring.sum(applied.flatten(-2), -1))
+        return semiring.sum(torch.stack(found, dim=-1), -1)
+
+    return grow
+
+
+def grow_scaled(ways: list[Pairing], rules: Rules) -> Tensor:
+    """The fast way for sums of probabilities: matrix products, each span at its own scale."""
+    found, scales = [], []
+    for way in ways:
+        tops = [x.detach().amax(-1, keepdim=True) for x in (way.left, way.right)]
+        scale = (tops[0] + tops[1]).amax(-2, keepdim=True)
+        left = (way.left - tops[0] + (tops[0] + tops[1] - scale)).exp()
+        children = left.transpose(-1, -2) @ (way.right - tops[1]).exp()
+        options = rules.children(*way.kinds).exp().flatten(1)
+        found.append(children.flatten(-2) @ options.t())
+        scales.append(scale.squeeze(-1))
+    highest = torch.stack(scales).amax(0)
+    mixed = sum(each * (scale - highest).exp() for each, scale in zip(found, scales, strict=True))
+    assert isinstance(mixed, Tensor)
+    return mixed.clamp_min(torch.finfo(mixed.dtype).tiny).log() + highest
+
+
+def inside(words: Tensor, rules: Rules, grow: Grow, spans: Tensor | None = None) -> Chart:
+    """The chart of a sentence, narrow spans first.
+
+    `words` (…, T, P) are lifted log-potentials; `spans` (…, T, T, N), if given, is multiplied
+    into the span that begins at the first index and is one plus the second wide.
+    """
+    chart = Chart(words, {})
+    for width in range(2, words.shape[-2] + 1):
+        grown = grow(list(pairings(width, chart, chart)), rules)
+        if spans is not None:
+            grown = grown + spans[..., : grown.shape[-2], width - 1, :]
+        chart.trees[width] = grown
+    return chart
+
+
+def at_root(chart: Chart, rules: Rules, semiring: Semiring = LOG) -> Tensor:
+    """(…, T) the element of the first w words as a whole sentence, for w from 1 to T."""
+    n = rules.trees
+    tops = [(chart.words, rules.root[n:]), *((c, rules.root[:n]) for c in chart.trees.values())]
+    found = []
+    for values, root in tops:
+        options = root[(None,) * (values.ndim - 2 - semiring.dimensions)]
+        whole = semiring.times(values[..., 0, :], semiring.lift(options))
+        found.append(semiring.sum(whole, -1))
+    return torch.stack(found, dim=-1)
+
+
+def total(
+    words: Tensor,
+    rules: Rules,
+    *,
+    semiring: Semiring = LOG,
+    lengths: Tensor | None = None,
+    spans: Tensor | None = None,
+) -> Tensor:
+    """(…) the semiring's sum over all trees of the first `lengths` (…,) words."""
+    lifted = semiring.lift(words)
+    chart = inside(lifted, rules, grow_over(semiring), spans)
+    values = at_root(chart, rules, semiring)
+    if lengths is None:
+        return semiring.value(values[..., -1])
+    index = (lengths - 1).expand(values.shape[:-1])[..., None]
+    return semiring.value(values.gather(-1, index).squeeze(-1))
+
+
+def log_partition(words: Tensor, rules: Rules, *, lengths: Tensor | None = None) -> Tensor:
+    """(…) log Σ_trees exp(score), by scaled products."""
+    values = at_root(inside(words, rules, grow_scaled), rules)
+    if lengths is None:
+        return values[..., -1]
+    return values.gather(-1, (lengths - 1)[..., None]).squeeze(-1)
+
+
+def entropy(words: Tensor, rules: Rules, *, lengths: Tensor | None = None) -> Tensor:
+    """(…) entropy of the posterior over labelled trees, in nats."""
+    return total(words, rules, semiring=ENTROPY, lengths=lengths)
+
+
+def marginals(
+    words: Tensor, rules: Rules, *, lengths: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """(…, T, P) posterior of each word's symbol; (…, T, T, N) of a span with each symbol.
+
+    Spans are indexed by their first word and their width less one.
+    """
+
+    def program(words: Tensor, spans: Tensor) -> Tensor:
+        values = at_root(inside(words, rules, grow_scaled, spans), rules)
+        last = torch.full_like(values[..., 0], words.shape[-2]).long()
+        index = (last if lengths is None else lengths) - 1
+        return values.gather(-1, index[..., None]).squeeze(-1)
+
+    return _parts(program, words, rules)
+
+
+def best(words: Tensor, rules: Rules, *, lengths: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """The best tree as indicators, shaped as `marginals`: Viterbi; of equals one is taken."""
+    return _chosen(words, rules, MAX, lengths)
+
+
+def sample(
+    words: Tensor,
+    rules: Rules,
+    *,
+    lengths: Tensor | None = None,
+    generator: torch.Generator | None = None,
+) -> tuple[Tensor, Tensor]:
+    """A tree drawn from the posterior, as indicators shaped as `marginals`."""
+    return _chosen(words, rules, SampleSemiring(generator), lengths)
+
+
+def _chosen(
+    words: Tensor, rules: Rules, semiring: Semiring, lengths: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    def program(words: Tensor, spans: Tensor) -> Tensor:
+        return total(words, rules, semiring=semiring, lengths=lengths, spans=spans)
+
+    return _parts(program, words, rules)
+
+
+def _parts(
+    program: Callable[[Tensor, Tensor], Tensor], words: Tensor, rules: Rules
+) -> tuple[Tensor, Tensor]:
+    time = words.shape[-2]
+    spans = words.new_zeros(*words.shape[:-2], time, time, rules.trees)
+    of_words, of_spans = parts_of(program, words, spans)
+    return of_words, of_spans
