@@ -12,7 +12,7 @@ import io
 import re
 import unicodedata
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
@@ -21,6 +21,7 @@ import matplotlib
 from matplotlib import font_manager
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter
 
 COLOURS = (
     "#4e79d8",
@@ -125,11 +126,26 @@ def as_png(figure: Figure) -> bytes:
     return written.getvalue()
 
 
-def add_legend(axes: Axes) -> None:
+def plain_powers(axes: Axes) -> None:
+    """A scale of powers upwards whose numbers are written out, as mathematics is not read."""
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.yaxis.set_minor_formatter(NullFormatter())
+
+
+def add_legend(axes: Axes, handles: Sequence[Any] | None = None, names: Sequence[str] = ()) -> None:
     """Names of the lines, to the right of the picture; nothing where no line has one."""
-    if axes.get_legend_handles_labels()[1]:
+    if handles is None:
+        handles, names = axes.get_legend_handles_labels()
+    if names:
         axes.legend(
-            frameon=False, fontsize=9, labelcolor=INK, loc="upper left", bbox_to_anchor=(1.0, 1.0)
+            handles,
+            names,
+            frameon=False,
+            fontsize=9,
+            labelcolor=INK,
+            loc="upper left",
+            bbox_to_anchor=(1.0, 1.0),
         )
 
 

@@ -12,10 +12,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from lmlab.core.errors import UserError
-from lmlab.diagnostics.canvas import INK, add_legend, line_look, short_count, shown_name
+from lmlab.diagnostics.canvas import add_legend, line_look, plain_powers, short_count, shown_name
 from lmlab.diagnostics.gradients import DistanceGradients, gradient_by_distance
 from lmlab.diagnostics.picture import Picture
-from lmlab.diagnostics.subjects import Subject, batches_of
+from lmlab.diagnostics.subjects import Subject, batches_of, table_name
 
 Points = tuple[tuple[float, float], ...]
 """Pairs of training tokens seen and a number then."""
@@ -69,7 +69,7 @@ def norms_over_training(lines: Iterable[Mapping[str, Any]]) -> dict[str, dict[st
         seen += float(line.get("count", 0))
         told: dict[str, Any] = line.get("vector_norms") or {}
         for name, value in told.items():
-            _add(lengths, _part_name(name), seen, value)
+            _add(lengths, table_name(name), seen, value)
         _add(gradient, "", seen, line.get("gradient_norm"))
         _add(change, "", seen, line.get("update_ratio"))
     return {
@@ -81,11 +81,6 @@ def norms_over_training(lines: Iterable[Mapping[str, Any]]) -> dict[str, dict[st
 def _add(lines: dict[str, list[tuple[float, float]]], name: str, seen: float, value: Any) -> None:
     if isinstance(value, (int, float)) and math.isfinite(value):
         lines.setdefault(name, []).append((seen, float(value)))
-
-
-def _part_name(parameter: str) -> str:
-    """`emission.weight` as `emission`: the part that the vectors belong to."""
-    return parameter.removesuffix(".weight")
 
 
 def draw_norms(
@@ -108,6 +103,10 @@ def draw_norms(
                     marker="o" if len(points) == 1 else None,
                 )
         _dress(axes, panel)
+    # The first panel has every line that the others have; its names stand at the end of the row.
+    handles, names = places[0].get_legend_handles_labels()
+    if names:
+        add_legend(places[-1], handles, names)
 
 
 def _dress(axes: Axes, panel: str) -> None:
@@ -119,12 +118,9 @@ def _dress(axes: Axes, panel: str) -> None:
     axes.tick_params(labelsize=8)
     lowest, highest = axes.get_ylim()
     if panel == "step against weights" and lowest >= 0 and highest > 0:
-        axes.set_yscale("log")
-        axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        plain_powers(axes)
     else:
         axes.set_ylim(0, highest)
-    if axes.get_legend_handles_labels()[1]:
-        axes.legend(frameon=False, fontsize=7, labelcolor=INK, loc="best")
 
 
 def gradient_pictures(subjects: Sequence[Subject]) -> list[Picture]:
@@ -157,7 +153,7 @@ def gradient_pictures(subjects: Sequence[Subject]) -> list[Picture]:
 def draw_gradients(figure: Figure, gradients: Mapping[str, DistanceGradients]) -> None:
     """A line for each run on a scale of powers, with the factor of a step back beside its name."""
     axes = figure.add_axes((0, 0, 1, 1))
-    axes.set_yscale("log")
+    plain_powers(axes)
     highest = max(max(each.norms) for each in gradients.values())
     for look, (name, each) in enumerate(gradients.items()):
         pairs = zip(each.distances, each.norms, strict=True)
@@ -172,6 +168,5 @@ def draw_gradients(figure: Figure, gradients: Mapping[str, DistanceGradients]) -
     axes.set_title("gradient against distance", loc="left", fontsize=11)
     axes.set_xlabel("places back, 1 is the word before")
     axes.set_ylabel("‖∂ loss / ∂ word's vector‖")
-    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     add_legend(axes)

@@ -17,7 +17,7 @@ from matplotlib.colors import Colormap, LinearSegmentedColormap, Normalize, to_r
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from lmlab.diagnostics.canvas import COLOURS, INK, shown_name
+from lmlab.diagnostics.canvas import COLOURS, INK, plain_powers, shown_name
 
 Values = NDArray[np.float64]
 
@@ -309,8 +309,7 @@ def _draw_lying(axes: Axes, bars: Bars, places: NDArray[np.int64]) -> None:
 
 def _draw_outline(axes: Axes, bars: Bars, places: NDArray[np.int64]) -> None:
     if (bars.values >= 0).all() and (bars.values > 0).any():
-        axes.set_yscale("log")
-        axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        plain_powers(axes)
         positive = bars.values[bars.values > 0]
         floor = max(float(positive.min()), float(positive.max()) * 1e-6) / 2
     else:

@@ -17,11 +17,12 @@ from numpy.typing import NDArray
 
 from lmlab.core.errors import UserError, nearest
 from lmlab.diagnostics.canvas import COLOURS, INK
+from lmlab.diagnostics.captures import file_name
 from lmlab.diagnostics.grids import short_label
 from lmlab.diagnostics.html import Cell
 from lmlab.diagnostics.picture import Picture, Rows
 from lmlab.diagnostics.spreading import spread_labels
-from lmlab.diagnostics.subjects import Subject
+from lmlab.diagnostics.subjects import Subject, table_name
 from lmlab.layers.sphere import on_sphere
 from lmlab.training.vitals import token_vectors
 
@@ -58,9 +59,9 @@ def neighbour_pictures(subject: Subject, words: Sequence[str] = ()) -> list[Pict
     pictures = []
     for name, vectors in tables.items():
         found = find_neighbours(vectors, chosen, _candidates(subject))
-        part = name.removesuffix(".weight")
+        part = table_name(name)
         title = f"neighbours of words, {part}"
-        file = "neighbours" if len(tables) == 1 else f"neighbours-{part.replace('.', '-')}"
+        file = "neighbours" if len(tables) == 1 else f"neighbours-{file_name(part)}"
         pictures.append(_picture(subject, found, vectors, name=file, title=title))
     return pictures
 

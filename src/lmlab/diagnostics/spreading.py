@@ -13,7 +13,9 @@ from lmlab.diagnostics.canvas import INK
 LETTER = 0.075
 """Inches that a Latin letter takes at 9 points; a Chinese one takes twice that."""
 HEIGHT = 0.14
-GAP = 0.06
+GAP = 0.08
+BOLD = 1.15
+"""How much wider a bold name is."""
 DIRECTIONS = ((1, 0), (1, 1), (1, -1), (-1, 0), (-1, 1), (-1, -1), (0, 1), (0, -1))
 """Where a name may stand, seen from its point, best first."""
 
@@ -34,7 +36,8 @@ def spread_labels(
     spots = (points - low) / np.maximum(high - low, 1e-30) * size
     taken: list[tuple[float, float, float, float]] = []
     for place, (spot, label) in enumerate(zip(spots, labels, strict=True)):
-        box, far = _free_box(spot, label, taken, spots, size)
+        width = _width(label) * (BOLD if place < strong else 1.0)
+        box, far = _free_box(spot, width, taken, spots, size)
         taken.append(box)
         middle = np.array([(box[0] + box[2]) / 2, (box[1] + box[3]) / 2])
         axes.annotate(
@@ -51,15 +54,18 @@ def spread_labels(
     return taken
 
 
+def _width(label: str) -> float:
+    return LETTER * sum(2 if ord(letter) > 0x2E80 else 1 for letter in label)
+
+
 def _free_box(
     spot: NDArray[np.float64],
-    label: str,
+    width: float,
     taken: Sequence[tuple[float, float, float, float]],
     spots: NDArray[np.float64],
     size: NDArray[np.float64],
 ) -> tuple[tuple[float, float, float, float], bool]:
     """The best place for a label, and whether it is away from its point."""
-    width = LETTER * sum(2 if ord(letter) > 0x2E80 else 1 for letter in label)
     best, least = (0.0, 0.0, 0.0, 0.0), np.inf
     for ring in range(4):
         reach = GAP + 0.16 * ring

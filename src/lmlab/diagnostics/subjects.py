@@ -147,6 +147,11 @@ def choose(pool: Sequence[Sentence]) -> list[Sentence]:
     return list((fitting or list(pool))[:SENTENCES])
 
 
+def table_name(parameter: str) -> str:
+    """`backbone.embedding.weight` as `embedding`: the table of vectors as a person calls it."""
+    return parameter.removesuffix(".weight").removeprefix("backbone.")
+
+
 def batches_of(system: System, sentences: Sequence[Sentence]) -> list[Batch]:
     """A batch for each length, so that nothing is padded, shortest first."""
     by_length: dict[int, list[Sentence]] = {}
