@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from lmlab.api import LanguageModel as LanguageModel
     from lmlab.api import compare as compare
+    from lmlab.api import doctor as doctor
     from lmlab.api import inspect as inspect
     from lmlab.api import load as load
     from lmlab.api import systems as systems
@@ -25,12 +26,13 @@ if TYPE_CHECKING:
     from lmlab.core.errors import UserError as UserError
 
 __version__ = "0.1.0"
-__all__ = ["LanguageModel", "UserError", "compare", "inspect", "load", "systems", "train"]
+__all__ = ["LanguageModel", "UserError", "compare", "doctor", "inspect", "load", "systems", "train"]
 
 _HOMES = {
     "LanguageModel": "lmlab.api",
     "UserError": "lmlab.core.errors",
     "compare": "lmlab.api",
+    "doctor": "lmlab.api",
     "inspect": "lmlab.api",
     "load": "lmlab.api",
     "systems": "lmlab.api",

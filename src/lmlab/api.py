@@ -39,9 +39,20 @@ from lmlab.training.runs import Model, load_run
 from lmlab.training.train import RunResult, train
 
 if TYPE_CHECKING:
+    from lmlab.diagnostics.doctor.records import Examination
     from lmlab.diagnostics.inspection import Inspection
 
-__all__ = ["LanguageModel", "RunResult", "Text", "compare", "inspect", "load", "systems", "train"]
+__all__ = [
+    "LanguageModel",
+    "RunResult",
+    "Text",
+    "compare",
+    "doctor",
+    "inspect",
+    "load",
+    "systems",
+    "train",
+]
 
 METHODS = {
     "ancestral": ("temperature", "top_k", "top_p"),
@@ -322,6 +333,29 @@ def inspect(
     models = [run.model if isinstance(run, LanguageModel) else load_run(run) for run in runs]
     folder = None if out is None else Path(out)
     return inspect_models(models, out=folder, texts=texts, words=words, progress=progress)
+
+
+def doctor(
+    run: Path | str, *, data: str | Path | Corpus | None = None, out: Path | str | None = None
+) -> Examination:
+    """Is this normal? Look a run over, of any system, and say what a healthy one would not have.
+
+    `data` says where its corpus is, if it has moved; `out` is a folder for the picture of the curve
+    beside what it can be held against.
+
+    >>> found = lmlab.doctor("runs/ngram")
+    >>> found.healthy, [level.name for level in found.levels]
+    (True, ['uniform', 'unigram', 'bigram', 'entropy'])
+    """
+    # Imported late: no other verb looks at so much.
+    from lmlab.diagnostics.doctor.examine import examine
+
+    found = examine(run, data=data)
+    if out is not None:
+        from lmlab.diagnostics.doctor.picture import write_picture
+
+        write_picture(found, Path(out))
+    return found
 
 
 def systems() -> list[Card]:

@@ -14,7 +14,20 @@ import typer
 from typer.core import TyperGroup
 
 import lmlab
-from lmlab.cli import arpa, compare, data, demo, find, inspect, pairs, sample, score, systems, train
+from lmlab.cli import (
+    arpa,
+    compare,
+    data,
+    demo,
+    doctor,
+    find,
+    inspect,
+    pairs,
+    sample,
+    score,
+    systems,
+    train,
+)
 from lmlab.cli.arguments import spread
 from lmlab.core.errors import UserError, nearest, unknown_name
 
@@ -51,6 +64,7 @@ app.command("sample")(sample.sample)
 app.command("pairs")(pairs.pairs)
 app.command("compare")(compare.compare)
 app.command("inspect")(inspect.inspect)
+app.command("doctor")(doctor.doctor)
 app.command("export-arpa")(arpa.export_arpa)
 app.command("import-arpa")(arpa.import_arpa)
 app.command("demo")(demo.demo)

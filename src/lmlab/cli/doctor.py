@@ -1,0 +1,45 @@
+"""`lmlab doctor RUN [--data CORPUS] [--out DIR] [--strict] [--json]`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lmlab.cli.options import Json, Run
+from lmlab.cli.output import console, print_json
+
+
+def doctor(
+    run: Run,
+    data: Annotated[
+        str | None,
+        typer.Option(metavar="CORPUS", help="Where what it was trained on is, if it has moved."),
+    ] = None,
+    out: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Folder of the picture; RUN/figures.")
+    ] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Exit with 1 where something was found.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Is this normal? Each finding with its number, why it matters and what to try."""
+    from lmlab.api import doctor as examine
+    from lmlab.diagnostics.doctor.picture import write_picture
+    from lmlab.diagnostics.doctor.words import lines_of
+
+    found = examine(run, data=data)
+    pictures = write_picture(found, Path(run) / "figures" if out is None else Path(out))
+    if as_json:
+        print_json(found.as_dict())
+    else:
+        screen = console()
+        for line, style in lines_of(found):
+            screen.print(line, style=style or None, soft_wrap=True)
+    for picture in pictures[:1]:
+        print(f"written: {picture}", file=sys.stderr)
+    if strict and not found.healthy:
+        sys.exit(1)

@@ -1,0 +1,89 @@
+"""Look a run over: every check of `checks/`, the levels, the band, and the whole in a sentence."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+
+from lmlab.data.corpus import Corpus
+from lmlab.diagnostics.doctor import checks as room
+from lmlab.diagnostics.doctor.evidence import Evidence, Inapplicable, Missing
+from lmlab.diagnostics.doctor.history import History
+from lmlab.diagnostics.doctor.records import Examination, Finding, Level, Skipped
+from lmlab.diagnostics.doctor.vitals import verdict_of, vitals_of
+
+Check = Callable[[Evidence], Finding | None]
+
+
+@cache
+def all_checks() -> dict[str, Check]:
+    """Every public function of every file in `checks/`, by its name in words.
+
+    The function is its registration: it takes an `Evidence` and gives a `Finding`, or None where
+    all is well. It raises `Missing` where it can't tell, `Inapplicable` where it has no meaning.
+    """
+    found: dict[str, Check] = {}
+    for module_info in sorted(pkgutil.iter_modules(room.__path__), key=lambda info: info.name):
+        module = importlib.import_module(f"{room.__name__}.{module_info.name}")
+        for name, value in vars(module).items():
+            own = inspect.isfunction(value) and value.__module__ == module.__name__
+            if own and not name.startswith("_"):
+                words = name.replace("_", " ")
+                assert words not in found, f"two checks are called {words}"
+                found[words] = value
+    return found
+
+
+def examine(run: Path | str, *, data: str | Path | Corpus | None = None) -> Examination:
+    """Answer "is this normal?" for a run of any system.
+
+    `data` says where its corpus is now, if it has moved. Neither the run nor anything else is
+    changed. Cost: reading the corpus once, and a few thousand tokens through the model.
+    """
+    evidence = Evidence(run, data=data)
+    findings: list[Finding] = []
+    skipped: list[Skipped] = []
+    made: list[str] = []
+    for name, check in all_checks().items():
+        try:
+            found = check(evidence)
+        except Inapplicable:
+            continue
+        except Missing as missing:
+            skipped.append(Skipped(check=name, reason=str(missing)))
+            continue
+        made.append(name)
+        findings += [] if found is None else [found]
+    findings.sort(key=lambda finding: finding.severity != "serious")
+    return Examination(
+        run=str(evidence.folder.path),
+        system=evidence.card.name,
+        corpus=str(evidence.config["corpus"]["spec"]),
+        kind=evidence.card.kind,
+        verdict=verdict_of(evidence, findings, len(skipped)),
+        vitals=vitals_of(evidence),
+        history=_history(evidence),
+        levels=tuple(_levels(evidence)),
+        band=evidence.band,
+        findings=tuple(findings),
+        skipped=tuple(skipped),
+        checks=tuple(made),
+    )
+
+
+def _history(evidence: Evidence) -> History:
+    try:
+        return evidence.history
+    except Missing:
+        return History()
+
+
+def _levels(evidence: Evidence) -> Iterator[Level]:
+    try:
+        yield from evidence.levels.values()
+    except (Missing, Inapplicable):
+        return
