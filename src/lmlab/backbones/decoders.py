@@ -80,17 +80,18 @@ class Guided(Decoder):
         repeated = state["latent"][:, None].expand(-1, values.shape[1], -1)
         return torch.cat([values, repeated], dim=-1)
 
-    def reveal(self, view: View) -> dict[str, Capture]:
-        state = self.initial_state(len(view.inputs))
-        inputs = self._inputs(view, state)
-        gates = self.cell.gates(inputs, tuple(state[name] for name in self.cell.names))
+    def reveal(self, view: View, state: State | None = None) -> dict[str, Capture]:
+        before = self.initial_state(len(view.inputs)) if state is None else state
+        assert isinstance(before, TensorState)
+        inputs = self._inputs(view, before)
+        gates = self.cell.gates(inputs, tuple(before[name] for name in self.cell.names))
         return {
             name: Capture(
-                values=values,
+                values=gate,
                 axes=("batch", "time", "unit"),
-                reading="How far each gate is open at each place, 1 is wide open, from latent 0.",
+                reading=f"The {name} of every unit over time: {self.cell.gate_readings[name]}.",
             )
-            for name, values in gates.items()
+            for name, gate in gates.items()
         }
 
 
@@ -174,6 +175,10 @@ class Through(Decoder):
 
     def state_given(self, latents: Tensor) -> TensorState:
         return self.inner.state_given(self.network(latents))
+
+    def reveal(self, view: View, state: State | None = None) -> dict[str, Capture]:
+        before = self.initial_state(len(view.inputs)) if state is None else state
+        return self.inner.reveal(view, before)
 
     def forward(self, view: View, state: State | None = None) -> Hidden:
         before = self.initial_state(len(view.inputs)) if state is None else state

@@ -7,14 +7,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lmlab.core.latent import Encoder
-from lmlab.layers.cells import Cell
+from lmlab.layers.cells import Cell, CellState
 
 
 class RightToLeft(Encoder):
     """The last output of a cell that reads from the end of the sentence to its beginning.
 
-    So the words that a decoder writes first are those read last (Sutskever et al. 2014). Tokens
-    (B, T) to (B, W), T steps; padding is never read before a token.
+    So the words that a decoder writes first are those read last (Sutskever et al. 2014). It starts
+    from zeros, or from learned numbers where the cell could not leave zero. Tokens (B, T) to
+    (B, W), T steps; padding is never read before a token.
     """
 
     def __init__(self, embedding: nn.Embedding, cell: Cell, *, dropout: float = 0.0) -> None:
@@ -23,6 +24,13 @@ class RightToLeft(Encoder):
         self.cell = cell
         self.dropout = nn.Dropout(dropout)
         self.width = cell.width
+        learned = None if cell.leaves_zero else torch.randn(len(cell.free), cell.width)
+        self.first = None if learned is None else nn.Parameter(learned)
+
+    def _start(self, rows: int, like: Tensor) -> CellState:
+        if self.first is None:
+            return self.cell.start(rows, like)
+        return self.cell.begin(tuple(part.expand(rows, -1) for part in self.first))
 
     def forward(self, tokens: Tensor, lengths: Tensor) -> Tensor:
         place = torch.arange(tokens.shape[1], device=tokens.device)
@@ -30,7 +38,7 @@ class RightToLeft(Encoder):
         # Row by row back to front; what lies behind the front is padding, read after the rest.
         backwards = tokens.gather(1, (last - place).clamp(min=0))
         values = self.dropout(self.embedding(backwards))
-        outputs, _ = self.cell(values, self.cell.start(len(tokens), values))
+        outputs, _ = self.cell(values, self._start(len(tokens), values))
         read = last[..., None].expand(-1, 1, outputs.shape[-1])
         return self.dropout(outputs.gather(1, read).squeeze(1))
 

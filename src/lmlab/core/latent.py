@@ -53,6 +53,10 @@ class Decoder(Backbone):
         like = next(self.parameters())
         return self.state_given(like.new_zeros(rows, self.latent))
 
+    def reveal(self, view: View, state: State | None = None) -> dict[str, Capture]:
+        """Inner values worth a picture, from the latent of `state` where it is given."""
+        return {}
+
 
 @runtime_checkable
 class LatentNetwork(Protocol):
@@ -195,10 +199,10 @@ class LatentVariable(LatentAssembly):
     def reveal(self, batch: Batch) -> dict[str, Capture]:
         """What the parts reveal where each sentence has its posterior's mean."""
         view = left_to_right(batch)
-        hidden = self.backbone(view, self.state_given(self.encode(batch)))
+        state = self.state_given(self.encode(batch))
         return {
-            **self.backbone.reveal(view),
-            **self.emission.reveal(hidden),
+            **self.backbone.reveal(view, state),
+            **self.emission.reveal(self.backbone(view, state)),
             **self.objective.reveal(self, batch),
         }
 

@@ -205,7 +205,7 @@ class BernoulliPosterior:
     def draw(self, uniforms: Tensor) -> Tensor:
         mean = self.mean
         bits = (uniforms.to(mean.device) < mean).to(mean)
-        return bits + mean - mean.detach()
+        return bits + (mean - mean.detach())  # a zero that has the gradient
 
     def log_prob(self, latents: Tensor) -> Tensor:
         return (latents * self.log_odds - F.softplus(self.log_odds)).sum(-1)

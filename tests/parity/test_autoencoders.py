@@ -1,0 +1,184 @@
+"""Autoencoders against matrices in numpy and against torch.nn with the same weights."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from lmlab.core.batch import Batch
+from lmlab.core.errors import UserError
+from lmlab.core.latent import Autoencoder
+from lmlab.core.registry import system_module
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.training.runs import build_tiny
+
+VOCABULARY = Vocabulary(size=8)
+NEVER = [0, 2, 4]
+SENTENCES = [[2, 5, 6, 7, 7, 3], [2, 6, 3], [2, 7, 5, 5, 6, 5, 6, 3]]
+
+
+def tiny(name: str) -> Autoencoder:
+    system = build_tiny(name, VOCABULARY, seed=1)
+    assert isinstance(system, Autoencoder)
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in system.parameters():
+            parameter.add_(0.3 * torch.randn(parameter.shape, generator=generator))
+    return system.double().eval()
+
+
+def batch_of(sentences: list[list[int]]) -> Batch:
+    return Batch.from_sequences(sentences, pad=VOCABULARY.pad)
+
+
+def weights_of(system: Autoencoder) -> dict[str, np.ndarray]:
+    return {name: value.detach().numpy() for name, value in system.named_parameters()}
+
+
+def unit(rows: np.ndarray) -> np.ndarray:
+    return rows / np.linalg.norm(rows, axis=-1, keepdims=True)
+
+
+def log_softmax(scores: np.ndarray, axis: int) -> np.ndarray:
+    return scores - np.logaddexp.reduce(scores, axis=axis, keepdims=True)
+
+
+def embedded(weights: dict[str, np.ndarray], name: str, tokens: list[int]) -> np.ndarray:
+    """Embeddings of length √W."""
+    table = weights[name]
+    return unit(table[tokens]) * math.sqrt(table.shape[1])
+
+
+def emitted(weights: dict[str, np.ndarray], hidden: np.ndarray, targets: list[int]) -> np.ndarray:
+    """log Σ_z P(z | h) P(s | z), both sides of P(s | z) on the sphere."""
+    vectors = unit(weights["emission.states.vectors"])
+    scaled = vectors * np.exp(weights["emission.states.log_scales"])[:, None]
+    scores = unit(weights["emission.states.weight"]) @ scaled.T
+    scores[NEVER] = -np.inf
+    table = log_softmax(scores, 0)[targets]
+    choice = hidden @ weights["emission.choose.weight"].T + weights["emission.choose.bias"]
+    return np.logaddexp.reduce(log_softmax(choice, 1) + table, axis=1)
+
+
+def places(sentence: list[int], weights: dict[str, np.ndarray], count: int) -> np.ndarray:
+    """The embeddings of a sentence without <s> side by side, zeros behind them."""
+    values = embedded(weights, "backbone.encoder.embedding.weight", sentence[1:])
+    return np.concatenate([values.ravel(), np.zeros((count - len(values)) * values.shape[1])])
+
+
+@pytest.mark.parametrize("sentence", SENTENCES)
+def test_the_linear_one_is_one_matrix(sentence: list[int]):
+    """h = D (C x + c) + d: the two layers multiplied out to one matrix by hand."""
+    system = tiny("linear-autoencoder")
+    weights, count = weights_of(system), system.decoder.longest
+    read, write = "backbone.encoder.network.", "backbone.decoder.network."
+    matrix = weights[write + "weight"] @ weights[read + "weight"]
+    offset = weights[write + "weight"] @ weights[read + "bias"] + weights[write + "bias"]
+    hidden = (matrix @ places(sentence, weights, count) + offset).reshape(count, -1)
+    expected = emitted(weights, hidden[: len(sentence) - 1], sentence[1:])
+    with torch.no_grad():
+        found = system.log_prob(batch_of([sentence])).per_token[0].numpy()
+    np.testing.assert_allclose(found, expected, atol=1e-10)
+
+
+def test_a_matrix_made_by_hand_copies_every_sentence():
+    """Read and write by the identity: every place comes back, so the latent is the sentence.
+
+    With as many latent numbers as places · width, h_t = e(s_t) exactly, whatever the sentence.
+    """
+    module = system_module("linear-autoencoder")
+    config = module.Config(width=4, latent=7 * 4, states=3, length=8)
+    system = module.build(config, VOCABULARY).eval()
+    with torch.no_grad():
+        for layer in (system.backbone.encoder.network, system.decoder.network):
+            layer.weight.copy_(torch.eye(28))
+            layer.bias.zero_()
+        batch = batch_of(SENTENCES)
+        hidden = system.backbone(system.objective.view(batch)).values
+        expected = system.backbone.encoder.embedding(batch.tokens[:, 1:])
+    inside = batch.targets_mask()[:, 1:]
+    torch.testing.assert_close(hidden[inside], expected[inside])
+    assert hidden[~inside].abs().max() == 0
+
+
+@pytest.mark.parametrize("sentence", SENTENCES)
+def test_the_two_layers_by_hand(sentence: list[int]):
+    system = tiny("mlp-autoencoder")
+    weights, count = weights_of(system), system.decoder.longest
+
+    def layers(name: str, values: np.ndarray) -> np.ndarray:
+        inner = np.tanh(weights[f"{name}.0.weight"] @ values + weights[f"{name}.0.bias"])
+        return weights[f"{name}.2.weight"] @ inner + weights[f"{name}.2.bias"]
+
+    latent = layers("backbone.encoder.network", places(sentence, weights, count))
+    hidden = layers("backbone.decoder.network", latent).reshape(count, -1)
+    expected = emitted(weights, hidden[: len(sentence) - 1], sentence[1:])
+    with torch.no_grad():
+        np.testing.assert_allclose(system.encode(batch_of([sentence]))[0].numpy(), latent)
+        found = system.log_prob(batch_of([sentence])).per_token[0].numpy()
+    np.testing.assert_allclose(found, expected, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("name", "network"), [("gru-autoencoder", nn.GRU), ("rnn-autoencoder", nn.RNN)]
+)
+@pytest.mark.parametrize("sentence", SENTENCES)
+def test_the_recurrent_ones_by_torch(name: str, network: type[nn.RNNBase], sentence: list[int]):
+    """The reversed sentence through torch's network, the latent fed to another at every step."""
+    system = tiny(name)
+    weights, width = weights_of(system), 16
+    reader, writer = (network(width, width, batch_first=True).double() for _ in range(2))
+    parts = ("backbone.encoder.encoder.cell.fused.", "backbone.decoder.cell.fused.")
+    for ours, theirs in zip(parts, (reader, writer), strict=True):
+        theirs.load_state_dict({k: torch.tensor(weights[ours + k]) for k in theirs.state_dict()})
+    linear = "backbone.encoder.network."
+    first = "backbone.decoder.from_latent.linear."
+    inputs = embedded(weights, "backbone.encoder.encoder.embedding.weight", sentence[:0:-1])
+    with torch.no_grad():
+        _, read = reader(torch.tensor(inputs)[None])
+        latent = weights[linear + "weight"] @ read[0, 0].numpy() + weights[linear + "bias"]
+        begun = weights[first + "weight"] @ latent + weights[first + "bias"]
+        heard = torch.tensor(latent).expand(1, len(sentence) - 1, -1)
+        hidden, _ = writer(heard, torch.tensor(begun)[None, None])
+        found = system.log_prob(batch_of([sentence])).per_token[0].numpy()
+        np.testing.assert_allclose(system.encode(batch_of([sentence]))[0].numpy(), latent)
+    expected = emitted(weights, hidden[0].numpy(), sentence[1:])
+    np.testing.assert_allclose(found, expected, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", ["gru-autoencoder", "linear-autoencoder"])
+def test_the_decoder_knows_the_sentence_by_its_latent_alone(name: str):
+    """Given another sentence's latent, it says of every place what it says of that sentence."""
+    system, batch = tiny(name), batch_of([SENTENCES[0]])
+    other = batch_of([[2, 7, 7, 7, 5, 3]])
+    with torch.no_grad():
+        given = system.given(system.encode(batch))
+        first, second = given.start(1), given.start(1)
+        for token, another in zip(SENTENCES[0][1:], other.tokens[0, 1:].tolist(), strict=True):
+            assert torch.equal(given.peek(first).log_probs, given.peek(second).log_probs)
+            first = given.advance(first, torch.tensor([token]))
+            second = given.advance(second, torch.tensor([another]))
+
+
+def test_reconstruction_moves_with_the_noise_on_the_latent_and_not_without():
+    system, batch = tiny("linear-autoencoder"), batch_of(SENTENCES)
+    clean = system.log_prob(batch).totals
+    still = system.reconstruct(batch)
+    assert torch.equal(still.totals, clean.detach())
+    losses = []
+    for noise in (0.01, 0.3, 3.0):
+        generator = torch.Generator().manual_seed(0)
+        found = system.reconstruct(batch, latent_noise=noise, generator=generator)
+        losses.append((found.totals - clean).abs().sum().item())
+    assert losses[0] < losses[1] < losses[2]
+
+
+def test_a_sentence_that_is_too_long_is_told_in_a_sentence():
+    module = system_module("linear-autoencoder")
+    system = module.build(module.Config(width=4, latent=4, states=2, length=6), VOCABULARY)
+    with pytest.raises(UserError, match=r"at most 6 tokens.*one of 8 came.*length=8"):
+        system.log_prob(batch_of(SENTENCES))

@@ -1,0 +1,51 @@
+"""Noise: as much as is asked, nowhere else, and decided by the generator."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.layers.noise import TokenNoise, with_noise
+
+VOCABULARY = Vocabulary(size=9)
+
+
+def seeded() -> torch.Generator:
+    return torch.Generator().manual_seed(0)
+
+
+def test_a_share_of_the_tokens_is_erased_and_no_padding():
+    tokens, lengths = torch.full((200, 50), 7), torch.full((200,), 40)
+    noisy = TokenNoise(0.3, VOCABULARY)(tokens, lengths, generator=seeded())
+    assert (noisy[:, 40:] == 7).all()
+    assert set(noisy.unique().tolist()) == {7, VOCABULARY.mask}
+    # 8,000 tokens: a standard error of √(0.3 · 0.7 / 8000) = 0.005.
+    share = (noisy[:, :40] == VOCABULARY.mask).double().mean().item()
+    assert share == pytest.approx(0.3, abs=0.02)
+    assert (tokens == 7).all(), "what came in is left alone"
+
+
+@pytest.mark.parametrize(
+    ("vocabulary", "stands"),
+    [(VOCABULARY, 4), (Vocabulary(size=9, mask=None), 1)],
+)
+def test_what_stands_where_a_token_was(vocabulary: Vocabulary, stands: int):
+    assert TokenNoise(0.5, vocabulary).erased == stands
+
+
+def test_noise_is_in_units_of_the_latent_itself():
+    """A latent of 10,000 numbers moves by `rate` times its length, whatever that is, to 3 %."""
+    latents = torch.randn(2, 10_000, generator=seeded()) * torch.tensor([[1.0], [50.0]])
+    moved = with_noise(latents, 0.4, generator=seeded()) - latents
+    torch.testing.assert_close(moved.norm(dim=1), 0.4 * latents.norm(dim=1), rtol=0.03, atol=0)
+
+
+def test_no_noise_changes_nothing_and_draws_nothing():
+    generator = seeded()
+    before = generator.get_state()
+    latents, tokens = torch.ones(2, 3), torch.ones(2, 3, dtype=torch.long)
+    assert with_noise(latents, 0.0, generator=generator) is latents
+    noise = TokenNoise(0.0, VOCABULARY)
+    assert noise(tokens, torch.tensor([3, 3]), generator=generator) is tokens
+    assert torch.equal(generator.get_state(), before)
