@@ -144,13 +144,14 @@ def inside(words: Tensor, rules: Rules, grow: Grow, spans: Tensor | None = None)
 
 def at_root(chart: Chart, rules: Rules, semiring: Semiring = LOG) -> Tensor:
     """(…, T) the element of the first w words as a whole sentence, for w from 1 to T."""
-    n = rules.trees
-    tops = [(chart.words, rules.root[n:]), *((c, rules.root[:n]) for c in chart.trees.values())]
-    found = []
-    for values, root in tops:
-        options = root[(None,) * (values.ndim - 2 - semiring.dimensions)]
-        whole = semiring.times(values[..., 0, :], semiring.lift(options))
-        found.append(semiring.sum(whole, -1))
+    n, found = rules.trees, []
+    for width in range(1, chart.words.shape[-2] + 1):
+        parts = [(chart.trees[width], rules.root[:n])] if width in chart.trees else []
+        parts += [(chart.words, rules.root[n:])] if width == 1 else []
+        values = torch.cat([values[..., 0, :] for values, _ in parts], dim=-1)
+        root = torch.cat([root for _, root in parts])
+        options = semiring.lift(root[(None,) * (values.ndim - 1 - semiring.dimensions)])
+        found.append(semiring.sum(semiring.times(values, options), -1))
     return torch.stack(found, dim=-1)
 
 
