@@ -140,4 +140,7 @@ def parts_of(
     with torch.enable_grad():
         leaves = potentials if create_graph else tuple(p.detach() for p in potentials)
         leaves = tuple(p if p.requires_grad else p.detach().requires_grad_() for p in leaves)
-        return torch.autograd.grad(program(*leaves).sum(), leaves, create_graph=create_graph)
+        # A potential that the program never asks for (a span of a single word) takes no part.
+        return torch.autograd.grad(
+            program(*leaves).sum(), leaves, create_graph=create_graph, materialize_grads=True
+        )
