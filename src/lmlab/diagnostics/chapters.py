@@ -11,6 +11,7 @@ from lmlab.core.protocols import Sample, Step
 from lmlab.diagnostics.commands import command_of
 from lmlab.diagnostics.figures import entropy_of
 from lmlab.diagnostics.pictures import Curve, curve_from_metrics
+from lmlab.diagnostics.shots import Shot, read_shots
 from lmlab.sampling.decode import sample
 from lmlab.scoring.comparison import Comparison, Row
 from lmlab.training.reporting import read_metrics
@@ -39,6 +40,8 @@ class Chapter:
     """The language's own, in nats per token, where it is the same for all rows."""
     samples: Mapping[str, tuple[Written, ...]] = field(default_factory=dict)
     commands: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    inside: Mapping[str, tuple[Shot, ...]] = field(default_factory=dict)
+    """Pictures that `lmlab inspect` left in the figures of a row's first run."""
     looks: Mapping[str, int] = field(default_factory=dict)
     """Each row's place in the palette."""
 
@@ -63,6 +66,7 @@ def chapter_of(comparison: Comparison, models: Sequence[Model], *, seed: int = 0
             for place, row in enumerate(rows)
         },
         commands={row.name: _commands(row, by_path) for row in rows},
+        inside={row.name: read_shots(RunFolder(first[row.name].path).figures) for row in rows},
     )
 
 

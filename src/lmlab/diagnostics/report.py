@@ -13,6 +13,7 @@ from lmlab.core.score import TokenScore
 from lmlab.diagnostics.canvas import colour
 from lmlab.diagnostics.chapters import Chapter, Written
 from lmlab.diagnostics.html import Cell, Html, join, number, page, table, tag
+from lmlab.diagnostics.inspection_page import figures
 from lmlab.diagnostics.pictures import Bar, loss_bars, training_curves
 from lmlab.diagnostics.wording import KINDS_EXPLAINED, convention_words
 from lmlab.scoring.comparison import Comparison, Difference, Row, Sentence
@@ -80,6 +81,7 @@ def _chapter(chapter: Chapter, anchor: str) -> Html:
         _differences(comparison.differences),
         _surprisal(chapter),
         _samples(chapter),
+        _inside(chapter),
         _conventions(comparison),
         _commands(chapter),
     ]
@@ -303,6 +305,27 @@ def _samples(chapter: Chapter) -> Html:
             tag("div", *sections, class_="samples"),
         ]
     )
+
+
+def _inside(chapter: Chapter) -> Html:
+    """The pictures of each row's run, folded away: there may be many."""
+    rows = [row for row in chapter.comparison.rows if chapter.inside.get(row.name)]
+    if not rows:
+        return Html("")
+    folds = [
+        tag(
+            "details",
+            tag(
+                "summary",
+                _swatch(chapter.look(row.name)),
+                f"{row.name}, {len(chapter.inside[row.name])} pictures",
+            ),
+            figures(chapter.inside[row.name]),
+        )
+        for row in rows
+    ]
+    words = "What lmlab inspect drew of these runs, each picture with how to read it."
+    return join([tag("h3", "Inside"), tag("p", words, class_="faint"), *folds])
 
 
 def _texts(written: Sequence[Written]) -> Html:
