@@ -91,7 +91,7 @@ class VaeConfig(BoundConfig, SentenceConfig):
 class PlacesConfig(SentenceConfig):
     """Settings of an autoencoder that reads and writes all places of a sentence at once."""
 
-    length: int = field(default=20, metadata={"at_least": 2})
+    length: int = field(default=64, metadata={"at_least": 2})
     """Tokens of the longest sentence, <s> and </s> counted, as a corpus counts where it cuts."""
 
 

@@ -60,7 +60,7 @@ RECIPES = {"multi30k": MULTI30K}
 
 def build(config: Config, vocabulary: Vocabulary, base: System) -> LatentVariable:
     if not isinstance(base, Autoencoder):
-        raise UserError("autoencoder-vae is built on an autoencoder, and the base is none.")
+        raise UserError("the base of autoencoder-vae must be an autoencoder; give a run of one.")
     frozen, inner, width = deepcopy(base), config.inner, base.decoder.latent
     # Latents have any size: its network is shown them at the same one.
     read = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, inner), nn.Tanh())

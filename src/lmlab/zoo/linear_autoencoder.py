@@ -41,7 +41,7 @@ SIZES = {
     "small": Config(),
     "base": Config(width=512, latent=512, length=64),
 }
-RECIPES = {"multi30k": MULTI30K}
+RECIPES = {"multi30k": {**MULTI30K, "length": 20}}
 
 
 def build(config: PlacesConfig, vocabulary: Vocabulary) -> Autoencoder:

@@ -49,7 +49,7 @@ SIZES = {
     "small": Config(),
     "base": Config(width=512, latent=512, length=64, inner=1024),
 }
-RECIPES = {"multi30k": MULTI30K}
+RECIPES = {"multi30k": {**MULTI30K, "length": 20}}
 
 
 def build(config: Config, vocabulary: Vocabulary) -> Autoencoder:
