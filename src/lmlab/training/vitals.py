@@ -35,21 +35,24 @@ class Watch:
         """What is worth a line of the metrics after the step."""
         found: dict[str, float | dict[str, float]] = {}
         if self._before is not None:
-            found["update_ratio"] = update_ratio(self._before, self._matrices)
+            ratio = update_ratio(self._before, self._matrices)
+            found |= {} if ratio is None else {"update_ratio": ratio}
         lengths = {name: mean_length(t) for name, t in token_vectors(self._system).items()}
         return found | ({"vector_norms": lengths} if lengths else {})
 
 
 @torch.no_grad()
-def update_ratio(before: list[Tensor], after: list[nn.Parameter]) -> float:
-    """The median over tensors of ‖change‖ / ‖weights before‖."""
-    if not before:
-        return 0.0
+def update_ratio(before: list[Tensor], after: list[nn.Parameter]) -> float | None:
+    """The median over tensors of ‖change‖ / ‖weights before‖; a tensor of zeros has no such ratio.
+
+    None where all of them are zeros.
+    """
     ratios = [
-        torch.linalg.vector_norm(now - then) / torch.linalg.vector_norm(then).clamp(min=1e-12)
+        torch.linalg.vector_norm(now - then) / torch.linalg.vector_norm(then)
         for then, now in zip(before, after, strict=True)
+        if then.any()
     ]
-    return float(torch.stack(ratios).median())
+    return float(torch.stack(ratios).median()) if ratios else None
 
 
 def token_vectors(system: System) -> dict[str, Tensor]:

@@ -28,6 +28,13 @@ def test_the_ratio_is_the_median_over_tensors() -> None:
     assert update_ratio(before, after) == pytest.approx(0.1)
 
 
+def test_a_tensor_of_zeros_has_no_ratio() -> None:
+    zeros, ones = torch.zeros(1, 2), torch.ones(1, 2)
+    changed = [torch.nn.Parameter(zeros + 1), torch.nn.Parameter(ones * 1.1)]
+    assert update_ratio([zeros, ones], changed) == pytest.approx(0.1)
+    assert update_ratio([zeros], changed[:1]) is None
+
+
 def test_a_length_is_the_mean_over_rows() -> None:
     assert mean_length(torch.tensor([[3.0, 4.0], [0.0, 1.0]])) == pytest.approx(3.0)
 

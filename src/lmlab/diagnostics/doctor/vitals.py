@@ -44,7 +44,8 @@ def _middle(values: Sequence[float | None]) -> float | None:
 
 def verdict_of(evidence: Evidence, findings: Sequence[Finding], skipped: int) -> str:
     """One sentence: healthy with its vital numbers, or what was found."""
-    unseen = f" {skipped} checks could not be made." if skipped else ""
+    checks = "1 check" if skipped == 1 else f"{skipped} checks"
+    unseen = f" {checks} could not be made." if skipped else ""
     where = f"{evidence.card.name} on {evidence.config['corpus']['spec'] or 'an unknown corpus'}"
     if not findings:
         return f"Nothing unusual: {where}{_reached(evidence)}.{unseen}"

@@ -115,7 +115,7 @@ def nothing_learnt(evidence: Evidence) -> Finding | None:
 def behind_healthy_runs(evidence: Evidence) -> Finding | None:
     """Above the band of reference runs on this corpus."""
     band, history = evidence.band, evidence.history
-    if band is None:
+    if band is None or evidence.card.baseline == "uniform":
         raise Inapplicable("there are no reference runs on this corpus with these tokens")
     if not history.held_out:
         raise Missing("no held-out text was looked at in training")
@@ -180,7 +180,8 @@ def overfitting(evidence: Evidence) -> Finding | None:
         raise Missing("its metrics tell no training loss")
     rise, gap = last.loss - best.loss, last.loss - now
     rising = rise > RISE and now < then
-    if not rising and gap <= GAP:
+    # A training loss that has not fallen is not that of text learnt by heart.
+    if now >= history.train[0].loss or (not rising and gap <= GAP):
         return None
     kept = "the weights of the best look are kept" if history.split == "validation" else ""
     kept = kept or "the last weights are kept, as there is no validation split to choose by"

@@ -7,8 +7,8 @@ import torch
 from lmlab.diagnostics.doctor.evidence import Evidence, Inapplicable
 from lmlab.diagnostics.doctor.records import Finding
 
-LATENT_KL = "latent kl"
-"""What a system with a latent vector reveals: KL(posterior ‖ prior) of each unit, in nats."""
+LATENT_KL = ("divergence", "latent kl")
+"""Under these names a system with a latent vector reveals KL(posterior ‖ prior) of each unit."""
 MIXTURE_USE = "mixture use"
 """What a system with discrete states reveals: the share of the predictions each carries."""
 SILENT = 0.01
@@ -23,9 +23,10 @@ WASTED = 0.25
 
 def posterior_collapse(evidence: Evidence) -> Finding | None:
     """The posterior is the prior: the latent vector is not used."""
-    if LATENT_KL not in evidence.captures:
+    names = [name for name in LATENT_KL if name in evidence.captures]
+    if not names:
         raise Inapplicable("it reveals no latent vector")
-    each = evidence.captures[LATENT_KL].flatten()
+    each = evidence.captures[names[0]].flatten()
     silent = float((each < SILENT).double().mean())
     total = float(each.sum())
     if silent < COLLAPSED:

@@ -64,6 +64,8 @@ def vectors_speak_by_length(evidence: Evidence) -> Finding | None:
 
 def vector_lengths_drift(evidence: Evidence) -> Finding | None:
     """Vectors grow on after the held-out loss has stopped falling."""
+    if not evidence.by_gradient:
+        raise Inapplicable("it was not trained by gradient")
     history = evidence.history
     best = history.best
     if best is None:
