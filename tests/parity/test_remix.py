@@ -168,10 +168,16 @@ def local_tables(system) -> list[dict[int, float]]:
     return token_given_state(states.weight.tolist(), states.vectors.tolist())
 
 
+def transition_scores(system) -> list[Vector]:
+    """a_z · b_z'."""
+    arriving = raw(system, "backbone.transition.arriving")
+    return [times(arriving, vector) for vector in raw(system, "backbone.transition.leaving")]
+
+
 def test_local_hmm_sums_over_pairs_of_states():
     system = make("local-hmm")
     tables = local_tables(system)
-    transition = [softmax(row) for row in raw(system, "backbone.transition.matrix")]
+    transition = [softmax(row) for row in transition_scores(system)]
 
     def predict(prefix: list[int], token: int) -> float:
         here = state_posterior(system, tables, prefix[-1])
@@ -182,11 +188,11 @@ def test_local_hmm_sums_over_pairs_of_states():
 
 
 def crf_transition(system, token: int) -> list[Vector]:
-    """P(z' | z) = softmax_z'(A_zz' + c_z' · e(s))."""
+    """P(z' | z) = softmax_z'(a_z · b_z' + c_z' · e(s))."""
     vector = system.backbone.transition.embedding.weight[token].tolist()
     pulls = times(raw(system, "backbone.transition.pull.weight"), vector)
-    matrix = raw(system, "backbone.transition.matrix")
-    return [softmax([a + c for a, c in zip(row, pulls, strict=True)]) for row in matrix]
+    scores = transition_scores(system)
+    return [softmax([a + c for a, c in zip(row, pulls, strict=True)]) for row in scores]
 
 
 def test_local_crf_sums_over_pairs_of_states():
@@ -227,14 +233,14 @@ def test_local_crf_2_sums_over_states_of_two_words():
 def test_token_transition_equals_the_matrices_written_out(scale):
     """Products of exponentials against the log-softmax of every (K, K).
 
-    At the larger scale A and c prefer different states by tens of nats, which single precision
-    would round to nothing.
+    At the larger scale state and token prefer different states by tens of nats, which single
+    precision would round to nothing.
     """
     step = make("local-crf").backbone.transition
     tokens = torch.tensor([5, 6, 2, 8])
     log_from = torch.randn(4, 3, generator=torch.Generator().manual_seed(0)).log_softmax(1)
     with torch.no_grad():
-        step.matrix.mul_(scale)
+        step.leaving.mul_(scale)
         step.pull.weight.mul_(scale)
         got = step(log_from, tokens)
         expected = step.forward_clear(log_from, tokens)

@@ -15,7 +15,7 @@ from lmlab.core.state import State, TensorState
 from lmlab.core.view import View
 from lmlab.core.visibility import Causal
 from lmlab.emissions.mixture import States
-from lmlab.layers.state_steps import TokenTransition, Transition
+from lmlab.layers.state_steps import Transition
 
 WORTH_SHARING = 256
 """Tokens in a batch from which on each distinct one is computed once."""
@@ -55,7 +55,7 @@ class LocalStates(Backbone):
     yields: ClassVar[str] = "states"
     honours: ClassVar[tuple[type, ...]] = (Causal,)
 
-    def __init__(self, posterior: TokenPosterior, transition: Transition | TokenTransition) -> None:
+    def __init__(self, posterior: TokenPosterior, transition: Transition) -> None:
         super().__init__()
         self.posterior = posterior
         self.transition = transition

@@ -12,6 +12,9 @@ from lmlab.core.capture import Capture
 from lmlab.core.parts import Emission, Hidden
 from lmlab.emissions.mixture import Mixture
 
+ROWS_AT_ONCE = 512
+"""Rows of (N, V) that are held at once while scoring."""
+
 
 class ProductOfMixtures(Emission):
     """p(s | h) = Π_g f_g(s | h) / Z(h), Z(h) = Σ_s Π_g f_g(s | h), each f_g a mixture (003, DLM19).
@@ -42,6 +45,11 @@ class ProductOfMixtures(Emission):
         for factor in others:
             total = total + factor.log_probs(hidden)
         return total
+
+    def log_prob(self, hidden: Tensor, targets: Tensor) -> Tensor:
+        # In blocks of rows, so that a long text needs no more memory than a short one.
+        blocks = [self.log_products(rows).logsumexp(-1) for rows in hidden.split(ROWS_AT_ONCE)]
+        return self.log_bound(hidden, targets) - torch.cat(blocks)
 
     def log_probs(self, hidden: Tensor) -> Tensor:
         return torch.log_softmax(self.log_products(hidden), dim=-1)

@@ -2,6 +2,7 @@
 
     p(s_{i+1} | s_i) = Σ_{z'} P(s_{i+1} | z') Σ_z P(z' | z) P(z | s_i)
     P(z | s) ∝ P(z) P(s | z),  P(s | z) = softmax_s(e(s) · v_z) on both sides
+    P(z' | z) = softmax_z'(a_z · b_z')
 
 A step of an HMM that starts afresh at every word: remix through a transition matrix.
 """
@@ -39,7 +40,7 @@ def build(config: StatesConfig, vocabulary: Vocabulary) -> LeftToRight:
     states = States(config.states, config.width, vocabulary)
     return LeftToRight(
         vocabulary=vocabulary,
-        backbone=LocalStates(TokenPosterior(states), Transition(config.states)),
+        backbone=LocalStates(TokenPosterior(states), Transition(config.states, config.width)),
         emission=GivenStates(states),
         objective=NextToken(),
     )
