@@ -28,14 +28,15 @@ Assignments = Iterator[tuple[float, np.ndarray]]
 """Weight and hidden vector of every assignment at a place."""
 
 
-def build(name: str, **settings) -> LeftToRight:
+def build(kind: str, **settings) -> LeftToRight:
     """A system with every weight drawn afresh, so that no prior is uniform by its start."""
-    module = system_module(name)
+    module = system_module(kind)
     system = module.build(module.Config(width=4, dropout=0.0, **settings), VOCABULARY).eval()
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
-        for parameter in system.parameters():
-            parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.8)
+        for name, parameter in system.named_parameters():
+            spread = 0.1 if name.endswith("table") else 0.8  # the entries of a prior count eight
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) * spread)
     return system
 
 
@@ -63,9 +64,9 @@ def summed(weights: dict[str, np.ndarray], assignments: Assignments, target: int
 
 
 def learned_rows(table: np.ndarray, length: int) -> list[np.ndarray]:
-    """Row i of the packed triangle, normalised: P(a | i) for a = 0 … i."""
+    """Row i of the packed triangle: P(a | i) = softmax_a(8 t_{i,a}) for a = 0 … i."""
     ends = np.cumsum(range(1, length + 1))
-    return [softmax(table[end - i - 1 : end]) for i, end in enumerate(ends)]
+    return [softmax(8 * table[end - i - 1 : end]) for i, end in enumerate(ends)]
 
 
 def prior_at(rows: list[np.ndarray], place: int) -> dict[int, float]:

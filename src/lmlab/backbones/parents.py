@@ -57,8 +57,13 @@ class UniformPrior(ParentPrior):
         return torch.zeros(back.shape, device=back.device)
 
 
+PACE = 8.0
+"""What an entry of a learned prior counts. A step of Adam moves a number by the learning rate at
+most, and a prior has several nats to go before it looks at one token: so a unit is worth eight."""
+
+
 class LearnedPrior(ParentPrior):
-    """A learned table P(a | i) over the tokens so far, uniform at the start (003, DLM5).
+    """A learned table P(a | i) = softmax_a(8 t_{i,a}), uniform at the start (003, DLM5).
 
     The first L places have a row each, of one weight for every token so far: L (L + 1) / 2
     numbers. At later places the last row serves, shifted along, over the last L tokens. So every
@@ -75,7 +80,7 @@ class LearnedPrior(ParentPrior):
         assert self.reach is not None
         row = place.clamp(max=self.reach - 1)
         inside = (row - back).clamp(min=0).minimum(row)
-        return self.table[row * (row + 1) // 2 + inside]
+        return PACE * self.table[row * (row + 1) // 2 + inside]
 
 
 class Transitions(nn.Module):

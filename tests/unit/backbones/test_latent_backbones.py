@@ -83,8 +83,8 @@ def test_a_uniform_prior_without_a_reach_looks_at_all_tokens():
 
 def test_a_learned_prior_has_a_row_for_each_place_and_shifts_the_last():
     prior = LearnedPrior(length=3)
-    with torch.no_grad():  # rows (1), (1, 3), (1, 2, 5), as weights
-        prior.table.copy_(torch.tensor([1.0, 1.0, 3.0, 1.0, 2.0, 5.0]).log())
+    with torch.no_grad():  # rows (1), (1, 3), (1, 2, 5), as weights; an entry counts eight
+        prior.table.copy_(torch.tensor([1.0, 1.0, 3.0, 1.0, 2.0, 5.0]).log() / 8)
     expected = [
         [1, 0, 0, 0, 0],
         [1 / 4, 3 / 4, 0, 0, 0],
