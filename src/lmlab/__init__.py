@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lmlab.api import LanguageModel as LanguageModel
+    from lmlab.api import ablate as ablate
     from lmlab.api import compare as compare
     from lmlab.api import doctor as doctor
     from lmlab.api import inspect as inspect
@@ -26,11 +27,22 @@ if TYPE_CHECKING:
     from lmlab.core.errors import UserError as UserError
 
 __version__ = "0.1.0"
-__all__ = ["LanguageModel", "UserError", "compare", "doctor", "inspect", "load", "systems", "train"]
+__all__ = [
+    "LanguageModel",
+    "UserError",
+    "ablate",
+    "compare",
+    "doctor",
+    "inspect",
+    "load",
+    "systems",
+    "train",
+]
 
 _HOMES = {
     "LanguageModel": "lmlab.api",
     "UserError": "lmlab.core.errors",
+    "ablate": "lmlab.api",
     "compare": "lmlab.api",
     "doctor": "lmlab.api",
     "inspect": "lmlab.api",

@@ -13,7 +13,8 @@ True
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,6 +40,7 @@ from lmlab.training.runs import Model, load_run
 from lmlab.training.train import RunResult, train
 
 if TYPE_CHECKING:
+    from lmlab.diagnostics.ablation import Ablation
     from lmlab.diagnostics.doctor.records import Examination
     from lmlab.diagnostics.inspection import Inspection
 
@@ -46,6 +48,7 @@ __all__ = [
     "LanguageModel",
     "RunResult",
     "Text",
+    "ablate",
     "compare",
     "doctor",
     "inspect",
@@ -355,6 +358,67 @@ def doctor(
         from lmlab.diagnostics.doctor.picture import write_picture
 
         write_picture(found, Path(out))
+    return found
+
+
+def ablate(
+    system: str,
+    *,
+    data: str | Path,
+    out: Path | str,
+    switches: str | Sequence[Sequence[int | str]] | None = None,
+    each: bool = False,
+    pairs: bool = False,
+    seeds: int = 3,
+    epochs: int | None = None,
+    at: Sequence[int] = (),
+    size: str | None = None,
+    settings: Mapping[str, Any] | None = None,
+    recipe: str | None = None,
+    tokenizer: str | None = None,
+    jobs: int = 1,
+    quiet: bool = False,
+) -> Ablation:
+    """Train a system whole and with terms switched off, and tell what each is worth.
+
+    `switches` are sets of numbers or names, "4;0,4,5" or [[4], [0, 4, 5]]; `each` takes every
+    switch by itself (so where nothing is asked for), `pairs` every two. What is off in `settings`
+    is off in every row. Losses are told after the epochs `at`, the last if none. Trainings are runs
+    in out/runs; those that are finished are not repeated, and one that was stopped goes on.
+
+    >>> found = lmlab.ablate("gru-minimal", data="grammar", out="terms", switches="4;0,4",
+    ...                      size="tiny", seeds=1, epochs=1, quiet=True)
+    >>> sorted(row.terms for row in found.rows)
+    ['0 gate-input, 4 candidate-hidden', '4 candidate-hidden', 'intact']
+    """
+    # Imported late: pictures need matplotlib, and no other verb should wait for it.
+    from lmlab.diagnostics.ablation import ask
+    from lmlab.diagnostics.ablation_runs import run_ablation
+    from lmlab.diagnostics.ablation_tables import write_tables
+
+    question = ask(
+        system,
+        data=str(data),
+        switches=switches,
+        each=each,
+        pairs=pairs,
+        seeds=seeds,
+        epochs=epochs,
+        at=at,
+        size=size,
+        settings=settings or {},
+        tokenizer=tokenizer,
+        recipe=recipe,
+    )
+    if jobs < 1:
+        raise UserError(f"at least one training must run at a time, and {jobs} came.")
+
+    def tell(sentence: str) -> None:
+        if not quiet:
+            print(sentence, file=sys.stderr, flush=True)
+
+    found = run_ablation(question, Path(out), jobs=jobs, quiet=quiet, tell=tell)
+    write_tables(found)
     return found
 
 

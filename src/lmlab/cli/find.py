@@ -84,4 +84,6 @@ def print_settings(module: Any) -> None:
 
 def _written(value: object) -> str:
     """A value as `--set` takes it."""
+    if isinstance(value, tuple):
+        return ",".join(map(str, value)) or "none"
     return str(value).lower() if isinstance(value, bool) or value is None else str(value)

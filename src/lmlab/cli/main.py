@@ -15,6 +15,7 @@ from typer.core import TyperGroup
 
 import lmlab
 from lmlab.cli import (
+    ablate,
     arpa,
     compare,
     data,
@@ -65,6 +66,7 @@ app.command("pairs")(pairs.pairs)
 app.command("compare")(compare.compare)
 app.command("inspect")(inspect.inspect)
 app.command("doctor")(doctor.doctor)
+app.command("ablate")(ablate.ablate)
 app.command("export-arpa")(arpa.export_arpa)
 app.command("import-arpa")(arpa.import_arpa)
 app.command("demo")(demo.demo)

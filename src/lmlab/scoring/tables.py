@@ -141,12 +141,12 @@ def rich_differences(comparison: Comparison) -> Table:
 def markdown(comparison: Comparison) -> str:
     """The table, differences and notes as Markdown."""
     shown = columns(comparison)
-    lines = [_markdown_escape(caption(comparison)), ""]
+    lines = [markdown_escape(caption(comparison)), ""]
     parts = groups(comparison)
     for group in parts:
         if len(parts) > 1:
-            lines += [f"**{_markdown_escape(group.title)}**", ""]
-        lines += _markdown_rows(
+            lines += [f"**{markdown_escape(group.title)}**", ""]
+        lines += markdown_rows(
             [column.heading for column in shown],
             [column.number for column in shown],
             ([column.show(row) for column in shown] for row in group.rows),
@@ -155,8 +155,8 @@ def markdown(comparison: Comparison) -> str:
     if comparison.differences:
         headings = ["first", "second", "first - second", "95 % interval", "p"]
         cells = ([e.first, e.second, *_difference(e)] for e in comparison.differences)
-        lines += [*_markdown_rows(headings, [False, False, True, True, True], cells), ""]
-    lines += [f"- {_markdown_escape(note)}" for note in comparison.notes]
+        lines += [*markdown_rows(headings, [False, False, True, True, True], cells), ""]
+    lines += [f"- {markdown_escape(note)}" for note in comparison.notes]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -169,16 +169,16 @@ def latex(comparison: Comparison) -> str:
         r"  \centering",
         rf"  \begin{{tabular}}{{{align}}}",
         r"    \toprule",
-        "    " + " & ".join(_latex_escape(column.heading) for column in shown) + r" \\",
+        "    " + " & ".join(latex_escape(column.heading) for column in shown) + r" \\",
     ]
     parts = groups(comparison)
     for group in parts:
         lines.append(r"    \midrule")
         if len(parts) > 1:
-            title = _latex_escape(group.title)
+            title = latex_escape(group.title)
             lines.append(rf"    \multicolumn{{{len(shown)}}}{{l}}{{\emph{{{title}}}}} \\")
         for row in group.rows:
-            cells = (_latex_escape(column.show(row)) for column in shown)
+            cells = (latex_escape(column.show(row)) for column in shown)
             lines.append("    " + " & ".join(cells) + r" \\")
     words = " ".join((caption(comparison), *comparison.notes))
     return "\n".join(
@@ -186,7 +186,7 @@ def latex(comparison: Comparison) -> str:
             *lines,
             r"    \bottomrule",
             r"  \end{tabular}",
-            rf"  \caption{{{_latex_escape(words)}}}",
+            rf"  \caption{{{latex_escape(words)}}}",
             r"\end{table}",
             "",
         ]
@@ -243,15 +243,17 @@ def _difference(each: Difference) -> tuple[str, str, str]:
     return value, f"{each.low:+.4f} … {each.high:+.4f}", f"{each.p_value:.4f}"
 
 
-def _markdown_rows(
+def markdown_rows(
     headings: Sequence[str], numbers: Sequence[bool], rows: Iterable[Sequence[str]]
 ) -> list[str]:
+    """The lines of a Markdown table; columns of numbers stand to the right."""
     rule = ["---:" if number else "---" for number in numbers]
-    lines = [headings, rule, *([_markdown_escape(cell) for cell in row] for row in rows)]
+    lines = [headings, rule, *([markdown_escape(cell) for cell in row] for row in rows)]
     return ["| " + " | ".join(cells) + " |" for cells in lines]
 
 
-def _markdown_escape(text: str) -> str:
+def markdown_escape(text: str) -> str:
+    """A text that Markdown shows as it is."""
     return re.sub(r"([\\|*_`<>\[\]])", r"\\\1", text)
 
 
@@ -275,5 +277,6 @@ _LATEX = {
 }
 
 
-def _latex_escape(text: str) -> str:
+def latex_escape(text: str) -> str:
+    """A text that LaTeX shows as it is."""
     return "".join(_LATEX.get(character, character) for character in text)

@@ -1,0 +1,94 @@
+"""`lmlab ablate SYSTEM --data CORPUS --out DIR [--switches "4;0,4,5;4,6"] [--each]`."""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import Annotated
+
+import typer
+
+from lmlab.cli.options import Json
+from lmlab.cli.output import print_json, show_table
+from lmlab.cli.train import parse_settings
+from lmlab.core.errors import UserError
+from lmlab.core.registry import find_system
+
+
+def ablate(
+    system: Annotated[str, typer.Argument(metavar="SYSTEM", help="One with switches.")],
+    data: Annotated[str, typer.Option(metavar="CORPUS", help="What to train on.")],
+    out: Annotated[str, typer.Option(metavar="DIR", help="The folder to write.")],
+    switches: Annotated[
+        str | None,
+        typer.Option(metavar="SETS", help='Sets to switch off, by number or name: "4;0,4,5;4,6".'),
+    ] = None,
+    each: Annotated[
+        bool, typer.Option("--each", help="Every switch by itself; so if nothing is asked for.")
+    ] = False,
+    pairs: Annotated[bool, typer.Option("--pairs", help="Every two switches together.")] = False,
+    seeds: Annotated[int, typer.Option(help="How many seeds, 0 and on.")] = 3,
+    epochs: Annotated[int | None, typer.Option(help="Passes over the corpus.")] = None,
+    at: Annotated[
+        str | None, typer.Option(metavar="10,20", help="Epochs whose losses are told; the last.")
+    ] = None,
+    size: Annotated[str | None, typer.Option(help="tiny, small or base; small.")] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="A setting of the system or of the training; may be given several times. What is "
+            "off by --set off=… is off in every row.",
+        ),
+    ] = None,
+    recipe: Annotated[str | None, typer.Option(help="Named settings that go together.")] = None,
+    tokenizer: Annotated[
+        str | None, typer.Option(help="word, char, bpe, wordpiece, or a tokenizer.json.")
+    ] = None,
+    jobs: Annotated[int, typer.Option(help="Trainings at a time.")] = 1,
+    as_json: Json = False,
+) -> None:
+    """Train a system whole and with terms switched off, over several seeds: what is each worth?
+
+    Stopped at any moment, the same command goes on where it was.
+    """
+    find_system(system)  # a wrong name is told before the second that torch takes to import
+    given, told = parse_settings(settings or []), _epochs(at)
+
+    from lmlab.api import ablate as ablate_system
+    from lmlab.diagnostics.ablation_tables import rich_table
+
+    found = ablate_system(
+        system,
+        data=data,
+        out=out,
+        switches=switches,
+        each=each,
+        pairs=pairs,
+        seeds=seeds,
+        epochs=epochs,
+        at=told,
+        size=size,
+        settings=given,
+        recipe=recipe,
+        tokenizer=tokenizer,
+        jobs=jobs,
+    )
+    if as_json:
+        print_json(found.as_dict())
+    elif found.rows:
+        show_table(rich_table(found))
+        for note in found.notes:
+            print(f"- {note}")
+    if not found.finished:
+        print(f"lmlab: stopped; the same command goes on from {out}.", file=sys.stderr)
+        sys.exit(130)
+    print(f"written: {out}/ablation.json, .md, .tex, .svg and .png", file=sys.stderr)
+
+
+def _epochs(text: str | None) -> list[int]:
+    words = [word for word in re.split(r"[,\s]+", text or "") if word]
+    if not all(word.isdigit() for word in words):
+        raise UserError(f"--at takes epochs parted by commas, as in --at 10,20, and {text!r} came.")
+    return [int(word) for word in words]
