@@ -324,6 +324,13 @@ def test_product_is_normalised_exactly_and_its_bound_lies_below(factors, states)
     assert gap.item() == pytest.approx(exact - bound, abs=1e-4)
 
 
+def test_product_trained_on_next_token_loses_the_exact_log_probability():
+    system = make("product-bound", objective="next-token")
+    batch = Batch.from_sequences(SENTENCES, pad=0)
+    exact = system.log_prob(batch).totals.sum().item()
+    assert -system.loss(batch)[0].total.item() == pytest.approx(exact, abs=1e-5)
+
+
 def test_product_of_one_factor_is_a_remix_and_its_bound_is_tight():
     system = make("product-bound", factors=1)
     batch = Batch.from_sequences(SENTENCES, pad=0)

@@ -30,6 +30,7 @@ CARD = Card(
     source="003 DLM19",
     aliases=("DLM19",),
     protocols=("LogProb", "Step"),
+    objectives=("lower-bound", "next-token"),
     oracle="brute force over tuples of states, bound ≤ exact: tests/parity/test_remix.py",
 )
 
@@ -42,8 +43,8 @@ class Config(RemixConfig):
     """K, the number of states of each factor; 2 for Bernoulli states."""
     factors: int = field(default=2, metadata={"at_least": 1})
     """G, the number of remixes multiplied."""
-    trained_on: Literal["bound", "exact"] = "bound"
-    """The lower bound, or the log-probability itself, which costs G · K · V a token."""
+    objective: Literal["lower-bound", "next-token"] = "lower-bound"
+    """The bound, or the log-probability itself, which costs G · K · V a token."""
 
 
 SIZES = {
@@ -64,5 +65,5 @@ def build(config: Config, vocabulary: Vocabulary) -> LeftToRight:
         vocabulary=vocabulary,
         backbone=Previous(embedding, config.dropout),
         emission=ProductOfMixtures([Mixture(config.width, table) for table in tables]),
-        objective=LowerBound() if config.trained_on == "bound" else NextToken(),
+        objective=LowerBound() if config.objective == "lower-bound" else NextToken(),
     )
