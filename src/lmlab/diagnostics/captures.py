@@ -10,6 +10,8 @@ import numpy as np
 
 from lmlab.core.capture import Capture
 from lmlab.diagnostics.grids import (
+    LONGEST_LABEL,
+    LONGEST_LYING,
     SMALL_CELL,
     Axis,
     Bars,
@@ -74,6 +76,8 @@ class Labels:
     """Of the batch, where there are several."""
     states: tuple[str, ...] = ()
     """The likeliest word of each state, where it is known."""
+    order: Places | None = field(default=None, compare=False)
+    """States, the busiest first, where it is known."""
 
     def of(self, axis: str, entries: int) -> tuple[str, ...] | None:
         """A name for each entry; None where numbers must do."""
@@ -96,8 +100,8 @@ class Labels:
 
     def name_of(self, axis: str, entries: int) -> str:
         """What the axis is called."""
-        whole = axis in WORD_AXES and 0 < len(self.tokens) == entries
-        return "token" if whole else AXIS_NAMES[axis]
+        plain = self.tokens and entries in (len(self.tokens), len(self.tokens) - 2)
+        return "token" if plain and axis in WORD_AXES else AXIS_NAMES[axis]
 
     def _words(self, axis: str, entries: int) -> tuple[str, ...]:
         """Inputs are all tokens but the last, predictions all but the first."""
@@ -158,6 +162,7 @@ def capture_pictures(
     captures: Mapping[str, Capture], labels: Labels, *, text: str = ""
 ) -> list[Picture]:
     """A picture for each inner value that has more than one number to show."""
+    labels = replace(labels, order=busiest_first(captures))
     found = (capture_picture(name, each, labels, text=text) for name, each in captures.items())
     return [picture for picture in found if picture is not None]
 
@@ -174,7 +179,7 @@ def capture_picture(
     if shown.values.ndim == 1:
         picture = _vector(shown, title=name)
     elif "token" in shown.axes:
-        picture = _words_of(shown, title=name)
+        picture = _words_of(shown, labels.order, title=name)
     elif shown.values.ndim == 2:
         picture = _matrix(shown, title=name)
     else:
@@ -215,6 +220,15 @@ def state_names(captures: Mapping[str, Capture], labels: Labels) -> tuple[str, .
     return ()
 
 
+def busiest_first(captures: Mapping[str, Capture]) -> Places | None:
+    """States by their share of the predictions, where a capture tells it."""
+    for capture in captures.values():
+        values = capture.values.detach().double().cpu().numpy()
+        if capture.axes == ("state",) and _is_share(values):
+            return by_size(values)
+    return None
+
+
 def file_name(name: str) -> str:
     """A name that any disk takes."""
     kept = "".join(letter if letter.isalnum() and letter.isascii() else "-" for letter in name)
@@ -236,9 +250,11 @@ def _vector(shown: Shown, *, title: str) -> Picture:
         order = order[:MOST_TOKENS]
     kept, remark, level = values[order], "", None
     if axis in ("state", "next state", "unit", "choice") and _is_share(values):
-        remark = f"as many as {_perplexity(values):.1f} of {len(values)} used alike"
+        remark = f"effective number {_perplexity(values):.1f} of {len(values)}"
         level = 1 / len(values)
-    lying = axis == "token" or (labels is not None and axis == "state" and len(kept) <= MOST_STATES)
+    lying = axis in ("token", "batch") or (
+        labels is not None and axis == "state" and len(kept) <= MOST_STATES
+    )
     bars = Bars(
         values=kept,
         labels=None if labels is None else tuple(labels[place] for place in order),
@@ -248,7 +264,11 @@ def _vector(shown: Shown, *, title: str) -> Picture:
         level=level,
         lying=lying,
     )
-    dashed = "The dashed line is an equal share." if level is not None else ""
+    dashed = (
+        "The dashed line is an equal share; the effective number is e to the power of the entropy."
+        if level is not None
+        else ""
+    )
     wide = min(7.0, max(2.6, 0.34 * len(kept)))
     return Picture(
         name="",
@@ -270,22 +290,25 @@ def _perplexity(shares: Values) -> float:
     return float(np.exp(-(positive * np.log(positive)).sum()))
 
 
-def _words_of(shown: Shown, *, title: str) -> Picture:
-    """The likeliest tokens of each state, choice or place, a line each."""
+def _words_of(shown: Shown, order: Places | None, *, title: str) -> Picture:
+    """The likeliest tokens of each state, choice or place, a line each; busiest states first."""
     axis = shown.axes.index("token")
     names, others = shown.labels[axis], tuple(a for a in range(shown.values.ndim) if a != axis)
     assert names is not None
     table = shown.values.transpose(*others, axis).reshape(-1, shown.values.shape[axis])
     kind = shown.names[others[0]]
     labels = shown.labels[others[0]] if len(others) == 1 else None
+    known = order is not None and len(order) == len(table) and kind == "state"
     rows = []
-    for row, values in enumerate(table[:MOST_STATES]):
+    for row in (order if known and order is not None else np.arange(len(table)))[:MOST_STATES]:
+        values = table[row]
         best = by_size(np.nan_to_num(values, nan=-np.inf))[:WORDS_A_STATE]
         words = " · ".join(f"{short_label(names[t])} {values[t]:.2g}" for t in best)
         rows.append((str(row) if labels is None else short_label(labels[row].split()[0]), words))
     listing = Listing(header=(kind, "likeliest tokens"), rows=tuple(rows), places=(0.0, 1.0))
     left = len(table) - len(rows)
-    more = f"Shown are the first {len(rows)} of {len(table)}." if left else ""
+    which = "busiest" if known else "first"
+    more = f"Shown are the {which} {len(rows)} of {len(table)}." if left else ""
     return Picture(
         name="",
         title=title,
@@ -346,8 +369,8 @@ def _panel_axis(axes: tuple[str, ...]) -> int:
 def _grid(shown: Shown, title: str = "") -> Grid:
     values = _without_future(shown)
     rows, columns = (
-        Axis(name=name, labels=labels)
-        for name, labels in zip(shown.names, shown.labels, strict=True)
+        Axis(name=name, labels=labels, longest=LONGEST_LYING if axis == "batch" else LONGEST_LABEL)
+        for axis, name, labels in zip(shown.axes, shown.names, shown.labels, strict=True)
     )
     small = title or (len(values) > MOST_STATES and rows.labels is not None)
     cell = SMALL_CELL if small else Grid.cell

@@ -30,6 +30,8 @@ MOST_NUMBERS = 64
 SMALL_CELL = 0.16
 """Inches of a square where there are many of them."""
 LONGEST_LABEL = 14
+LONGEST_LYING = 36
+"""Letters of a sentence beside its row."""
 RIM = "#8c959f55"
 """Around a square; seen on white and on black."""
 SIDE = 4.2
@@ -42,6 +44,8 @@ class Axis:
 
     name: str
     labels: tuple[str, ...] | None = None
+    longest: int = LONGEST_LABEL
+    """Letters of a label before it is cut."""
 
     def inches(self, entries: int, cell: float) -> float:
         """How long it is drawn, where a square with a name takes `cell` inches."""
@@ -197,15 +201,11 @@ def name_columns(axes: Axes, axis: Axis, entries: int, *, size: float = 9) -> No
     if axis.labels is None:
         axes.set_xticks(_few(entries), [str(place + 1) for place in _few_places(entries)])
         return
-    slanted = max(map(len, axis.labels), default=0) > 2
-    axes.set_xticks(
-        np.arange(entries) + 0.5,
-        [short_label(label) for label in axis.labels],
-        rotation=50 if slanted else 0,
-        ha="right" if slanted else "center",
-        rotation_mode="anchor" if slanted else "default",
-        fontsize=size,
-    )
+    labels = [short_label(label, axis.longest) for label in axis.labels]
+    axes.set_xticks(np.arange(entries) + 0.5, labels, fontsize=size)
+    for name in axes.get_xticklabels():
+        if len(name.get_text()) > 2:
+            name.set(rotation=50, ha="right", rotation_mode="anchor")
 
 
 def name_rows(axes: Axes, axis: Axis, entries: int, *, size: float = 9) -> None:
@@ -214,24 +214,27 @@ def name_rows(axes: Axes, axis: Axis, entries: int, *, size: float = 9) -> None:
     if axis.labels is None:
         axes.set_yticks(_few(entries), [str(place + 1) for place in _few_places(entries)])
         return
-    labels = [short_label(label) for label in axis.labels]
+    labels = [short_label(label, axis.longest) for label in axis.labels]
     axes.set_yticks(np.arange(entries) + 0.5, labels, fontsize=size)
 
 
 def _few_places(entries: int) -> list[int]:
     """Some round places to name where not every one can be."""
     step = next(s for s in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 10**9) if entries / s <= 11)
-    return [0, *range(step - 1 if step > 1 else 1, entries, step)]
+    if step == 1:
+        return list(range(entries))
+    # 1, 4, 6, 8 and 1, 5, 10, 15: the first is always named, and no other so near that they touch.
+    return [0, *range(step - 1 if step > 2 else 3, entries, step)]
 
 
 def _few(entries: int) -> list[float]:
     return [place + 0.5 for place in _few_places(entries)]
 
 
-def short_label(label: str) -> str:
+def short_label(label: str, longest: int = LONGEST_LABEL) -> str:
     """A label that leaves room for its neighbours."""
     shown = shown_name(label)
-    return shown if len(shown) <= LONGEST_LABEL else shown[: LONGEST_LABEL - 1] + "…"
+    return shown if len(shown) <= longest else shown[: longest - 1].rstrip() + "…"
 
 
 def _colour_bar(figure: Figure, scale: Scale, *, left: float) -> None:
@@ -289,6 +292,9 @@ def draw_bars(figure: Figure, bars: Bars, *, title: str) -> None:
         line(color=INK, linewidth=1, linestyle=(0, (2, 2)))
     if bars.remark:
         low = bars.lying
+        bottom, top = axes.get_ylim()
+        if not low and axes.get_yscale() == "linear":
+            axes.set_ylim(bottom, top + 0.16 * (top - bottom))
         axes.annotate(
             bars.remark,
             (0.99, 0.03 if low else 0.97),
@@ -302,7 +308,7 @@ def draw_bars(figure: Figure, bars: Bars, *, title: str) -> None:
 def _draw_lying(axes: Axes, bars: Bars, places: NDArray[np.int64]) -> None:
     axes.barh(places + 0.5, bars.values, height=0.72, color=COLOURS[0])
     axes.set_ylim(len(places), 0)
-    name_rows(axes, Axis(name=bars.axis, labels=bars.labels), len(places))
+    name_rows(axes, Axis(name=bars.axis, labels=bars.labels, longest=LONGEST_LYING), len(places))
     axes.set_xlabel(bars.unit)
     axes.tick_params(axis="y", length=0)
 

@@ -4,23 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Protocol, runtime_checkable
 
 import torch
+from torch import Tensor
 
 from lmlab.core.capture import Capture
+from lmlab.core.parts import Backbone, Emission
 from lmlab.core.system import System
 from lmlab.diagnostics.captures import (
     WORD_AXES,
     Labels,
     capture_pictures,
-    file_name,
     state_names,
 )
-from lmlab.diagnostics.grids import LONGEST_LABEL
 from lmlab.diagnostics.picture import Picture, numbered
 from lmlab.diagnostics.subjects import Sentence, Subject, batch_of, batches_of
 from lmlab.scoring.evaluating import device_of, evaluating
 
+MOST_NUMBERS = 20_000_000
+"""Entries of a table of tokens and states that is worth its memory."""
 LISTED = 24
 """Sentences that stand side by side where each is one row."""
 
@@ -38,9 +41,10 @@ class Revealed:
 def capture_family(subject: Subject) -> list[Picture]:
     """Every inner value that the system reveals: of the model first, then sentence by sentence."""
     found = reveal(subject.system, subject.sentences, subject.sample)
+    found = replace(found, model={**found.model, **words_of_states(subject.system)})
     labels = Labels(token=subject.token)
     labels = replace(labels, states=state_names(found.model, labels))
-    listed = tuple(_short(each.text) for each in found.listed)
+    listed = tuple(each.text for each in found.listed)
     pictures = capture_pictures(found.model, replace(labels, sentences=listed))
     for place, (sentence, captures) in enumerate(
         zip(subject.sentences, found.sentences, strict=True)
@@ -51,6 +55,38 @@ def capture_family(subject: Subject) -> list[Picture]:
         count = len(subject.sentences)
         pictures += [replace(each, name=numbered(each.name, place, count)) for each in drawn]
     return pictures
+
+
+@runtime_checkable
+class Table(Protocol):
+    """States that are distributions over tokens."""
+
+    def log_table(self) -> Tensor:
+        """(V, K) log P(token | state)."""
+        ...
+
+
+def words_of_states(system: System) -> dict[str, Capture]:
+    """What each latent state says, where the emission is a mixture of states; else nothing."""
+    emission = getattr(system, "emission", None)
+    if not isinstance(emission, Emission):
+        return {}
+    states = getattr(emission, "states", None)
+    if isinstance(states, Table):
+        with evaluating(system):
+            table = states.log_table().exp()
+    elif emission.takes == {"states"} and isinstance(getattr(system, "backbone", None), Backbone):
+        count = getattr(system.backbone, "width", 0)
+        with evaluating(system):
+            # All the weight on one state after another shows each by itself.
+            alone = torch.eye(count, device=device_of(system)).log()
+            table = emission.log_probs(alone).exp().t()
+    else:
+        return {}
+    if table.numel() > MOST_NUMBERS:
+        return {}
+    reading = "Each line is a latent state and the tokens that it gives most of its probability to."
+    return {"words of the states": Capture(values=table, axes=("token", "state"), reading=reading)}
 
 
 def reveal(
@@ -121,13 +157,3 @@ def _side_by_side(system: System, sentences: Sequence[Sentence]) -> dict[str, Ca
         for name, each in rows.items()
         if len(each) == len(sentences)
     }
-
-
-def _short(text: str) -> str:
-    """The beginning of a text, to stand beside a row."""
-    return text if len(text) <= LONGEST_LABEL else text[: LONGEST_LABEL - 1].rstrip() + "…"
-
-
-def of_run(picture: Picture, run: str) -> Picture:
-    """The picture with its run's name in its file's, where several runs share a folder."""
-    return replace(picture, name=f"{file_name(run)}-{picture.name}")

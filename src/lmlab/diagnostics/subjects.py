@@ -12,11 +12,12 @@ import torch
 
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
-from lmlab.core.protocols import Sample, Step
+from lmlab.core.protocols import LogProb, Sample, Step
 from lmlab.core.system import System
 from lmlab.data.corpus import Corpus, open_corpus
 from lmlab.data.encoding import frame
 from lmlab.sampling.decode import sample
+from lmlab.scoring.evaluating import evaluating
 from lmlab.training.reporting import read_metrics
 from lmlab.training.runs import Model, RunFolder
 
@@ -169,7 +170,24 @@ def _pool(model: Model, corpus: Corpus | None) -> tuple[list[Sentence], str]:
     """Sentences of the run's own that it can read, and a remark on where they come from."""
     drawn, remark = _own_texts(model, corpus)
     found = [sentence_of(model, text) for text in dict.fromkeys(drawn) if text.strip()]
-    return [each for each in found if fits(model, each)], remark
+    longest = _longest_read(model, [each for each in found if fits(model, each)])
+    return [each for each in found if len(each.ids) <= longest and fits(model, each)], remark
+
+
+def _longest_read(model: Model, sentences: Sequence[Sentence]) -> int:
+    """The length of the longest of these that the system reads: some say no only when asked."""
+    by_length = {len(each.ids): each for each in sentences}
+    for length in sorted(by_length, reverse=True):
+        try:
+            with evaluating(model.system):
+                if isinstance(model.system, LogProb):
+                    generator = torch.Generator().manual_seed(0)
+                    batch = batch_of(model.system, [by_length[length]])
+                    model.system.log_prob(batch, generator=generator)
+            return length
+        except UserError:
+            continue
+    return 0
 
 
 def _own_texts(model: Model, corpus: Corpus | None) -> tuple[list[str], str]:

@@ -13,14 +13,17 @@ from matplotlib.figure import Figure
 from lmlab.core.batch import Batch
 from lmlab.diagnostics.canvas import COLOURS, INK
 from lmlab.diagnostics.grids import short_label
-from lmlab.diagnostics.picture import Picture
-from lmlab.diagnostics.subjects import Subject
+from lmlab.diagnostics.picture import Picture, numbered
+from lmlab.diagnostics.subjects import Subject, batch_of
+from lmlab.inference.trees import Tree
+from lmlab.scoring.evaluating import device_of, evaluating
 
-WORD = 0.62
+WORD = 0.4
 """Inches that a word is given across."""
 LEVEL = 0.42
 """Inches from a node to those below it."""
 MOST_WORDS = 40
+"""Longer sentences have no picture: a tree can't be cut."""
 READING = (
     "The likeliest tree of the sentence: each joint is a symbol of the grammar and covers the "
     "words below it; symbols have no names but their numbers."
@@ -51,12 +54,33 @@ class Node:
 class Parses(Protocol):
     """Has a likeliest tree for each sentence."""
 
-    def best_tree(self, batch: Batch) -> Sequence[object]: ...
+    def best_tree(self, batch: Batch) -> list[Tree | None]: ...
 
 
 def tree_pictures(subject: Subject) -> list[Picture]:
     """The likeliest tree of each sentence that is shown; none where the system has no trees."""
-    return []
+    system, pictures = subject.system, []
+    if not isinstance(system, Parses):
+        return []
+    count = len(subject.sentences)
+    for place, sentence in enumerate(subject.sentences):
+        batch = batch_of(subject.system, [sentence]).to(device_of(system))
+        with evaluating(system):
+            [tree] = system.best_tree(batch)
+        if tree is not None and tree.last <= MOST_WORDS:
+            node = node_of(tree, sentence.tokens[1:])
+            pictures.append(
+                tree_picture(node, name=numbered("tree", place, count), text=sentence.text)
+            )
+    return pictures
+
+
+def node_of(tree: Tree, words: Sequence[str]) -> Node:
+    """A tree over places as one over words; a leaf's symbol stands above its word."""
+    if not tree.children:
+        return Node(label=str(tree.label), children=(Node(label=words[tree.first]),))
+    children = tuple(node_of(child, words) for child in tree.children)
+    return Node(label=str(tree.label), children=children)
 
 
 def tree_picture(tree: Node, *, name: str, text: str) -> Picture:
@@ -66,7 +90,7 @@ def tree_picture(tree: Node, *, name: str, text: str) -> Picture:
         title="likeliest tree",
         reading=READING,
         draw=partial(draw_tree, tree=tree),
-        width=max(2.0, min(14.0, WORD * len(tree.leaves))),
+        width=max(2.0, WORD * len(tree.leaves)),
         height=LEVEL * (tree.height + 0.5),
         text=text,
     )
@@ -96,8 +120,10 @@ def _draw_node(axes: Axes, node: Node, *, first: int) -> float:
         at += len(child.leaves)
     middle = (places[0] + places[-1]) / 2
     for child, place in zip(node.children, places, strict=True):
+        # Across and then down: slanted lines would cut through what is between.
         bottom = child.height if child.children else -0.05
-        axes.plot((middle, place), (node.height, bottom), color=INK, linewidth=0.8, zorder=1)
+        path = ((middle, place, place), (node.height, node.height, bottom))
+        axes.plot(*path, color=INK, linewidth=0.8, zorder=1)
     axes.annotate(
         node.label,
         (middle, node.height),
