@@ -86,7 +86,11 @@ class MarkovTables(nn.Module):
         self, states: int, vocabulary: Vocabulary, *, blocks: int = 1, state_dropout: float = 0.0
     ) -> None:
         super().__init__()
-        assert states % blocks == 0, "blocks have the same number of states"
+        if states % blocks:
+            raise UserError(
+                f"blocks share the states evenly, and {states} states can't be shared among "
+                f"{blocks} blocks; give a multiple by --set states=…"
+            )
         self.states, self.blocks, self.inside = states, blocks, states // blocks
         self.dropped = int(self.inside * state_dropout)
         self.register_buffer("block", blocks_by_rank(vocabulary, blocks))
@@ -185,11 +189,11 @@ def _block_totals(scores: Tensor, block: Tensor, count: int) -> Tensor:
 class NeuralTables(MarkovTables):
     """Tables from a vector e_z for each state and one x_s for each token.
 
-        P(z' | z) = softmax_z'(out(e_z) · in(e_z')),  P(s | z) = softmax_s(emit(e_z) · x_s + b_s)
+        P(z' | z) = softmax_z'(R out(e_z) · in(e_z')),  P(s | z) = softmax_s(emit(e_z) · x_s + b_s)
 
     over the tokens of the state's block; out, in and emit are residual networks of one hidden
-    layer. `state_dropout` leaves that share of every block's states out of a training batch,
-    which costs less and keeps states from relying on each other.
+    layer, R a matrix. `state_dropout` leaves that share of every block's states out of a training
+    batch, which costs less and keeps states from relying on each other.
     """
 
     def __init__(
@@ -208,6 +212,8 @@ class NeuralTables(MarkovTables):
         self.words = nn.Parameter(torch.randn(vocabulary.size, width) * width**-0.5)
         self.bias = nn.Parameter(torch.zeros(vocabulary.size))
         self.out, self.into, self.emit = (Residual(width, dropout) for _ in range(3))
+        # Turned away from e_z itself, or every state would begin by staying where it is.
+        self.turn = nn.Linear(width, width, bias=False)
 
     def compute(self, kept: Tensor | None) -> Tables:
         vectors = self.vectors if kept is None else self.vectors[kept.flatten()]
@@ -215,7 +221,7 @@ class NeuralTables(MarkovTables):
         scale = into.shape[1] ** -0.5
         return Tables(
             start=torch.log_softmax(into @ self.first, 0),
-            transition=torch.log_softmax(self.out(vectors) @ into.t() * scale, 1),
+            transition=torch.log_softmax(self.turn(self.out(vectors)) @ into.t() * scale, 1),
             emission=self._emission(self.emit(vectors)),
             block=self.block,
             kept=None if kept is None else kept.flatten(),

@@ -18,6 +18,23 @@ from lmlab.layers.markov_inference import expected_counts, fill, state_posterior
 from lmlab.layers.markov_tables import FreeTables, MarkovTables
 from lmlab.objectives.next_token import NextToken
 
+HMM_RECIPES = {
+    # Chiu and Rush's techniques at the size of an hour or so on one core.
+    "ptb": {
+        "states": 1024,
+        "blocks": 8,
+        "width": 256,
+        "state_dropout": 0.5,
+        "dropout": 0.1,
+        "learning_rate": 3e-3,
+        "schedule": "cosine",
+        "warmup_steps": 100,
+        "weight_decay": 0.01,
+        "tokens_per_batch": 2048,
+        "epochs": 40,
+    }
+}
+
 
 class HiddenMarkov(LeftToRight):
     """Filter × BlockedStates over the same tables, which a batch computes once."""

@@ -16,13 +16,13 @@ from typing import Literal
 from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.layers.markov_tables import FreeTables, NeuralTables
-from lmlab.zoo._hidden_markov import HiddenMarkov, TableHiddenMarkov
+from lmlab.zoo._hidden_markov import HMM_RECIPES, HiddenMarkov, TableHiddenMarkov
 
 CARD = Card(
     family="latent",
     kind="exact",
     paper="Chiu and Rush 2020 (Scaling Hidden Markov Language Models); Rabiner 1989",
-    source="003 §HMM",
+    source="003 reading list",
     protocols=("LogProb", "Step", "Fill"),
     oracle="sums over all state sequences: tests/parity/test_hmm.py",
 )
@@ -45,18 +45,14 @@ class Config:
     fitting: Literal["gradient", "em"] = "gradient"
     """By gradient, with neural tables, or by expectation-maximisation, with free ones."""
 
-    def __post_init__(self) -> None:
-        if self.blocks > 0 and self.states % self.blocks:
-            raise ValueError(
-                f"states must be a multiple of blocks, and {self.states} is none of {self.blocks}."
-            )
-
 
 SIZES = {
     "tiny": Config(states=8, blocks=2, width=16),
     "small": Config(),
-    "base": Config(states=1024, width=256, state_dropout=0.5),
+    "base": Config(states=1024, blocks=8, width=256, state_dropout=0.5),
 }
+
+RECIPES = HMM_RECIPES
 
 
 def build(config: Config, vocabulary: Vocabulary) -> HiddenMarkov:

@@ -35,6 +35,11 @@ def test_more_blocks_than_tokens_is_told():
         blocks_by_rank(Vocabulary(size=8), 6)
 
 
+def test_states_that_cannot_be_shared_evenly_are_told():
+    with pytest.raises(UserError, match="7 states can't be shared among 2 blocks"):
+        FreeTables(7, Vocabulary(size=9), blocks=2)
+
+
 @pytest.mark.parametrize("kind", ["free", "neural"])
 def test_tables_follow_the_parameters(kind: str):
     """Remembered while nothing changes, and never after a step of any optimiser."""
