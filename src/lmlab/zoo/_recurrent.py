@@ -97,7 +97,7 @@ RECURRENT_MIXTURE_RECIPES = {
     "multi30k": {
         "tied": True,
         "dropout": 0.3,
-        "learning_rate": 4e-3,
+        "learning_rate": 1e-2,
         "schedule": "cosine",
         "warmup_steps": 100,
         "tokens_per_batch": 2400,

@@ -1,0 +1,58 @@
+"""Every recurrent system takes any emission and any number of learned starts."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from lmlab.core.batch import Batch
+from lmlab.core.registry import system_module
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.zoo._emissions import EMISSIONS
+
+TOKENS = [2, 5, 7, 7, 6, 3]
+
+
+@pytest.mark.parametrize("starts", [0, 1, 3])
+@pytest.mark.parametrize("emission", EMISSIONS)
+def test_any_emission_and_any_starts_step_as_they_score(emission, starts):
+    torch.manual_seed(0)
+    module = system_module("gru")
+    config = module.Config(width=6, dropout=0.0, emission=emission, states=4, starts=starts)
+    system = module.build(config, Vocabulary(size=9)).eval()
+    with torch.no_grad():
+        scored = system.log_prob(Batch.from_sequences([TOKENS], pad=0)).per_token[0]
+        state, stepped = system.start(1), []
+        for token in TOKENS[1:]:
+            log_probs = system.peek(state).log_probs[0]
+            assert log_probs.exp().sum().item() == pytest.approx(1, abs=1e-5)
+            stepped.append(log_probs[token].item())
+            state = system.advance(state, torch.tensor([token]))
+    assert stepped == pytest.approx(scored.tolist(), abs=1e-5)
+
+
+@pytest.mark.parametrize("name", ["rnn", "lstm", "lstm-peephole", "lstm-coupled", "gru-notes"])
+def test_every_cell_takes_several_starts(name):
+    torch.manual_seed(0)
+    module = system_module(name)
+    system = module.build(module.Config(width=6, dropout=0.0, starts=3), Vocabulary(size=9))
+    loss, _ = system.loss(Batch.from_sequences([TOKENS, [2, 6, 3]], pad=0))
+    loss.total.backward()
+    for vector in system.starts.parameters():
+        assert vector.grad.abs().sum() > 0
+
+
+def test_softmax_systems_are_what_they_were():
+    """Without the new settings a system has the parts and the names of weights it always had."""
+    module = system_module("lstm")
+    system = module.build(module.Config(width=6), Vocabulary(size=9))
+    assert type(system.emission).__name__ == "Softmax" and not hasattr(system, "starts")
+    assert set(system.state_dict()) == {
+        "backbone.embedding.weight",
+        "backbone.cells.0.fused.weight_ih_l0",
+        "backbone.cells.0.fused.weight_hh_l0",
+        "backbone.cells.0.fused.bias_ih_l0",
+        "backbone.cells.0.fused.bias_hh_l0",
+        "emission.weight",
+        "emission.bias",
+    }
