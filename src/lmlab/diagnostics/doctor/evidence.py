@@ -170,20 +170,27 @@ class Evidence:
         return chosen
 
     @cached_property
+    def watched(self) -> list[Batch]:
+        """All of the split that was watched in training (of train where nothing is held out)."""
+        texts = self.texts
+        dataset = texts.train if texts.held_out is None else texts.held_out
+        if dataset.layout.kind == "contiguous":
+            return list(StreamBatches(dataset, lanes=1, span=4096).epoch(0))
+        return list(LengthBatches(dataset, tokens_per_batch=8192, shuffle=False).epoch(0))
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        return Vocabulary(**self.config["vocabulary"])
+
+    @cached_property
     def levels(self) -> dict[str, Level]:
         """The losses to hold the run's own against, by name."""
         if not self.normalised:
             raise Inapplicable(f"losses of kind {self.card.kind} are those of no distribution")
         texts = self.texts
         dataset = texts.train if texts.held_out is None else texts.held_out
-        if dataset.layout.kind == "contiguous":
-            batches = list(StreamBatches(dataset, lanes=1, span=4096).epoch(0))
-        else:
-            ordered = LengthBatches(dataset, tokens_per_batch=8192, shuffle=False)
-            batches = list(ordered.epoch(0))
-        vocabulary = Vocabulary(**self.config["vocabulary"])
         split = texts.split or "train"
-        found = levels_of(texts.corpus, split, texts.train, dataset, batches, vocabulary)
+        found = levels_of(texts.corpus, split, texts.train, dataset, self.watched, self.vocabulary)
         return {level.name: level for level in found}
 
     @cached_property

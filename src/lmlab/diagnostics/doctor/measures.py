@@ -12,6 +12,7 @@ from lmlab.core.protocols import LogProb
 from lmlab.core.system import System
 from lmlab.data.dataset import TokenDataset
 from lmlab.diagnostics.doctor.evidence import Evidence
+from lmlab.diagnostics.doctor.levels import counted_loss
 from lmlab.scoring.evaluating import device_of, evaluating
 
 
@@ -23,6 +24,13 @@ def epochs_seen(evidence: Evidence) -> float:
 def unknown_share(dataset: TokenDataset) -> float:
     """Unknown tokens among the predicted ones."""
     return dataset.unknown / max(dataset.total_tokens, 1)
+
+
+def gain_of_a_second_word(evidence: Evidence) -> float:
+    """Nats that a counted model gains on held-out text by two words of context over one."""
+    train, vocabulary = evidence.texts.train, evidence.vocabulary
+    one, two = (counted_loss(train, evidence.watched, vocabulary, order=order) for order in (2, 3))
+    return one - two
 
 
 def sample_loss(system: System, evidence: Evidence) -> float:

@@ -6,7 +6,7 @@ import math
 from statistics import median
 
 from lmlab.diagnostics.doctor.evidence import Evidence, Inapplicable, Missing
-from lmlab.diagnostics.doctor.levels import ENTROPY
+from lmlab.diagnostics.doctor.measures import gain_of_a_second_word
 from lmlab.diagnostics.doctor.records import Finding
 from lmlab.diagnostics.gradients import DistanceGradients
 
@@ -26,8 +26,9 @@ GROWING = 1.2
 the task is to remember, as in copying, healthy ones have up to 1.1."""
 FEWEST = 6
 """Distances with a gradient that a trend needs; a window of a few words has none."""
-NEAR_TRUTH = 0.1
-"""Nats above the truth's own loss within which a model needs no more memory than it has."""
+NEED = 0.03
+"""Nats that counts gain by a second word of context: with less, the text asks for no memory, and
+a gradient that fades is the right one. English has ten times as much."""
 
 
 def dead_or_exploding_layers(evidence: Evidence) -> Finding | None:
@@ -92,7 +93,7 @@ def exploding_gradient(evidence: Evidence) -> Finding | None:
 def gradient_fades_with_distance(evidence: Evidence) -> Finding | None:
     """Words a little further back have no influence on what is learnt."""
     found, factor = _trend(evidence)
-    if factor is None or factor >= FADING or _near_truth(evidence):
+    if factor is None or factor >= FADING or gain_of_a_second_word(evidence) < NEED:
         return None
     return Finding(
         name="gradient fades with distance",
@@ -142,13 +143,3 @@ def _pair(found: DistanceGradients) -> str:
         f"{found.norms[0]:.1e} from 1 place away and {found.norms[far]:.1e} from "
         f"{found.distances[far]}"
     )
-
-
-def _near_truth(evidence: Evidence) -> bool:
-    """Whether there is nothing left to learn: then no memory is missing."""
-    best = evidence.history.best
-    try:
-        floor = evidence.levels.get(ENTROPY)
-    except (Missing, Inapplicable):
-        return False
-    return best is not None and floor is not None and best.loss < floor.value + NEAR_TRUTH

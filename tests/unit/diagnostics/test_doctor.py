@@ -1,0 +1,418 @@
+"""The doctor, on runs that were broken on purpose: each finding is found."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from lmlab.core.errors import UserError
+from lmlab.diagnostics.doctor.checks import course, data, gradients, latents, rate, vectors
+from lmlab.diagnostics.doctor.evidence import Evidence, Inapplicable, Missing
+from lmlab.diagnostics.doctor.records import Finding
+from lmlab.training.files import read_tensors, write_tensors
+from lmlab.training.train import train
+
+Edit = Callable[[list[dict[str, Any]]], list[dict[str, Any]]]
+
+
+def sentences(count: int, *, seed: int, words: int = 12) -> list[str]:
+    """Sentences of 6 to 9 words in which a word depends on the one before it."""
+    source = random.Random(seed)
+    lines = []
+    for _ in range(count):
+        place, line = source.randrange(words), []
+        for _ in range(source.randint(6, 9)):
+            line.append(f"word{place}")
+            place = (place * 2 + source.choice((0, 1))) % words
+        lines.append(" ".join(line))
+    return lines
+
+
+def corpus(folder: Path, **splits: list[str]) -> Path:
+    folder.mkdir(parents=True)
+    for name, lines in splits.items():
+        (folder / f"{name}.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return folder
+
+
+def trained(out: Path, system: str = "rnn", *, text: Path | str = "markov", **given: Any) -> Path:
+    """A tiny run, with settings beside the budget."""
+    budget = {name: given.pop(name) for name in ("epochs", "steps") if name in given}
+    train(system, data=text, out=out, size="tiny", settings=given, quiet=True, **budget)
+    return out
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A healthy run of a few steps, whose files are broken in copies."""
+    folder = tmp_path_factory.mktemp("plain")
+    return trained(folder / "run", steps=40, evaluate_every=10, log_every=4)
+
+
+@pytest.fixture
+def edited(plain: Path, tmp_path: Path) -> Callable[[Edit], Evidence]:
+    """The plain run with other lines in its metrics."""
+
+    def edit(change: Edit) -> Evidence:
+        run = tmp_path / "edited"
+        shutil.copytree(plain, run)
+        file = run / "metrics.jsonl"
+        lines = [json.loads(line) for line in file.read_text().splitlines()]
+        file.write_text("".join(json.dumps(line) + "\n" for line in change(lines)))
+        return Evidence(run)
+
+    return edit
+
+
+def found(finding: Finding | None, name: str) -> Finding:
+    """The finding, complete: what was seen has a number, and there is something to try."""
+    assert finding is not None
+    assert finding.name == name
+    assert finding.why and finding.tries
+    return finding
+
+
+# Learning rate.
+
+
+def test_a_hundred_times_the_rate(tmp_path: Path) -> None:
+    evidence = Evidence(trained(tmp_path / "run", steps=30, learning_rate=0.2, log_every=10))
+    finding = found(rate.learning_rate_too_high(evidence), "learning rate too high")
+    # The embeddings start between -0.1 and 0.1, and the first step of Adam moves each by the rate.
+    assert finding.numbers["largest step"] > 1
+    assert "--set learning_rate=0.02" in finding.tries
+
+
+def test_a_thousandth_of_the_rate(tmp_path: Path) -> None:
+    evidence = Evidence(trained(tmp_path / "run", steps=60, learning_rate=2e-6, log_every=10))
+    finding = found(rate.learning_rate_too_low(evidence), "learning rate too low")
+    assert finding.numbers["usual step"] < 1e-4
+    assert finding.severity == "serious"
+    assert rate.learning_rate_too_high(evidence) is None
+
+
+def test_a_loss_that_jumps(edited: Callable[[Edit], Evidence]) -> None:
+    def jump(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return [
+            {"step": 50 * n, "epoch": n, "event": "train", "loss": loss, "count": 5000}
+            for n, loss in enumerate((4.0, 3.0, 3.5, 2.8, 3.3, 2.7, 3.1, 2.6, 2.6, 2.5), start=1)
+        ]
+
+    finding = found(rate.learning_rate_too_high(edited(jump)), "learning rate too high")
+    # 3.5 after 3.0, 3.3 after 2.8, 3.1 after 2.7.
+    assert finding.numbers["jumps"] == 3
+    assert finding.numbers["largest rise"] == pytest.approx(0.5)
+
+
+def test_a_straight_line_by_small_steps(edited: Callable[[Edit], Evidence]) -> None:
+    def straight(ratio: float) -> Edit:
+        return lambda lines: [
+            {
+                "step": 100 * n,
+                "epoch": n,
+                "event": "train",
+                "loss": 4.0 - 0.1 * n,
+                "count": 20_000,
+                "learning_rate": 1e-4,
+                "update_ratio": ratio,
+            }
+            for n in range(1, 11)
+        ]
+
+    finding = found(rate.learning_rate_too_low(edited(straight(5e-4))), "learning rate too low")
+    # Ten pieces: from 3.9 to 3.4 in the first half, from 3.4 to 3.0 in the second.
+    assert finding.numbers["fall of the first half"] == pytest.approx(0.5)
+    assert finding.numbers["fall of the second half"] == pytest.approx(0.4)
+    assert finding.severity == "mild"
+
+
+def test_always_clipped(edited: Callable[[Edit], Evidence]) -> None:
+    def clipped(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return [line | {"gradient_norm": 7.0} for line in lines]
+
+    finding = found(rate.gradient_always_clipped(edited(clipped)), "gradient always clipped")
+    assert finding.numbers == {"share": 1.0, "clip": 1.0, "median norm": 7.0}
+
+
+# Gradients.
+
+
+def test_a_radius_of_a_tenth_forgets(tmp_path: Path) -> None:
+    evidence = Evidence(trained(tmp_path / "run", steps=3, radius=0.1, text="grammar"))
+    finding = found(
+        gradients.gradient_fades_with_distance(evidence), "gradient fades with distance"
+    )
+    # tanh is nearly linear at small weights, so a step back multiplies by about the radius.
+    assert finding.numbers["factor"] == pytest.approx(0.1, abs=0.05)
+
+
+def test_a_radius_of_three_explodes(tmp_path: Path) -> None:
+    settings = {"radius": 3.0, "activation": "linear", "log_every": 2}
+    evidence = Evidence(trained(tmp_path / "run", steps=10, text="grammar", **settings))
+    finding = found(
+        gradients.gradient_grows_with_distance(evidence), "gradient grows with distance"
+    )
+    assert finding.numbers["factor"] == pytest.approx(3.0, rel=0.1)
+    found(gradients.exploding_gradient(evidence), "exploding gradient")
+
+
+def test_a_dead_layer(plain: Path, tmp_path: Path) -> None:
+    """With recurrent and input weights of zero nothing of a word arrives."""
+    evidence = Evidence(broken_weights(plain, tmp_path, lambda name, t: t * ("fused" not in name)))
+    assert evidence.layer_gradients["backbone.embedding.weight"].norm == 0.0
+    finding = found(gradients.dead_or_exploding_layers(evidence), "dead or exploding layers")
+    assert "backbone.embedding.weight" in finding.numbers
+
+
+def broken_weights(
+    run: Path, tmp_path: Path, change: Callable[[str, torch.Tensor], torch.Tensor]
+) -> Path:
+    """A copy of a run with other weights."""
+    copy = tmp_path / "broken"
+    shutil.copytree(run, copy)
+    tensors = read_tensors(run / "model.safetensors")
+    write_tensors(
+        copy / "model.safetensors", {name: change(name, tensor) for name, tensor in tensors.items()}
+    )
+    return copy
+
+
+# Vectors.
+
+
+def skewed(count: int, *, seed: int) -> list[str]:
+    """Words as frequent as their rank says, now and then one that the word before it calls for."""
+    source, words = random.Random(seed), 60
+    weights = [(rank + 1) ** -1.3 for rank in range(words)]
+    lines = []
+    for _ in range(count):
+        line = source.choices(range(words), weights)
+        for _ in range(source.randint(4, 8)):
+            called = source.random() < 0.15
+            line += (
+                [(line[-1] * 7 + 1) % words] if called else source.choices(range(words), weights)
+            )
+        lines.append(" ".join(f"w{word}" for word in line))
+    return lines
+
+
+def test_vectors_whose_lengths_are_frequencies(tmp_path: Path) -> None:
+    """A healthy model's vectors made short, and the log frequencies written into one entry.
+
+    Unit 0 of the LSTM is made constant: gates and candidate saturated and nothing kept, c = 1 and
+    h_0 = tanh 1. With e_k0 = log n_k / tanh 1 its scores are the log frequencies, with a little of
+    what it knew of the context besides, and e_k is as long as k is frequent.
+    """
+    text = corpus(tmp_path / "text", train=skewed(600, seed=0), valid=skewed(100, seed=1))
+    run = trained(tmp_path / "run", "lstm", text=text, steps=100, learning_rate=0.02)
+    healthy = Evidence(run)
+    assert vectors.vectors_speak_by_length(healthy) is None
+    stream = torch.from_numpy(healthy.texts.train.stream.astype("int64"))
+
+    def by_length(name: str, tensor: torch.Tensor) -> torch.Tensor:
+        changed, width = tensor.clone(), 16
+        rows = torch.arange(4) * width  # unit 0 of input gate, forget gate, candidate, output gate
+        if name == "emission.bias":
+            changed.zero_()
+        elif name == "emission.weight":
+            counts = torch.bincount(stream, minlength=len(tensor)) + 1.0
+            changed *= 0.25
+            changed[:, 0] = counts.log() / torch.tanh(torch.tensor(1.0))
+        elif name.endswith(("weight_ih_l0", "weight_hh_l0")):
+            changed[rows] = 0.0
+        elif name.endswith("bias_ih_l0"):
+            changed[rows] = torch.tensor([40.0, -40.0, 40.0, 40.0])
+        return changed
+
+    evidence = Evidence(broken_weights(run, tmp_path, by_length))
+    finding = found(vectors.vectors_speak_by_length(evidence), "vectors speak by length")
+    assert finding.numbers["correlation"] > 0.99
+    assert finding.numbers["cost"] > finding.numbers["gain"] > 0
+
+
+def test_vectors_that_grow_while_nothing_improves(edited: Callable[[Edit], Evidence]) -> None:
+    def grow(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        lengths = {10: 1.0, 20: 1.1, 30: 1.6, 40: 2.2}
+        losses = {10: 2.0, 20: 1.9, 30: 1.9, 40: 1.95}
+        return [
+            {"step": step, "epoch": 0, "event": event, "loss": losses[step], "count": 500}
+            | ({"vector_norms": {"table": length}} if event == "train" else {})
+            for step, length in lengths.items()
+            for event in ("train", "validation")
+        ]
+
+    finding = found(vectors.vector_lengths_drift(edited(grow)), "vector lengths drift")
+    assert finding.numbers["growth"] == pytest.approx(2.2 / 1.1)
+
+
+# Latent variables.
+
+
+@pytest.mark.parametrize("name", ["divergence", "latent kl"])
+def test_posterior_collapse(plain: Path, name: str) -> None:
+    evidence = Evidence(plain)
+    evidence.__dict__["captures"] = {name: torch.tensor([0.001, 0.0, 0.002, 0.004])}
+    finding = found(latents.posterior_collapse(evidence), "posterior collapse")
+    assert finding.numbers["kl"] == pytest.approx(0.007)
+    evidence.__dict__["captures"] = {name: torch.tensor([0.5, 0.0, 0.3, 0.004])}
+    assert latents.posterior_collapse(evidence) is None
+
+
+def test_dead_states_of_a_mixture(tmp_path: Path) -> None:
+    run = trained(tmp_path / "run", "gru-mixture", steps=3)
+    states = Evidence(run).captures["mixture use"].numel()
+    assert latents.unused_states(Evidence(run)) is None
+
+    def silence(name: str, tensor: torch.Tensor) -> torch.Tensor:
+        if not name.endswith("choose.bias"):
+            return tensor
+        silenced = tensor.clone()
+        silenced[: len(tensor) // 2] = -50.0
+        return silenced
+
+    finding = found(
+        latents.unused_states(Evidence(broken_weights(run, tmp_path, silence))), "unused states"
+    )
+    assert finding.numbers["unused"] == pytest.approx((states // 2) / states)
+
+
+def test_a_system_without_latents_is_not_asked(plain: Path) -> None:
+    for check in (latents.posterior_collapse, latents.unused_states):
+        with pytest.raises(Inapplicable):
+            check(Evidence(plain))
+
+
+# The text.
+
+
+def test_copies_across_splits(tmp_path: Path) -> None:
+    train_texts, held_out = sentences(200, seed=0, words=97), sentences(40, seed=1, words=97)
+    assert not set(train_texts) & set(held_out)
+    text = corpus(tmp_path / "text", train=train_texts, valid=held_out + train_texts[:10])
+    evidence = Evidence(trained(tmp_path / "run", "ngram", text=text))
+    finding = found(data.leakage_between_splits(evidence), "leakage between splits")
+    assert finding.numbers == {"share": 0.2, "texts": 10.0}
+    assert data.repeated_training_texts(evidence) is None
+
+
+def test_texts_that_repeat_in_train(tmp_path: Path) -> None:
+    text = corpus(
+        tmp_path / "text",
+        train=sentences(100, seed=0, words=97) + ["all rights are reserved here"] * 25,
+        valid=sentences(20, seed=1, words=97),
+    )
+    evidence = Evidence(trained(tmp_path / "run", "ngram", text=text))
+    finding = found(data.repeated_training_texts(evidence), "repeated training texts")
+    assert finding.numbers == {"share": 24 / 125, "texts": 24.0}
+    assert data.leakage_between_splits(evidence) is None
+
+
+def test_draws_of_a_known_language_may_repeat(plain: Path) -> None:
+    for check in (data.leakage_between_splits, data.repeated_training_texts):
+        with pytest.raises(Inapplicable, match="independent draws"):
+            check(Evidence(plain))
+
+
+def test_a_vocabulary_too_small(tmp_path: Path) -> None:
+    text = corpus(tmp_path / "text", train=sentences(80, seed=0), valid=sentences(20, seed=1))
+    evidence = Evidence(trained(tmp_path / "run", "ngram", text=text, vocabulary_size=8))
+    finding = found(data.unknown_words(evidence), "unknown words")
+    # Three of twelve words are in it; the ends of sentences are known, one in eight or nine tokens.
+    assert finding.numbers["share"] == pytest.approx(0.75 * 7.5 / 8.5, abs=0.15)
+    assert finding.severity == "serious"
+
+
+def test_ten_sentences_and_nothing_held_out(tmp_path: Path) -> None:
+    text = tmp_path / "few.txt"
+    text.write_text("\n".join(sentences(10, seed=0)) + "\n")
+    evidence = Evidence(trained(tmp_path / "run", "ngram", text=text))
+    assert found(data.tiny_corpus(evidence), "tiny corpus").numbers["tokens"] < 100
+    found(data.nothing_held_out(evidence), "nothing held out")
+
+
+# The course.
+
+
+def test_ten_sentences_learnt_by_heart(tmp_path: Path) -> None:
+    text = corpus(tmp_path / "text", train=sentences(10, seed=0), valid=sentences(10, seed=1))
+    settings = {"learning_rate": 0.02, "log_every": 5, "evaluate_every": 5}
+    evidence = Evidence(trained(tmp_path / "run", "lstm", text=text, steps=120, **settings))
+    finding = found(course.overfitting(evidence), "overfitting")
+    assert finding.numbers["last"] - finding.numbers["train"] > 0.5
+    assert finding.numbers["last"] > finding.numbers["best"]
+
+
+def test_nothing_learnt(edited: Callable[[Edit], Evidence]) -> None:
+    def stuck(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Markov's ten words: ln 12 = 2.485 for all of them alike, 2.333 by frequency."""
+        return [
+            {"step": 200, "epoch": 3, "event": "train", "loss": 2.4, "count": 120_000},
+            {"step": 200, "epoch": 3, "event": "validation", "loss": 2.4, "count": 4728},
+        ]
+
+    evidence = edited(stuck)
+    finding = found(course.nothing_learnt(evidence), "nothing learnt from context")
+    assert finding.numbers["unigram"] == pytest.approx(2.333, abs=0.001)
+    behind = found(course.behind_healthy_runs(evidence), "behind healthy runs")
+    assert behind.numbers["high"] < 2.333 < behind.numbers["loss"]
+
+
+def test_better_than_the_truth(edited: Callable[[Edit], Evidence]) -> None:
+    def cheating(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return [line | {"loss": 1.2} for line in lines]
+
+    finding = found(course.too_good_to_be_true(edited(cheating)), "too good to be true")
+    # The exact entropy is 1.376 nats a token; this split happens to hold a little more.
+    assert finding.numbers["entropy"] == pytest.approx(1.376, abs=0.05)
+
+
+def test_a_training_that_blew_up_or_was_stopped(edited: Callable[[Edit], Evidence]) -> None:
+    evidence = edited(
+        lambda lines: [*lines[:-4], {"step": 33, "epoch": 0, "event": "not finite", "seconds": 1.0}]
+    )
+    finding = found(course.loss_not_finite(evidence), "loss not finite")
+    assert "--set learning_rate=0.0002" in finding.tries
+    assert course.stopped_early(evidence) is None
+
+
+def test_a_training_that_was_interrupted(edited: Callable[[Edit], Evidence]) -> None:
+    evidence = edited(lambda lines: [line for line in lines if line["step"] <= 20])
+    finding = found(course.stopped_early(evidence), "interrupted")
+    assert finding.numbers == {"steps": 20.0, "share": 0.5}
+    assert course.loss_not_finite(evidence) is None
+
+
+# What is not to be had.
+
+
+def test_metrics_of_an_older_run(edited: Callable[[Edit], Evidence]) -> None:
+    def older(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        new = ("update_ratio", "vector_norms")
+        return [{k: v for k, v in line.items() if k not in new} for line in lines]
+
+    evidence = edited(older)
+    assert rate.learning_rate_too_high(evidence) is None
+    for check in (rate.learning_rate_too_low, vectors.vector_lengths_drift):
+        with pytest.raises(Missing, match="do not tell"):
+            check(evidence)
+
+
+def test_weights_that_are_not_there(plain: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(plain, run)
+    (run / "model.safetensors").unlink()
+    with pytest.raises(Missing, match=r"no model\.safetensors"):
+        gradients.dead_or_exploding_layers(Evidence(run))
+    assert course.stopped_early(Evidence(run)) is None
+
+
+def test_a_folder_that_is_no_run(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no run at"):
+        Evidence(tmp_path / "nowhere")

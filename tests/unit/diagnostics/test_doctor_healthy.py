@@ -1,0 +1,189 @@
+"""The doctor on healthy runs: none gets a finding, and nothing is changed by looking."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import shutil
+from pathlib import Path
+
+import pytest
+
+from lmlab.core.errors import UserError
+from lmlab.data.corpus import open_corpus
+from lmlab.diagnostics.doctor.bands import ANY, band_for, reference
+from lmlab.diagnostics.doctor.examine import all_checks, examine
+from lmlab.diagnostics.doctor.history import history_of
+from lmlab.diagnostics.doctor.picture import write_picture
+from lmlab.diagnostics.doctor.records import Band, Examination
+from lmlab.diagnostics.doctor.words import lines_of
+from lmlab.training.runs import load_run
+from lmlab.training.train import train
+
+SYSTEMS = ("ngram", "window", "lstm", "gru-mixture", "remix", "independent")
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("healthy")
+    for system in SYSTEMS:
+        train(system, data="markov", out=folder / system, size="tiny", epochs=2, quiet=True)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def examined(runs: Path) -> Examination:
+    return examine(runs / "lstm")
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_a_healthy_run_has_no_finding(runs: Path, system: str) -> None:
+    found = examine(runs / system)
+    assert found.findings == ()
+    assert found.skipped == ()
+    assert found.healthy
+    assert found.verdict.startswith("Nothing unusual")
+
+
+def test_the_levels_are_what_they_say(runs: Path, examined: Examination) -> None:
+    levels = {level.name: level.value for level in examined.levels}
+    assert levels["uniform"] == pytest.approx(math.log(12))  # ten words, <unk> and </s>
+    corpus = open_corpus("markov")
+    texts = list(corpus.split("validation").texts())
+    tokens = sum(len(text.split()) + 1 for text in texts)
+    assert corpus.truth is not None
+    truth = -sum(corpus.truth.log_prob(text) for text in texts) / tokens
+    assert levels["entropy"] == pytest.approx(truth)
+    # A language in which one word decides the next: counting pairs is all there is to it.
+    assert levels["entropy"] < levels["bigram"] < levels["entropy"] + 0.02
+    assert levels["bigram"] < levels["unigram"] < levels["uniform"]
+
+
+def test_the_bigram_level_is_the_figure_of_that_system(
+    examined: Examination, tmp_path: Path
+) -> None:
+    result = train("ngram", data="markov", out=tmp_path / "two", settings={"order": 2}, quiet=True)
+    bigram = next(level.value for level in examined.levels if level.name == "bigram")
+    assert bigram == pytest.approx(result.loss)
+
+
+def test_looking_changes_nothing(runs: Path) -> None:
+    def digest() -> dict[str, str]:
+        files = [file for file in (runs / "lstm").rglob("*") if file.is_file()]
+        return {str(f): hashlib.sha256(f.read_bytes()).hexdigest() for f in files}
+
+    before = digest()
+    examine(runs / "lstm")
+    assert digest() == before
+
+
+def test_the_band_holds_the_run(runs: Path, examined: Examination) -> None:
+    assert examined.band is not None
+    assert (examined.band.corpus, examined.band.family) == ("markov", "recurrent")
+    best = examined.history.best
+    expected = examined.band.at(examined.history.tokens)
+    assert best is not None
+    assert expected is not None
+    assert expected[0] - 0.05 <= best.loss <= expected[1] + 0.05
+    config = load_run(runs / "lstm").config
+    other = band_for(config, "a family that has none of its own")
+    assert other is not None and other.family == ANY
+    assert band_for(config | {"tokenizer": "bpe"}, "recurrent") is None
+    elsewhere = config | {"corpus": config["corpus"] | {"spec": "poems.txt"}}
+    assert band_for(elsewhere, "recurrent") is None
+
+
+def test_every_reference_band_is_a_band() -> None:
+    """Lowest below highest, and losses that only fall."""
+    assert {"markov", "grammar", "capitals"} <= reference().keys()
+    for corpus in reference().values():
+        for entry in corpus["families"].values():
+            lows, highs = ([point[i] for point in entry["points"]] for i in (1, 2))
+            assert all(low <= high for low, high in zip(lows, highs, strict=True))
+            assert lows == sorted(lows, reverse=True)
+            assert highs == sorted(highs, reverse=True)
+
+
+def test_a_band_between_its_points() -> None:
+    points = ((100.0, 2.0, 4.0), (200.0, 1.0, 3.0))
+    band = Band(corpus="c", family="f", systems=("s",), points=points)
+    assert band.at(99) is None
+    assert band.at(150) == (1.5, 3.5)
+    assert band.at(1000) == (1.0, 3.0)
+
+
+def test_all_of_it_as_json(examined: Examination) -> None:
+    told = json.loads(json.dumps(examined.as_dict()))
+    assert told["healthy"] is True
+    assert told["vitals"]["epochs"] == pytest.approx(2.0)
+    assert told["levels"][0]["name"] == "uniform"
+    assert len(told["checks"]) >= 12
+    assert told["band"]["points"][0][1] <= told["band"]["points"][0][2]
+
+
+def test_on_the_screen(examined: Examination) -> None:
+    told = "\n".join(line for line, _ in lines_of(examined))
+    for word in ("Nothing unusual", "this run", "bigram", "entropy", "by now healthy runs"):
+        assert word in told
+
+
+def test_the_picture(examined: Examination, tmp_path: Path) -> None:
+    svg, png = write_picture(examined, tmp_path / "new")
+    drawn = svg.read_text(encoding="utf-8")
+    for word in ("unigram", "bigram", "entropy", "healthy runs", "validation", "training"):
+        assert word in drawn
+    assert png.read_bytes().startswith(b"\x89PNG")
+    [again, _] = write_picture(examined, tmp_path / "again")
+    assert again.read_text(encoding="utf-8") == drawn
+
+
+def test_a_corpus_that_has_moved(tmp_path: Path) -> None:
+    """What needs it is told as skipped; --data finds it again."""
+    text, moved = tmp_path / "text.txt", tmp_path / "moved.txt"
+    text.write_text("\n".join(open_corpus("grammar").split("train").texts()), encoding="utf-8")
+    train("ngram", data=text, out=tmp_path / "run", size="tiny", quiet=True)
+    text.rename(moved)
+    lost = examine(tmp_path / "run")
+    assert {each.check for each in lost.skipped} >= {"unknown words", "leakage between splits"}
+    assert all("--data" in each.reason for each in lost.skipped)
+    assert lost.levels == ()
+    assert "could not be made" in lost.verdict
+    again = examine(tmp_path / "run", data=moved)
+    assert again.skipped == ()
+    assert [level.name for level in again.levels] == ["uniform", "unigram", "bigram"]
+    with pytest.raises(UserError, match="no file or folder"):
+        examine(tmp_path / "run", data=tmp_path / "nowhere.txt")
+
+
+def test_text_that_goes_on_from_line_to_line(tmp_path: Path) -> None:
+    texts = list(open_corpus("markov").split("train").texts())[:1500]
+    (tmp_path / "text.txt").write_text("\n".join(texts), encoding="utf-8")
+    spec = f"contiguous:{tmp_path / 'text.txt'}"
+    settings = {"lanes": 10, "span": 20, "learning_rate": 0.01}
+    out = tmp_path / "run"
+    train("gru", data=spec, out=out, size="tiny", epochs=3, settings=settings, quiet=True)
+    found = examine(out)
+    names = {finding.name for finding in found.findings}
+    assert names <= {"leakage between splits", "repeated training texts"}  # draws, told by nobody
+    levels = {level.name: level.value for level in found.levels}
+    assert levels["bigram"] < levels["unigram"] < levels["uniform"]
+
+
+def test_a_run_without_metrics(runs: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(runs / "ngram", run)
+    (run / "metrics.jsonl").unlink()
+    found = examine(run)
+    assert {each.reason for each in found.skipped} == {"its metrics.jsonl tells of no step"}
+    assert found.history == history_of([])
+    assert write_picture(found, tmp_path / "figures") == []
+
+
+def test_the_checks_are_the_functions_of_their_files() -> None:
+    names = list(all_checks())
+    assert {"overfitting", "unused states", "leakage between splits"} <= set(names)
+    assert not any(name.startswith(" ") for name in names)
+    for check in all_checks().values():
+        assert check.__doc__
+        assert list(check.__annotations__) == ["evidence", "return"]
