@@ -51,7 +51,7 @@ SIZES = {
     "small": Config(),
     "base": Config(width=512, latent=64, dropout=0.3),
 }
-RECIPES = {"multi30k": {**MULTI30K, "dropout": 0.3}}
+RECIPES = {"multi30k": {**MULTI30K, "dropout": 0.3, "learning_rate": 4e-3}}
 
 
 def build(config: Config, vocabulary: Vocabulary) -> LatentVariable:
