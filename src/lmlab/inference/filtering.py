@@ -63,7 +63,8 @@ class _ScaledFilter(torch.autograd.Function):
     """Predictions (B, T, K) in probabilities, and the smallest scale met.
 
     Its gradient runs the recursion backwards and adds up the transition's over all tokens of a
-    block in one product, where autograd would make a (K, K) for every step.
+    block in one product, where autograd would make a (K, K) for every step. Inside, time comes
+    first, and steps write where their results stay: with few states a step is all overhead.
     """
 
     @staticmethod
@@ -71,86 +72,101 @@ class _ScaledFilter(torch.autograd.Function):
         context: Any, predicted: Tensor, emitted: Tensor, blocks: Tensor, transition: Tensor
     ) -> tuple[Tensor, Tensor]:
         rows, time, inside = emitted.shape
-        groups = [_by_block(block, len(transition) // inside) for block in blocks.unbind(1)]
+        emitted, blocks = emitted.transpose(0, 1).contiguous(), blocks.t().contiguous()
+        moves = _Moves(transition, blocks, inside)
         predictions = emitted.new_empty(time, rows, len(transition))
-        beliefs, scales = torch.empty_like(emitted), emitted.new_empty(rows, time)
-        before = predicted
-        for place, grouped in enumerate(groups):
-            joint = _own_block(before, blocks[:, place], inside) * emitted[:, place]
-            scales[:, place] = joint.sum(-1)
-            beliefs[:, place] = joint / scales[:, place, None]
-            for block, members in grouped:
-                states = slice(block * inside, (block + 1) * inside)
-                if members is None:
-                    torch.mm(beliefs[:, place], transition[states], out=predictions[place])
-                else:
-                    predictions[place, members] = beliefs[members, place] @ transition[states]
-            before = predictions[place]
-        context.save_for_backward(
-            predicted, emitted, blocks, transition, predictions, beliefs, scales
-        )
-        context.groups = groups
-        faintest = scales.min() if scales.numel() else scales.new_ones(())
+        beliefs, scales = torch.empty_like(emitted), emitted.new_empty(time, rows, 1)
+        asked, before = [], predicted
+        for place, (token, belief, scale, after) in enumerate(
+            zip(emitted, beliefs, scales, predictions, strict=True)
+        ):
+            asked.append(moves.own(before, place))
+            torch.mul(asked[-1], token, out=belief)
+            torch.sum(belief, -1, keepdim=True, out=scale)
+            belief.div_(scale)
+            moves.forward(belief, place, out=after)
+            before = after
+        own = torch.stack(asked) if asked else beliefs
+        context.save_for_backward(emitted, transition, own, beliefs, scales)
+        context.moves, context.states = moves, predicted.shape
+        faintest = scales.min() if time else scales.new_ones(())
         context.mark_non_differentiable(faintest)
         return predictions.transpose(0, 1), faintest
 
     @staticmethod
     def backward(context: Any, arriving: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        predicted, emitted, blocks, transition, predictions, beliefs, scales = context.saved_tensors
-        time, inside = emitted.shape[1:]
+        emitted, transition, own, beliefs, scales = context.saved_tensors
+        moves: _Moves = context.moves
         # What each prediction's gradient is in all: from its own use, and from the next step.
         whole = arriving.transpose(0, 1).clone(memory_format=torch.contiguous_format)
-        of_emitted, of_predicted = torch.empty_like(emitted), torch.zeros_like(predicted)
-        for place in reversed(range(time)):
-            of_belief = torch.empty_like(beliefs[:, place])
-            for block, members in context.groups[place]:
-                states = slice(block * inside, (block + 1) * inside)
-                if members is None:
-                    of_belief = whole[place] @ transition[states].t()
-                else:
-                    of_belief[members] = whole[place, members] @ transition[states].t()
-            inner = (of_belief * beliefs[:, place]).sum(-1, keepdim=True)
-            of_joint = (of_belief - inner) / scales[:, place, None]
-            before = predicted if place == 0 else predictions[place - 1]
-            of_emitted[:, place] = of_joint * _own_block(before, blocks[:, place], inside)
+        of_predicted = arriving.new_zeros(context.states)
+        of_joint = torch.empty_like(beliefs)
+        places = list(zip(whole, of_joint, beliefs, scales, emitted, strict=True))
+        for place in reversed(range(len(places))):
+            of_prediction, gradient, belief, scale, token = places[place]
+            moves.backward(of_prediction, place, out=gradient)
+            gradient.sub_((gradient * belief).sum(-1, keepdim=True)).div_(scale)
             target = of_predicted if place == 0 else whole[place - 1]
-            _add_to_block(target, of_joint * emitted[:, place], blocks[:, place])
-        of_transition = _expected_moves(beliefs, whole, blocks, transition)
-        return of_predicted, of_emitted, None, of_transition
+            moves.add_own(target, gradient, token, place)
+        of_emitted = (of_joint * own).transpose(0, 1)
+        return of_predicted, of_emitted, None, moves.expected(beliefs, whole, transition)
 
 
-def _by_block(block: Tensor, count: int) -> list[tuple[int, Tensor | None]]:
-    """Each block that a column of tokens has, with the rows that have it; None for all rows."""
-    if count == 1:
-        return [(0, None)]
+class _Moves:
+    """The products of a step, for the rows of each block; with one block, for all rows at once."""
+
+    def __init__(self, transition: Tensor, blocks: Tensor, inside: int) -> None:
+        self.inside, self.blocks = inside, blocks
+        self.parts = transition.view(-1, inside, transition.shape[1]).unbind(0)
+        self.one = len(self.parts) == 1
+        self.every = torch.arange(blocks.shape[1], device=blocks.device)
+        self.groups = [] if self.one else [_by_block(b, len(self.parts)) for b in blocks]
+
+    def own(self, predicted: Tensor, place: int) -> Tensor:
+        """(B, K / C) of a prediction (B, K) the states of each row's block."""
+        if self.one:
+            return predicted
+        return predicted.view(len(predicted), -1, self.inside)[self.every, self.blocks[place]]
+
+    def add_own(self, target: Tensor, gradient: Tensor, token: Tensor, place: int) -> None:
+        """target (B, K) += gradient ∘ token (B, K / C) at each row's block."""
+        if self.one:
+            target.addcmul_(gradient, token)
+        else:
+            states = target.view(len(target), -1, self.inside)
+            states[self.every, self.blocks[place]] += gradient * token
+
+    def forward(self, belief: Tensor, place: int, *, out: Tensor) -> None:
+        """(B, K) = belief (B, K / C) × the rows of the transition that leave its block."""
+        if self.one:
+            torch.mm(belief, self.parts[0], out=out)
+            return
+        for block, members in self.groups[place]:
+            out[members] = belief[members] @ self.parts[block]
+
+    def backward(self, gradient: Tensor, place: int, *, out: Tensor) -> None:
+        """(B, K / C) = gradient (B, K) × the same rows, transposed."""
+        if self.one:
+            torch.mm(gradient, self.parts[0].t(), out=out)
+            return
+        for block, members in self.groups[place]:
+            out[members] = gradient[members] @ self.parts[block].t()
+
+    def expected(self, beliefs: Tensor, whole: Tensor, transition: Tensor) -> Tensor:
+        """(K, K) Σ_t a_tᵀ g_t, one product for each block."""
+        flat, gradient = beliefs.flatten(0, 1), whole.flatten(0, 1)
+        if self.one:
+            return flat.t() @ gradient
+        found = torch.zeros_like(transition)
+        for block, members in _by_block(self.blocks.flatten(), len(self.parts)):
+            states = slice(block * self.inside, (block + 1) * self.inside)
+            found[states] = flat[members].t() @ gradient[members]
+        return found
+
+
+def _by_block(block: Tensor, count: int) -> list[tuple[int, Tensor]]:
+    """Each block that some tokens have, with the rows of those tokens."""
     order = torch.argsort(block, stable=True)
     sizes = torch.bincount(block, minlength=count).tolist()
     parts = torch.split(order, sizes)
     return [(number, rows) for number, rows in enumerate(parts) if len(rows)]
-
-
-def _own_block(values: Tensor, block: Tensor, inside: int) -> Tensor:
-    """(B, K / C) of values (B, K) those of each row's block."""
-    if values.shape[1] == inside:
-        return values
-    every = torch.arange(len(values), device=values.device)
-    return values.view(len(values), -1, inside)[every, block]
-
-
-def _add_to_block(values: Tensor, added: Tensor, block: Tensor) -> None:
-    """values (B, K) += added (B, K / C) at each row's block."""
-    every = torch.arange(len(values), device=values.device)
-    values.view(len(values), -1, added.shape[1])[every, block] += added
-
-
-def _expected_moves(beliefs: Tensor, whole: Tensor, blocks: Tensor, transition: Tensor) -> Tensor:
-    """(K, K) Σ_t a_tᵀ g_t, one product for each block."""
-    inside = beliefs.shape[-1]
-    flat = beliefs.transpose(0, 1).reshape(-1, inside)
-    gradient, block = whole.reshape(len(flat), -1), blocks.t().reshape(-1)
-    if inside == len(transition):
-        return flat.t() @ gradient
-    moves = torch.zeros_like(transition)
-    for number, members in _by_block(block, len(transition) // inside):
-        moves[number * inside : (number + 1) * inside] = flat[members].t() @ gradient[members]
-    return moves

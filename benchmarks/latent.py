@@ -1,0 +1,208 @@
+"""Forward recursion of a hidden Markov model: time against pytorch-struct and against logsumexp.
+
+    python -m pip install --no-deps --target PEER torch-struct==0.5
+    PYTHONPATH=PEER python benchmarks/latent.py [--rounds N] [--out benchmarks/results/latent.json]
+
+The peer goes to a folder of its own, since nothing in the laboratory depends on it. One measurement
+is the log-likelihood of a batch of texts and its gradient with respect to all tables, after the two
+sides were found to agree. The sides alternate within a round. The peer is handed its potentials
+(batch, time, K, K) ready made and only differentiates down to them, which flatters it.
+
+- peer: `filter_states` over pytorch-struct's LinearChainCRF, by number of states. Sizes marked
+  `attempt` are given to the peer once, in a process of its own with limits on memory and time.
+- scaled: `filter_states` over `filter_clear`, our own version with logarithms, by number of states.
+- blocks: one block over several, at 1,024 states.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from lmlab.core.allocator import keep_memory
+from lmlab.inference.filtering import filter_clear, filter_states
+
+ROWS, TIME = 16, 32
+GIGABYTES, SECONDS = 6, 120
+"""What an attempt of the peer may take."""
+
+Recursion = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+
+
+class Case:
+    """Random tables with K states in C blocks, and random emissions for texts of TIME tokens."""
+
+    def __init__(self, states: int, blocks: int = 1, rows: int = ROWS) -> None:
+        generator = torch.Generator().manual_seed(0)
+
+        def draw(*shape: int) -> Tensor:
+            return torch.randn(*shape, generator=generator)
+
+        self.start = torch.log_softmax(draw(states), 0).requires_grad_()
+        self.transition = torch.log_softmax(draw(states, states), 1).requires_grad_()
+        self.emitted = (draw(rows, TIME, states // blocks) * 2 - 5).requires_grad_()
+        self.block = torch.randint(0, blocks, (rows, TIME), generator=generator)
+
+    def log_likelihood(self, recursion: Recursion) -> Tensor:
+        """(ROWS,) of each text: every token's log-probability given those before it."""
+        rows, _, inside = self.emitted.shape
+        first = self.start.expand(rows, 1, -1)
+        later = recursion(first[:, 0], self.emitted[:, :-1], self.block[:, :-1], self.transition)
+        predicted = torch.cat([first, later], 1).view(rows, TIME, -1, inside)
+        index = self.block[..., None, None].expand(-1, -1, 1, inside)
+        own = predicted.gather(2, index).squeeze(2)
+        return torch.logsumexp(own + self.emitted, -1).sum(1)
+
+    def step(self, recursion: Recursion) -> None:
+        self.log_likelihood(recursion).sum().backward()
+
+    def peer_potentials(self) -> Tensor:
+        """(ROWS, TIME - 1, K, K) as LinearChainCRF wants them: next state before state."""
+        with torch.no_grad():
+            moved = self.transition.t() + self.emitted[:, 1:, :, None]
+            moved[:, 0] += (self.start + self.emitted[:, 0])[:, None, :]
+        return moved.requires_grad_()
+
+
+def peer_partition(potentials: Tensor) -> Tensor:
+    from torch_struct import LinearChainCRF
+
+    partition: Tensor = LinearChainCRF(potentials).partition
+    return partition
+
+
+def milliseconds(function: Callable[[], object], times: int = 1) -> float:
+    began = time.perf_counter()
+    for _ in range(times):
+        function()
+    return (time.perf_counter() - began) * 1000 / times
+
+
+def ratio(ours: list[float], others: list[float]) -> dict[str, float]:
+    """Milliseconds of both, how many times faster ours is, with the spread over rounds."""
+    each = sorted(b / a for a, b in zip(ours, others, strict=True))
+    return {
+        "ours_ms": statistics.median(ours),
+        "other_ms": statistics.median(others),
+        "times_faster": statistics.median(others) / statistics.median(ours),
+        "lowest": each[0],
+        "highest": each[-1],
+        "rounds": len(each),
+    }
+
+
+def alternate(
+    ours: Callable[[], object], other: Callable[[], object], rounds: int
+) -> dict[str, float]:
+    ours(), other()
+    pairs = [(milliseconds(ours, 3), milliseconds(other)) for _ in range(rounds)]
+    return ratio([a for a, _ in pairs], [b for _, b in pairs])
+
+
+def compare_peer(states: int, rounds: int) -> dict[str, float]:
+    case = Case(states)
+    potentials = case.peer_potentials()
+    with torch.no_grad():
+        torch.testing.assert_close(
+            peer_partition(potentials), case.log_likelihood(filter_states), atol=1e-2, rtol=1e-4
+        )
+    return alternate(
+        lambda: case.step(filter_states),
+        lambda: peer_partition(potentials).sum().backward(),
+        rounds,
+    )
+
+
+def attempt_peer(states: int) -> str:
+    """What becomes of the peer at a size that may be too large for it."""
+    command = [sys.executable, __file__, "--peer-once", str(states)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
+    except subprocess.TimeoutExpired:
+        return f"not done after {SECONDS} seconds"
+    if done.returncode == 0:
+        return done.stdout.strip()
+    said = (done.stderr.strip().splitlines() or ["nothing said"])[-1][:120]
+    return f"failed with {GIGABYTES} GB: {said}"
+
+
+def peer_once(states: int) -> None:
+    limit = GIGABYTES * 2**30
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    potentials = Case(states).peer_potentials()
+    print(f"{milliseconds(lambda: peer_partition(potentials).sum().backward()):.0f} ms")
+
+
+def compare_scaled(states: int, rounds: int) -> dict[str, float]:
+    case = Case(states)
+    with torch.no_grad():
+        fast, clear = (case.log_likelihood(f) for f in (filter_states, filter_clear))
+    torch.testing.assert_close(fast, clear, atol=1e-3, rtol=1e-5)
+    return alternate(lambda: case.step(filter_states), lambda: case.step(filter_clear), rounds)
+
+
+def compare_blocks(blocks: int, rounds: int) -> dict[str, float]:
+    several, one = Case(1024, blocks, rows=64), Case(1024, rows=64)
+    return alternate(lambda: several.step(filter_states), lambda: one.step(filter_states), rounds)
+
+
+def show(title: str, results: dict[str, object]) -> None:
+    print(f"\n{title}")
+    for name, values in results.items():
+        line = values
+        if isinstance(values, dict):
+            line = "  ".join(f"{key} {value:.4g}" for key, value in values.items())
+        print(f"  {name:14}{line}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", default="peer,scaled,blocks")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--peer-once", type=int, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    if options.peer_once:
+        return peer_once(options.peer_once)
+    keep_memory()
+    wanted, rounds = options.only.split(","), options.rounds
+    report: dict[str, object] = {
+        "threads": options.threads,
+        "rows": ROWS,
+        "time": TIME,
+        "measured": "log-likelihood and gradient, milliseconds; higher times_faster is better",
+    }
+    if "peer" in wanted:
+        peer: dict[str, object] = {f"{k} states": compare_peer(k, rounds) for k in (16, 64)}
+        peer["256, attempt"] = attempt_peer(256)
+        report["peer"] = peer
+        show("scaled products over pytorch-struct", peer)
+    if "scaled" in wanted:
+        scaled: dict[str, object] = {
+            f"{k} states": compare_scaled(k, rounds) for k in (64, 256, 512)
+        }
+        report["scaled"] = scaled
+        show("scaled products over our version with logarithms", scaled)
+    if "blocks" in wanted:
+        blocks: dict[str, object] = {f"{c} blocks": compare_blocks(c, rounds) for c in (8, 32)}
+        report["blocks"] = blocks
+        show("several blocks over one, 1,024 states, 64 texts", blocks)
+    if options.out:
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        options.out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
