@@ -3,9 +3,8 @@
     z = C · GRU(e(s_n), …, e(s_1)) + c;  h_0 = A z + a, h_t = GRU(z, h_{t-1});  p(s_t | h_t)
 
 The decoder hears the latent at every step and never the words before, so all of the sentence must
-be in the latent. (003 does not say so, but its figures are worse than a language model's where the
-latent is small, which a decoder that is told the words could not be.) 003 finds it far better at
-this than the simple recurrent network, and the linear one better still.
+be in the latent; 003 does not say whether its decoder is told them. 003 finds it far better at this
+than the simple recurrent network, and the linear one better still.
 """
 
 from __future__ import annotations

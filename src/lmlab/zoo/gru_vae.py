@@ -4,9 +4,9 @@
     log p(s) ≥ E_q(z|s) log p(s | z) - KL(q(z | s) || p(z))
 
 `cell` is the cell of the encoder and of the decoder, `off` the terms of a switchable one that are
-off: `--set cell=gru-minimal off=0,4,5` is 003's row. The latent is Gaussian, with a diagonal or a
-full covariance, or bits, which 003 thinks fit gated states better. 003's rows count the bound
-somehow as a loss; ours is the ELBO in nats for each predicted token.
+off: `--set cell=gru-minimal --set off=0,4,5` is 003's row. The latent is Gaussian, with a diagonal
+or a full covariance, or bits, which 003 thinks fit gated states better. 003 does not say how its
+figures count the KL; ours are the whole ELBO in nats for each predicted token.
 """
 
 from __future__ import annotations
