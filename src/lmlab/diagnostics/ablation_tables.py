@@ -189,6 +189,8 @@ def _by_seed(ablation: Ablation, row: Row, epoch: int) -> list[float]:
 
 def write_tables(ablation: Ablation) -> None:
     """ablation.md, ablation.tex, ablation.svg and ablation.png beside ablation.json."""
+    if not ablation.rows:
+        return  # stopped before the first training was done
     write_text(ablation.path / "ablation.md", markdown(ablation))
     write_text(ablation.path / "ablation.tex", latex(ablation))
     if any(row.differences for row in ablation.rows):
