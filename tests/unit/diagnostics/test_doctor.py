@@ -163,6 +163,12 @@ def test_a_radius_of_three_explodes(tmp_path: Path) -> None:
     found(gradients.exploding_gradient(evidence), "exploding gradient")
 
 
+def test_a_system_that_looks_at_words_directly_carries_nothing(tmp_path: Path) -> None:
+    evidence = Evidence(trained(tmp_path / "run", "parent-prior", steps=2))
+    with pytest.raises(Inapplicable, match="directly"):
+        gradients.gradient_fades_with_distance(evidence)
+
+
 def test_a_dead_layer(plain: Path, tmp_path: Path) -> None:
     """With recurrent and input weights of zero nothing of a word arrives."""
     evidence = Evidence(broken_weights(plain, tmp_path, lambda name, t: t * ("fused" not in name)))
@@ -263,6 +269,13 @@ def test_posterior_collapse(plain: Path, name: str) -> None:
     assert finding.numbers["kl"] == pytest.approx(0.007)
     evidence.__dict__["captures"] = {name: torch.tensor([0.5, 0.0, 0.3, 0.004])}
     assert latents.posterior_collapse(evidence) is None
+
+
+def test_a_decoder_that_does_without_its_latent(tmp_path: Path) -> None:
+    """003's claim of collapse: a few steps of the ELBO, and the sentences say nothing through z."""
+    evidence = Evidence(trained(tmp_path / "run", "rnn-vae", steps=20))
+    finding = found(latents.posterior_collapse(evidence), "posterior collapse")
+    assert finding.numbers["kl"] < 0.05
 
 
 def test_dead_states_of_a_mixture(tmp_path: Path) -> None:

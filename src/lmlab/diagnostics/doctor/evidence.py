@@ -40,7 +40,7 @@ from lmlab.scoring.evaluating import evaluating
 from lmlab.training.reporting import read_metrics
 from lmlab.training.runs import Model, RunFolder, load_run
 
-SAMPLE_TOKENS = 6000
+SAMPLE_TOKENS = 3000
 """Held-out tokens on which the model itself is looked at: a second or two for a small one."""
 SAMPLE_BATCH = 512
 LANES, SPAN = 8, 64

@@ -24,11 +24,13 @@ recurrent networks of ours keep 0.4 to 0.95."""
 GROWING = 1.2
 """What a step back makes of the gradient: a fifth more means fortyfold after twenty words. Where
 the task is to remember, as in copying, healthy ones have up to 1.1."""
+DIRECT = ("sources", "components")
+"""What a backbone yields that chooses among the words before: its gradient follows its choice."""
 FEWEST = 6
 """Distances with a gradient that a trend needs; a window of a few words has none."""
 NEED = 0.03
 """Nats that counts gain by a second word of context: with less, the text asks for no memory, and
-a gradient that fades is the right one. English has ten times as much."""
+a gradient that fades is the right one. The Penn Treebank and captions have 0.2."""
 
 
 def dead_or_exploding_layers(evidence: Evidence) -> Finding | None:
@@ -132,6 +134,9 @@ def gradient_grows_with_distance(evidence: Evidence) -> Finding | None:
 
 
 def _trend(evidence: Evidence) -> tuple[DistanceGradients, float | None]:
+    backbone = getattr(evidence.system, "backbone", None)
+    if getattr(backbone, "yields", None) in DIRECT:
+        raise Inapplicable("it looks at each word directly, not through what it carries on")
     found = evidence.distance_gradients
     felt = [norm for norm in found.norms if norm > 0 and math.isfinite(norm)]
     return found, found.factor if len(felt) >= FEWEST else None
