@@ -37,6 +37,7 @@ from lmlab.core.registry import catalogue, system_module
 from lmlab.core.system import Assembly, System
 from lmlab.core.vocabulary import SYMBOLS, Vocabulary
 from lmlab.diagnostics.sight import draw_sight, measure_sight
+from lmlab.training.runs import build_tiny
 
 ROOT = Path(__file__).resolve().parent.parent
 ATLAS = ROOT / "docs" / "atlas"
@@ -47,6 +48,7 @@ GENERATED = (
 SENTENCE = "the big dog sees a cat"
 """Drawn in the pictures; longer than the windows of the tiny sizes, so that these show."""
 NAMES = (*SYMBOLS, *SENTENCE.split())
+NEW_LINE = "\n"
 
 CHECKS = {
     "distribution": "its probabilities sum to one over an enumerable space",
@@ -83,15 +85,14 @@ def table(header: list[str], rows: list[list[str]]) -> str:
 
 
 def fitting_table() -> str:
-    """Backbones down, emissions across: a dot where the emission can read the hidden states."""
-    emissions = parts_in(lmlab.emissions, Emission)
+    """For each kind of hidden states the backbones that yield it and the emissions that read it."""
+    backbones, emissions = parts_in(lmlab.backbones, Backbone), parts_in(lmlab.emissions, Emission)
     rows = []
-    for backbone in parts_in(lmlab.backbones, Backbone):
-        fits = ["●" if backbone.yields in emission.takes else "" for emission in emissions]
-        honoured = ", ".join(kind.__name__ for kind in backbone.honours)
-        rows.append([f"`{backbone.__name__}`", backbone.yields, honoured, *fits])
-    header = ["backbone", "yields", "visibility", *(f"`{e.__name__}`" for e in emissions)]
-    return table(header, rows)
+    for kind in sorted({backbone.yields for backbone in backbones}):
+        yielding = [f"`{part.__name__}`" for part in backbones if part.yields == kind]
+        taking = [f"`{part.__name__}`" for part in emissions if kind in part.takes]
+        rows.append([kind, ", ".join(yielding), ", ".join(taking)])
+    return table(["hidden states", "backbones that yield them", "emissions that read them"], rows)
 
 
 def part_sentences(room: ModuleType, base: type[nn.Module]) -> str:
@@ -107,10 +108,9 @@ def part_sentences(room: ModuleType, base: type[nn.Module]) -> str:
 # Pictures ---------------------------------------------------------------------------------------
 
 
-def tiny_instance(module: ModuleType) -> System:
+def tiny_instance(name: str) -> System:
     """The system at its tiny size; one that counts has counted the sentence of the pictures."""
-    torch.manual_seed(0)
-    system: System = module.build(module.SIZES["tiny"], Vocabulary(size=len(NAMES))).eval()
+    system = build_tiny(name, Vocabulary(size=len(NAMES))).eval()
     if isinstance(system, Countable):
         tokens = np.array(sentence_tokens(), dtype=np.int64)
         system.fit_counts(tokens, np.array([0, len(tokens)], dtype=np.int64))
@@ -176,17 +176,34 @@ def recipes_table(module: ModuleType) -> str:
     return "\n\nIts recipes (`--recipe NAME`):\n\n" + table(["recipe", "settings"], rows)
 
 
+def switches_table(card: Card) -> str:
+    """The terms that can be switched off, by number and name, where there are any."""
+    if not card.switches:
+        return ""
+    rows = [[str(number), f"`{name}`"] for number, name in enumerate(card.switches)]
+    return (
+        "\n\nTerms that can be switched off, by number or by name (`--set off=0,1`); "
+        f"`lmlab ablate {card.name} --each` measures what each is worth:\n\n"
+        + table(["switch", "term"], rows)
+    )
+
+
 def runnable_lines(card: Card) -> str:
     """Train, score and sample on a built-in corpus, from the shell and from Python."""
     run = f"runs/{card.name}"
-    needed = "".join(f" --{need} {need.upper()}" for need in card.needs)
+    base = f"runs/{card.base}"
+    trained = f"lmlab train {card.base} --data grammar --out {base} --epochs 2\n"
     by_gradient = card.fitting == "gradient"
     budget = " --epochs 2 --set learning_rate=0.01" if by_gradient else ""
     words = ',\n            epochs=2, settings={"learning_rate": 0.01}' if by_gradient else ""
+    words += f',\n            base="{base}"' if card.base else ""
+    samples = {"Step", "Sample"} & set(card.protocols)
     return f"""```bash
-lmlab train {card.name} --data grammar{needed} --out {run}{budget}
+{trained if card.base else ""}\
+lmlab train {card.name} --data grammar{f" --base {base}" if card.base else ""} --out {run}{budget}
 lmlab score {run} --text "the dog sees a cat" --per-token
-lmlab sample {run} -n 3 --seed 1
+{f"lmlab sample {run} -n 3 --seed 1{NEW_LINE}" if samples else ""}\
+lmlab inspect {run} --out {run}/inspection
 ```
 
 ```python
@@ -195,8 +212,7 @@ import lmlab
 lmlab.train("{card.name}", data="grammar", out="{run}-python"{words})
 model = lmlab.load("{run}-python")
 print(model.score(["the dog sees a cat"])[0].total)
-print(model.sample(3, seed=1)[0].text)
-```"""
+{f"print(model.sample(3, seed=1)[0].text){NEW_LINE}" if samples else ""}```"""
 
 
 def facts(card: Card) -> str:
@@ -259,7 +275,7 @@ The whole system: [{file}](../../{file}).
 
 Each is given as `--set name=value`; `--size` chooses the column.
 
-{settings_table(module)}{recipes_table(module)}
+{settings_table(module)}{recipes_table(module)}{switches_table(card)}
 
 ## Conformance
 
@@ -300,7 +316,7 @@ whose models are numbered DLM1, DLM2, …), 004 a survey of pre-trained models.
 
 ## What fits what
 
-A dot where the emission can read what the backbone yields. Any other pair is refused with a
+Any backbone of a row goes with any emission of the same row. Any other pair is refused with a
 sentence that says so. An objective fits a backbone that keeps to the visibility it asks for.
 
 {fitting_table()}
@@ -324,7 +340,7 @@ def build() -> Iterator[tuple[Path, str]]:
     yield ATLAS / "README.md", index()
     for card in catalogue().values():
         module = system_module(card.name)
-        drawn = picture(tiny_instance(module))
+        drawn = picture(tiny_instance(card.name))
         if drawn is not None:
             yield ATLAS / "pictures" / f"{card.name}.svg", drawn
         yield ATLAS / f"{card.name}.md", page(card, module, drawn is not None)
