@@ -80,7 +80,7 @@ def behind_end(unary: Tensor, pairwise: Tensor, lengths: Tensor) -> tuple[Tensor
 
 
 def pair_marginals(unary: Tensor, pairwise: Tensor, *, lengths: Tensor | None = None) -> Tensor:
-    """(…, N - 1, K, K) posterior p(z_i, z_{i+1}); zero behind a row's length."""
+    """(…, N - 1, K, K) posterior p(z_i, z_{i+1}), as numbers; zero behind a row's length."""
     shape = (*unary.shape[:-2], unary.shape[-2] - 1, *pairwise.shape[-2:])
     (parts,) = parts_of(lambda p: total(unary.detach(), p, lengths=lengths), pairwise.expand(shape))
     return parts
