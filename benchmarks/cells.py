@@ -28,8 +28,6 @@ class Cell:
     variant: str
     seed: int
     arguments: tuple[str, ...]
-    base: str = ""
-    """Name of the cell whose run this one starts from, which must have been run before."""
 
     @property
     def name(self) -> str:
@@ -63,8 +61,6 @@ def run_cell(cell: Cell, place: Place) -> None:
     run, corpus = place.runs / cell.name, f"{cell.protocol}:{place.data}"
     train = ["train", cell.system, "--data", corpus, "--out", str(run), *cell.arguments]
     train += ["--seed", str(cell.seed)]
-    if cell.base:
-        train += ["--base", str(place.runs / cell.base)]
     resume = ["--resume"] if (run / "config.json").exists() else []
     trained = lmlab(*train, *resume, threads=place.threads)
     compared = lmlab("compare", str(run), "--data", corpus, "--json", threads=place.threads)
@@ -82,7 +78,7 @@ def write_record(cell: Cell, place: Place, run: Path, command: str, row: dict[st
     told = command.replace(str(place.data), "DATA").replace(str(run), "RUN")
     record = {
         **asdict(cell),
-        "command": told.replace(str(place.runs), "RUNS"),
+        "command": told,
         "threads": place.threads,
         "row": {name: value for name, value in row.items() if name != "runs"},
         "held_out": [m for m in metrics if m["event"] != "train"],
@@ -98,7 +94,7 @@ def write_record(cell: Cell, place: Place, run: Path, command: str, row: dict[st
 
 
 def run_cells(cells: list[Cell], place: Place, jobs: int) -> None:
-    """All cells in their order, `jobs` at a time; one that needs a base waits in its place."""
+    """All cells in their order, `jobs` at a time."""
     with ThreadPoolExecutor(jobs) as pool:
         for cell in cells:
             pool.submit(run_cell, cell, place)

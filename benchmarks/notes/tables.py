@@ -28,8 +28,8 @@ class Row:
     epochs: int = 20
     notes_20: float | None = None
     notes_30: float | None = None
-    base: str = ""
-    """Variant of the row of the same table whose run this one starts from, with its system."""
+    elsewhere: str = ""
+    """The record of the same training where another benchmark makes it."""
 
     @property
     def variant(self) -> str:
@@ -50,7 +50,6 @@ class Row:
             variant=self.variant,
             seed=seed,
             arguments=("--recipe", self.recipe, "--epochs", str(self.epochs), *pairs),
-            base=f"{protocol}.{self.base}.seed{seed}" if self.base else "",
         )
 
 
@@ -64,7 +63,7 @@ class Table:
     rows: tuple[Row, ...]
 
     def cells(self, seed: int) -> list[Cell]:
-        return [row.cell(self.protocol, seed) for row in self.rows]
+        return [row.cell(self.protocol, seed) for row in self.rows if not row.elsewhere]
 
 
 def minimal(off: tuple[int, ...], at_20: float, at_30: float | None = None) -> Row:
@@ -126,12 +125,24 @@ SPHERE = Table(
     rows=(
         Row(system="window-remix", label="DLM20"),
         Row(system="window-remix-sphere", label="DLM22"),
-        Row(system="lstm", label="DLM12"),
-        Row(system="lstm-sphere", label="DLM23"),
+        Row(
+            system="lstm",
+            label="DLM12",
+            elsewhere="quality/multi30k-l20.lstm.tuned.seed0",
+        ),
+        Row(
+            system="lstm-sphere",
+            label="DLM23",
+            elsewhere="quality/multi30k-l20.lstm-sphere.tuned.seed0",
+        ),
         Row(system="gru", label="DLM43"),
         Row(system="gru", label="DLM43 on the sphere", settings=("emission=sphere",)),
         Row(system="window-remix-free", label="DLM21"),
-        Row(system="window", label="DLM1"),
+        Row(
+            system="window",
+            label="DLM1",
+            elsewhere="quality/multi30k-l20.window.tuned.seed0",
+        ),
     ),
 )
 
