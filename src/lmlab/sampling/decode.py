@@ -20,11 +20,14 @@ from lmlab.core.errors import UserError
 from lmlab.core.protocols import LogProb, Sample, Step, require
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.sampling.truncation import apply, filters
-from lmlab.scoring.batching import batch_of
+from lmlab.scoring.batching import batch_of, by_budget
 from lmlab.scoring.evaluating import device_of, evaluating
 
 MOST_NUMBERS = 16_000_000
 """Rows times vocabulary in one step; more rows than fit are drawn in several goes."""
+
+TOKENS_AT_ONCE = 8192
+"""In a batch of whole sequences whose log-probability is asked for."""
 
 Choose = Callable[[Categorical], Tensor]
 """From the next token's distribution (rows, V) to the ids (rows,) that are taken."""
@@ -224,24 +227,31 @@ def _sample_whole(
     end = system.vocabulary.end
     with evaluating(system):
         drawn = system.sample(rows, max_length=max_length, condition=condition, generator=generator)
-        written = []
-        for ids in drawn:
-            finished = bool(ids) and ids[-1] == end
-            written.append(
-                Generated(
-                    tokens=tuple(ids[:-1] if finished else ids),
-                    log_prob=_log_prob_of(system, ids, condition) if finished else None,
-                    finished=finished,
-                )
-            )
-    return written
+        finished = [bool(ids) and ids[-1] == end for ids in drawn]
+        complete = [ids for ids, done in zip(drawn, finished, strict=True) if done]
+        log_probs = iter(_log_probs_of(system, complete, condition))
+    return [
+        Generated(
+            tokens=tuple(ids[:-1] if done else ids),
+            log_prob=next(log_probs) if done else None,
+            finished=done,
+        )
+        for ids, done in zip(drawn, finished, strict=True)
+    ]
 
 
-def _log_prob_of(system: Any, ids: list[int], condition: Batch | None) -> float | None:
-    """The system's own log-probability of one complete sequence, where it has one."""
+def _log_probs_of(
+    system: Any, sequences: list[list[int]], condition: Batch | None
+) -> list[float | None]:
+    """The system's own log-probability of each complete sequence, where it has one."""
     if condition is not None or not isinstance(system, LogProb):
-        return None
+        return [None] * len(sequences)
     vocabulary: Vocabulary = system.vocabulary  # type: ignore[attr-defined]
     first = vocabulary.end if vocabulary.start is None else vocabulary.start
     assert first is not None, "a vocabulary needs a start or an end symbol"
-    return float(system.log_prob(batch_of([[first, *ids]], system)).totals[0])
+    found: list[float | None] = [None] * len(sequences)
+    for group in by_budget([len(ids) + 1 for ids in sequences], TOKENS_AT_ONCE):
+        batch = batch_of([[first, *sequences[index]] for index in group], system)
+        for index, total in zip(group, system.log_prob(batch).totals.tolist(), strict=True):
+            found[index] = total
+    return found
