@@ -15,13 +15,15 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 
 import matplotlib
 from matplotlib import font_manager
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
+from matplotlib.transforms import Bbox
 
 COLOURS = (
     "#4e79d8",
@@ -52,7 +54,7 @@ FALLBACKS = (
     "WenQuanYi Zen Hei",
     "Arial Unicode MS",
 )
-"""Fonts with Chinese letters, best first; the PNG takes those that are installed."""
+"""Fonts with Chinese letters, best first; the PNG takes the first that is installed."""
 INK = "#010203"
 """Stands for the page's own colour while matplotlib draws; replaced in the finished SVG."""
 PNG_DPI = 160
@@ -76,7 +78,7 @@ def canvas(name: str, *, height: float, width: float = 7.0) -> Iterator[Figure]:
         "svg.hashsalt": f"lmlab-{name}",
         "text.parse_math": False,
         "font.size": 10,
-        "font.family": ["DejaVu Sans", *installed_fallbacks()],
+        "font.family": ["DejaVu Sans", *installed_fallbacks()[:1]],
         "axes.edgecolor": INK,
         "axes.labelcolor": INK,
         "axes.spines.top": False,
@@ -98,11 +100,18 @@ def installed_fallbacks() -> tuple[str, ...]:
     return tuple(name for name in FALLBACKS if name in here)
 
 
-def as_svg(figure: Figure) -> str:
+def extent(figure: Figure) -> Bbox:
+    """What is drawn, names beyond the figure's edge too, in inches; finding it costs a drawing."""
+    canvas_ = FigureCanvasAgg(figure)
+    figure.draw_without_rendering()
+    return figure.get_tightbbox(canvas_.get_renderer()).padded(0.1)
+
+
+def as_svg(figure: Figure, box: Bbox | Literal["tight"] = "tight") -> str:
     """The figure as an <svg> element that scales with the page and names no other file."""
     written = io.StringIO()
     nothing = {"Date": None, "Creator": None, "Format": None, "Type": None}
-    figure.savefig(written, format="svg", metadata=nothing, transparent=True, bbox_inches="tight")
+    figure.savefig(written, format="svg", metadata=nothing, transparent=True, bbox_inches=box)
     text = written.getvalue()
     text = text[text.index("<svg") :].replace(INK, "currentColor")
     text = re.sub(r"font-family: [^;\"]*", f"font-family: {FONTS}", text)
@@ -112,7 +121,7 @@ def as_svg(figure: Figure) -> str:
     )
 
 
-def as_png(figure: Figure) -> bytes:
+def as_png(figure: Figure, box: Bbox | Literal["tight"] = "tight") -> bytes:
     """The figure on white, for where no SVG is taken."""
     written = io.BytesIO()
     figure.savefig(
@@ -120,7 +129,7 @@ def as_png(figure: Figure) -> bytes:
         format="png",
         dpi=PNG_DPI,
         facecolor="white",
-        bbox_inches="tight",
+        bbox_inches=box,
         metadata={"Software": None},
     )
     return written.getvalue()

@@ -105,7 +105,7 @@ def draw_norms(
         _dress(axes, panel)
     # The first panel has every line that the others have; its names stand at the end of the row.
     handles, names = places[0].get_legend_handles_labels()
-    if names:
+    if len(names) > 1:
         add_legend(places[-1], handles, names)
 
 

@@ -176,15 +176,15 @@ def draw_grid(
 
 
 def _draw_rims(axes: Axes, filled: NDArray[np.bool_]) -> None:
-    """Lines between the squares that hold something: a line each, or the SVG would be large."""
+    """Lines between the squares that hold something; a rim for each would make the SVG large."""
     for mask, draw in ((filled, axes.hlines), (filled.T, axes.vlines)):
         edges = np.zeros((len(mask) + 1, mask.shape[1]), dtype=bool)
         edges[:-1] |= mask
         edges[1:] |= mask
-        for place, touched in enumerate(edges):
-            held = np.flatnonzero(touched)
-            if held.size:
-                draw(place, held[0], held[-1] + 1, colors=RIM, linewidth=0.5)
+        held = np.flatnonzero(edges.any(1))
+        first = edges[held].argmax(1)
+        last = mask.shape[1] - edges[held, ::-1].argmax(1)
+        draw(held, first, last, colors=RIM, linewidth=0.5)
 
 
 def _write_numbers(axes: Axes, values: Values) -> None:
@@ -290,19 +290,14 @@ def draw_bars(figure: Figure, bars: Bars, *, title: str) -> None:
     if bars.level is not None:
         line = partial(axes.axvline if bars.lying else axes.axhline, bars.level)
         line(color=INK, linewidth=1, linestyle=(0, (2, 2)))
-    if bars.remark:
-        low = bars.lying
+    if bars.remark and bars.lying:
+        axes.set_title(bars.remark, loc="right", fontsize=9)
+    elif bars.remark:
         bottom, top = axes.get_ylim()
-        if not low and axes.get_yscale() == "linear":
+        if axes.get_yscale() == "linear":
             axes.set_ylim(bottom, top + 0.16 * (top - bottom))
-        axes.annotate(
-            bars.remark,
-            (0.99, 0.03 if low else 0.97),
-            xycoords="axes fraction",
-            ha="right",
-            va="bottom" if low else "top",
-            fontsize=9,
-        )
+        where = axes.transAxes
+        axes.text(0.99, 0.97, bars.remark, transform=where, ha="right", va="top", fontsize=9)
 
 
 def _draw_lying(axes: Axes, bars: Bars, places: NDArray[np.int64]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from lmlab.diagnostics.captures import file_name
 from lmlab.diagnostics.course import gradient_pictures, norm_pictures
 from lmlab.diagnostics.inspection_page import inspection_page
 from lmlab.diagnostics.latents import interpolation_pictures, noise_pictures
-from lmlab.diagnostics.neighbours import neighbour_pictures
+from lmlab.diagnostics.neighbours import check_words, neighbour_pictures
 from lmlab.diagnostics.picture import Picture, render
 from lmlab.diagnostics.revealing import capture_family
 from lmlab.diagnostics.sentences import sight_pictures, surprisal_pictures
@@ -78,6 +79,7 @@ def inspect_models(
     """
     folder = _folder(models, out)
     subjects = make_subjects(models, texts)
+    check_words(subjects, words)
     shots: list[Shot] = []
     pngs: list[bytes] = []
     for run, picture in _unique(_pictures(subjects, words)):
@@ -111,19 +113,13 @@ def _pictures(subjects: Sequence[Subject], words: Sequence[str]) -> Iterator[tup
     for family in TOGETHER:
         for picture in family(subjects):
             yield ("" if several else subjects[0].name), picture
-    known = False
+    families: list[Callable[[Subject], list[Picture]]] = [*ALONE]
+    families.append(partial(neighbour_pictures, words=words))
     for subject in subjects:
-        pictures = [picture for alone in ALONE for picture in alone(subject)]
-        neighbours = neighbour_pictures(subject, words)
-        known = known or bool(neighbours)
-        for picture in (*pictures, *neighbours):
-            prefix = f"{file_name(subject.name)}-" if several else ""
-            yield subject.name, replace(picture, name=f"{prefix}{picture.name}")
-    if words and not known:
-        raise UserError(
-            "words have neighbours where a system has a vector for each, and none of these has; "
-            "leave out --words."
-        )
+        prefix = f"{file_name(subject.name)}-" if several else ""
+        for alone in families:
+            for picture in alone(subject):
+                yield subject.name, replace(picture, name=f"{prefix}{picture.name}")
 
 
 def _unique(pictures: Iterator[tuple[str, Picture]]) -> Iterator[tuple[str, Picture]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from html import escape
 
 from lmlab import __version__
 from lmlab.diagnostics.html import Html, join, page, table, tag
@@ -57,17 +58,16 @@ def figure(shot: Shot) -> Html:
     if shot.table is not None:
         told = table(shot.table.header, shot.table.rows)
         words.append(tag("details", tag("summary", "As a table"), told))
-    return tag("figure", _sized(shot.svg), tag("figcaption", *words))
+    return tag("figure", _sized(shot), tag("figcaption", *words))
 
 
-def _sized(svg: str) -> Html:
+def _sized(shot: Shot) -> Html:
     """The picture as wide as its letters want, smaller on a narrow page, and scrolling there."""
-    found = re.match(r'<svg[^>]*? width="([\d.]+)"', svg)
-    if found is None:
-        return Html(svg)
-    wide = ENLARGED * float(found[1])
+    found = re.match(r'<svg[^>]*? width="([\d.]+)"', shot.svg)
+    wide = ENLARGED * float(found[1]) if found else 640.0
     style = f"width:100%;max-width:{wide:.0f}px;min-width:{min(0.7 * wide, 640):.0f}px"
-    return Html(svg.replace("<svg", f'<svg style="{style}"', 1))
+    named = f'role="img" aria-label="{escape(shot.title, quote=True)}"'
+    return Html(shot.svg.replace("<svg", f'<svg {named} style="{style}"', 1))
 
 
 def _heading(run: str) -> str:

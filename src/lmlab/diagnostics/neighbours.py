@@ -66,6 +66,18 @@ def neighbour_pictures(subject: Subject, words: Sequence[str] = ()) -> list[Pict
     return pictures
 
 
+def check_words(subjects: Sequence[Subject], words: Sequence[str]) -> None:
+    """An error, before anything is drawn, for words that no run has a vector for."""
+    able = [subject for subject in subjects if token_vectors(subject.system)]
+    if words and not able:
+        raise UserError(
+            "words have neighbours where a system has a vector for each, and none of these has; "
+            "leave out --words."
+        )
+    for subject in able:
+        word_ids(subject, words)
+
+
 def word_ids(subject: Subject, words: Sequence[str]) -> list[int]:
     """The ids of words; one that is not in the vocabulary is an error that names near ones."""
     tokenizer, found = subject.model.tokenizer, []

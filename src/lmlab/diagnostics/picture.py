@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from matplotlib.figure import Figure
 
-from lmlab.diagnostics.canvas import as_png, as_svg, canvas
+from lmlab.diagnostics.canvas import as_png, as_svg, canvas, extent
 from lmlab.diagnostics.html import Cell
 
 
@@ -45,11 +45,12 @@ class Drawn:
     png: bytes
 
 
-def render(picture: Picture, *, salt: str = "") -> Drawn:
-    """Draw a picture; `salt` keeps pictures of the same name apart on one page."""
-    with canvas(f"{salt}{picture.name}", width=picture.width, height=picture.height) as figure:
+def render(picture: Picture) -> Drawn:
+    """Draw a picture; its name keeps its ids apart from those of others on a page."""
+    with canvas(picture.name, width=picture.width, height=picture.height) as figure:
         picture.draw(figure)
-        return Drawn(svg=as_svg(figure), png=as_png(figure))
+        box = extent(figure)
+        return Drawn(svg=as_svg(figure, box), png=as_png(figure, box))
 
 
 def numbered(name: str, place: int, of: int) -> str:

@@ -1,0 +1,73 @@
+"""`lmlab inspect`: what it prints, what it writes, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture
+def imported(lmlab, runs, tmp_path: Path) -> Path:
+    """The n-gram from an ARPA file: a run that knows no corpus."""
+    arpa, copied = tmp_path / "ngram.arpa", tmp_path / "copied"
+    assert lmlab("export-arpa", runs["ngram"], arpa).code == 0
+    assert lmlab("import-arpa", arpa, "--out", copied).code == 0
+    return copied
+
+
+def test_files_are_listed_with_how_to_read_them(lmlab, runs, tmp_path: Path) -> None:
+    texts = ("the cat sleeps", "a dog runs")
+    result = lmlab("inspect", runs["ngram"], "--text", *texts, "--out", tmp_path)
+    assert result.code == 0
+    assert result.err == ""
+    lines = result.out.splitlines()
+    assert lines[-1] == f"{tmp_path / 'inspection.html'}: all of them on a page."
+    surprisal, second = (line for line in lines if "surprisal" in line)
+    where = tmp_path / "surprisal-1.svg"
+    assert surprisal.startswith(f"{where} and .png: surprisal “the cat sleeps”")
+    assert "“a dog runs”" in second
+    assert "in nats: 0 is certain" in surprisal
+    for line in lines[:-1]:
+        svg = Path(line.partition(" and ")[0])
+        assert svg.is_file()
+        assert svg.with_suffix(".png").is_file()
+
+
+def test_json_is_one_document(lmlab, runs, tmp_path: Path) -> None:
+    arguments = ("--text", "the cat", "--words", "cat,the", "--out", tmp_path)
+    told = json.loads(lmlab("inspect", runs["lstm"], *arguments, "--json").out)
+    assert set(told) == {"page", "pictures", "remarks"}
+    names = [picture["name"] for picture in told["pictures"]]
+    assert {"surprisal", "forget-gate", "norms", "gradient"} <= set(names)
+    [table] = [p["table"] for p in told["pictures"] if p["name"] == "neighbours-embedding"]
+    assert [row[0][0] for row in table["rows"]] == ["cat", "the"]
+
+
+def test_several_runs_and_texts_of_their_own(lmlab, runs, imported, tmp_path: Path) -> None:
+    result = lmlab("inspect", imported, runs["ngram"], "--out", tmp_path, "--json")
+    told = json.loads(result.out)
+    together = [picture["name"] for picture in told["pictures"] if picture["run"] == ""]
+    assert together == ["surprisal-1", "surprisal-2", "surprisal-3"]
+    assert {picture["run"] for picture in told["pictures"]} == {"", "copied", "ngram"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("no/such/run",), "there is no run at no/such/run"),
+        ((), "missing argument 'RUN...'"),
+        (("RUN", "--words", "kat"), "did you mean 'cat'"),
+        (("RUN", "--text", ""), "an empty one came"),
+        (("RUN", "RUN"), "given twice"),
+        (("RUN", "--wrds", "a"), "did you mean --words"),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_exit_code_2(lmlab, runs, arguments, said) -> None:
+    given = [runs["lstm"] if argument == "RUN" else argument for argument in arguments]
+    result = lmlab("inspect", *given)
+    assert result.code == 2
+    assert result.out == ""
+    assert said in result.err.lower() or said in result.err
+    assert result.err.count("\n") == 1
