@@ -273,7 +273,7 @@ def test_posterior_collapse(plain: Path, name: str) -> None:
 
 def test_a_decoder_that_does_without_its_latent(tmp_path: Path) -> None:
     """003's claim of collapse: a few steps of the ELBO, and the sentences say nothing through z."""
-    evidence = Evidence(trained(tmp_path / "run", "rnn-vae", steps=20))
+    evidence = Evidence(trained(tmp_path / "run", "rnn-vae", steps=30, learning_rate=0.01))
     finding = found(latents.posterior_collapse(evidence), "posterior collapse")
     assert finding.numbers["kl"] < 0.05
 
