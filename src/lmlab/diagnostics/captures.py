@@ -44,6 +44,8 @@ MOST_MATRIX = 48
 MOST_PANELS = 6
 MOST_TOKENS = 20
 WORDS_A_STATE = 8
+CHOSEN = ("state", "next state", "choice")
+"""Axes along which one of several ways is taken."""
 PANEL_FIRST = ("slot", "choice", "distance", "state", "next state", "unit", "time", "source")
 """Which of three axes becomes a heat map for each entry, the first that is not needed otherwise."""
 PAIRS = (("time", "source"), ("state", "next state"))
@@ -170,7 +172,9 @@ def capture_pictures(
 def capture_picture(
     name: str, capture: Capture, labels: Labels, *, text: str = ""
 ) -> Picture | None:
-    """The picture that an inner value's axes ask for; None for a single number."""
+    """The picture that an inner value's axes ask for; None where there is nothing to tell."""
+    if any(axis in CHOSEN and size == 1 for axis, size in _sizes(capture)):
+        return None  # Where there is one way only, it is always taken.
     shown = prepare(capture, labels)
     if shown.values.size < 2 or not np.isfinite(shown.values).any():
         return None
@@ -192,7 +196,7 @@ def prepare(capture: Capture, labels: Labels) -> Shown:
     """Without axes of one entry, long sentences cut; the first of a batch unless all are named."""
     values = capture.values.detach().double().cpu().numpy()
     values = np.where(np.isneginf(values), np.nan, values)
-    sizes = list(zip(capture.axes, values.shape, strict=True))
+    sizes = _sizes(capture)
     shown = Shown(
         values=values,
         axes=capture.axes,
@@ -209,6 +213,10 @@ def prepare(capture: Capture, labels: Labels) -> Shown:
             remark = "" if remark in shown.remarks else remark
             shown = shown.take(axis, np.arange(MOST_PLACES), remark)
     return shown
+
+
+def _sizes(capture: Capture) -> list[tuple[str, int]]:
+    return list(zip(capture.axes, capture.values.shape, strict=True))
 
 
 def state_names(captures: Mapping[str, Capture], labels: Labels) -> tuple[str, ...]:

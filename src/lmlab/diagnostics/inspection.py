@@ -134,15 +134,14 @@ def _unique(pictures: Iterator[tuple[str, Picture]]) -> Iterator[tuple[str, Pict
 def _keep_for_reports(
     subjects: Sequence[Subject], shots: Sequence[Shot], pngs: Sequence[bytes], folder: Path
 ) -> list[str]:
-    """Each run's own pictures in its figures, unless they were written there just now."""
+    """In each run's figures its own pictures and those it shares, unless that was done just now."""
     remarks = []
     for subject in subjects:
         figures = RunFolder(subject.model.path).figures
         if figures.resolve() == folder.resolve():
             continue
-        own = [
-            (shot, png) for shot, png in zip(shots, pngs, strict=True) if shot.run == subject.name
-        ]
+        pairs = zip(shots, pngs, strict=True)
+        own = [(shot, png) for shot, png in pairs if shot.run in (subject.name, "")]
         try:
             write_shots(figures, [shot for shot, _ in own], [png for _, png in own])
         except UserError as error:

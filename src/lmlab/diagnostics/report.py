@@ -308,24 +308,24 @@ def _samples(chapter: Chapter) -> Html:
 
 
 def _inside(chapter: Chapter) -> Html:
-    """The pictures of each row's run, folded away: there may be many."""
-    rows = [row for row in chapter.comparison.rows if chapter.inside.get(row.name)]
-    if not rows:
-        return Html("")
+    """Pictures that show several runs, once; those of each row's run folded away, as many."""
+    inside = {row.name: chapter.inside.get(row.name, ()) for row in chapter.comparison.rows}
+    shared = {shot.svg: shot for shots in inside.values() for shot in shots if not shot.run}
+    own = {name: [shot for shot in shots if shot.run] for name, shots in inside.items()}
     folds = [
         tag(
             "details",
-            tag(
-                "summary",
-                _swatch(chapter.look(row.name)),
-                f"{row.name}, {len(chapter.inside[row.name])} pictures",
-            ),
-            figures(chapter.inside[row.name]),
+            tag("summary", _swatch(chapter.look(name)), f"{name}, {len(shots)} pictures"),
+            figures(shots),
         )
-        for row in rows
+        for name, shots in own.items()
+        if shots
     ]
+    if not shared and not folds:
+        return Html("")
     words = "What lmlab inspect drew of these runs, each picture with how to read it."
-    return join([tag("h3", "Inside"), tag("p", words, class_="faint"), *folds])
+    head = [tag("h3", "Inside"), tag("p", words, class_="faint")]
+    return join([*head, figures(list(shared.values())), *folds])
 
 
 def _texts(written: Sequence[Written]) -> Html:

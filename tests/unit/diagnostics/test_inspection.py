@@ -120,7 +120,13 @@ def test_several_runs_stand_side_by_side(models: dict[str, Model], tmp_path: Pat
     assert {shot.name.split("-")[0] for shot in found.shots if shot.run} == {"rnn", "window"}
     page = found.page.read_text(encoding="utf-8")
     assert "Side by side" in page
-    assert [shot.run for shot in read_shots(models["rnn"].path / "figures")] == ["rnn"] * 3
+    kept = read_shots(models["rnn"].path / "figures")
+    assert [shot.run for shot in kept] == [""] * 3 + ["rnn"] * 3
+    # A report shows what the runs share once, and what is their own in a fold each.
+    chapter = chapter_of(compare(pair, open_corpus("grammar")), pair)
+    told = report([chapter], title="Report")
+    assert told.count('aria-label="gradient against distance"') == 1
+    assert "rnn, 3 pictures" in told
 
 
 def test_a_report_shows_what_was_drawn_of_its_runs(

@@ -256,6 +256,8 @@ def test_a_prior_without_a_sentence_counts_its_places() -> None:
 
 def test_a_single_number_and_nothing_at_all_are_no_picture() -> None:
     assert capture_picture("x", capture(torch.tensor([0.5]), "choice"), LABELS) is None
+    always = torch.ones(1, TIME, 1)
+    assert capture_picture("x", capture(always, "batch", "time", "choice"), LABELS) is None
     nothing = torch.full((1, 3), -torch.inf)
     assert capture_picture("x", capture(nothing, "batch", "time"), LABELS) is None
 
