@@ -32,7 +32,7 @@ from lmlab.diagnostics.ordering import (
     by_size,
     most_visited,
 )
-from lmlab.diagnostics.picture import Picture, sentence_of
+from lmlab.diagnostics.picture import Picture, in_a_row
 
 WORD_AXES = ("time", "source")
 MOST_PLACES = 40
@@ -188,7 +188,7 @@ def capture_picture(
         picture = _matrix(shown, title=name)
     else:
         picture = _panels(shown, title=name)
-    reading = sentence_of((_sentence(capture.reading), picture.reading))
+    reading = in_a_row((_sentence(capture.reading), picture.reading))
     return replace(picture, name=file_name(name), reading=reading, text=text)
 
 
@@ -281,7 +281,7 @@ def _vector(shown: Shown, *, title: str) -> Picture:
     return Picture(
         name="",
         title=title,
-        reading=sentence_of((dashed, *shown.remarks)),
+        reading=in_a_row((dashed, *shown.remarks)),
         draw=partial(draw_bars, bars=bars, title=title),
         width=4.6 if lying else wide,
         height=max(1.2, 0.24 * len(kept)) if lying else 2.3,
@@ -320,7 +320,7 @@ def _words_of(shown: Shown, order: Places | None, *, title: str) -> Picture:
     return Picture(
         name="",
         title=title,
-        reading=sentence_of((more, *shown.remarks)),
+        reading=in_a_row((more, *shown.remarks)),
         draw=partial(draw_listing, listing=listing, title=title),
         width=8.5,
         height=listing.height,
@@ -334,7 +334,7 @@ def _matrix(shown: Shown, *, title: str) -> Picture:
     return Picture(
         name="",
         title=title,
-        reading=sentence_of(shown.remarks),
+        reading=in_a_row(shown.remarks),
         draw=partial(draw_grids, grids=[grid], title=title),
         width=width,
         height=height,
@@ -359,7 +359,7 @@ def _panels(shown: Shown, *, title: str) -> Picture:
     return Picture(
         name="",
         title=title,
-        reading=sentence_of((*_remarks(order), more, *shown.remarks)),
+        reading=in_a_row((*_remarks(order), more, *shown.remarks)),
         draw=partial(draw_grids, grids=grids, title=title),
         width=width,
         height=height,

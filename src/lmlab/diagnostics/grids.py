@@ -7,7 +7,7 @@ values on both sides of nothing, those below are orange.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -265,7 +265,7 @@ class Bars:
     """Written in the picture's corner."""
     level: float | None = None
     """A dashed line across: what it would be if all were alike, say."""
-    lying: bool = field(default=False)
+    lying: bool = False
     """Bars from left to right, for names that are long."""
 
 
@@ -335,8 +335,6 @@ class Listing:
     rows: tuple[tuple[str, ...], ...]
     places: tuple[float, ...]
     """Where each column begins, in inches."""
-    weights: tuple[float, ...] = ()
-    """How deep the bar behind the first column of each row is, from 0 to 1; none where empty."""
 
     @property
     def height(self) -> float:
@@ -351,11 +349,6 @@ def draw_listing(figure: Figure, listing: Listing, *, title: str) -> None:
     axes.set_ylim(len(listing.rows) + 1, 0)
     axes.axis("off")
     axes.set_title(title, loc="left", fontsize=11)
-    for place, weight in enumerate(listing.weights):
-        top = place + 1.08
-        axes.fill_between(
-            (0.0, listing.places[1] - 0.12), top, top + 0.84, color=COLOURS[0], alpha=0.75 * weight
-        )
     for line, row in enumerate((listing.header, *listing.rows)):
         for start, words in zip(listing.places, row, strict=True):
             alpha = 0.6 if line == 0 else 1.0

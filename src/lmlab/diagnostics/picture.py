@@ -58,6 +58,6 @@ def numbered(name: str, place: int, of: int) -> str:
     return f"{name}-{place + 1}" if of > 1 else name
 
 
-def sentence_of(parts: Sequence[str]) -> str:
+def in_a_row(parts: Sequence[str]) -> str:
     """Remarks one after another, those that are empty left out."""
     return " ".join(part.strip() for part in parts if part.strip())

@@ -16,7 +16,7 @@ from lmlab.core.system import Assembly
 from lmlab.diagnostics.canvas import COLOURS, INK, add_legend, line_look, shown_name
 from lmlab.diagnostics.captures import MOST_PLACES
 from lmlab.diagnostics.grids import CELL, RIM, Axis, Values, name_columns, name_rows
-from lmlab.diagnostics.picture import Picture, numbered, sentence_of
+from lmlab.diagnostics.picture import Picture, numbered, in_a_row
 from lmlab.diagnostics.sight import LEGEND, Sight, measure_sight
 from lmlab.diagnostics.subjects import Sentence, Subject, batch_of
 from lmlab.diagnostics.wording import KINDS_EXPLAINED
@@ -73,7 +73,7 @@ def _surprisal(subjects: Sequence[Subject], sentence: Sentence, *, name: str) ->
     return Picture(
         name=name,
         title="surprisal",
-        reading=sentence_of(remarks),
+        reading=in_a_row(remarks),
         draw=partial(draw_surprisal, values=values, tokens=shown),
         width=min(WIDE, max(2.5, 0.36 * len(shown))),
         height=2.2,
@@ -135,7 +135,7 @@ def sight_pictures(subject: Subject) -> list[Picture]:
         Picture(
             name="view",
             title="who sees whom",
-            reading=sentence_of((SIGHT_READING, cut if len(ids) < len(sentence.ids) else "")),
+            reading=in_a_row((SIGHT_READING, cut if len(ids) < len(sentence.ids) else "")),
             draw=partial(draw_sight_grid, sight=sight),
             width=CELL * len(sight.inputs),
             height=CELL * len(sight.targets),
