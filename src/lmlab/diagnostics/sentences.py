@@ -16,7 +16,7 @@ from lmlab.core.system import Assembly
 from lmlab.diagnostics.canvas import COLOURS, INK, add_legend, line_look, shown_name
 from lmlab.diagnostics.captures import MOST_PLACES
 from lmlab.diagnostics.grids import CELL, RIM, Axis, Values, name_columns, name_rows
-from lmlab.diagnostics.picture import Picture, numbered, in_a_row
+from lmlab.diagnostics.picture import Picture, in_a_row, numbered
 from lmlab.diagnostics.sight import LEGEND, Sight, measure_sight
 from lmlab.diagnostics.subjects import Sentence, Subject, batch_of
 from lmlab.diagnostics.wording import KINDS_EXPLAINED
