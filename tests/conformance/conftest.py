@@ -107,7 +107,17 @@ def specimen(request: pytest.FixtureRequest, corpus: Path, tmp_path_factory) -> 
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Every system of the zoo, and all checks of one system on one worker, which trained it."""
-    if "specimen" in metafunc.fixturenames:
-        names = [pytest.param(n, marks=pytest.mark.xdist_group(n)) for n in catalogue()]
-        metafunc.parametrize("specimen", names, indirect=True, ids=list(catalogue()))
+    """Every system of the zoo, and all checks of one system on one worker, which trained it.
+
+    A check marked with a protocol is asked only of the systems whose card names it.
+    """
+    if "specimen" not in metafunc.fixturenames:
+        return
+    marker = metafunc.definition.get_closest_marker("protocol")
+    names = [
+        name
+        for name, card in catalogue().items()
+        if marker is None or marker.args[0] in card.protocols
+    ]
+    grouped = [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in names]
+    metafunc.parametrize("specimen", grouped, indirect=True, ids=names)

@@ -86,11 +86,11 @@ def test_1_it_is_a_distribution(specimen: Specimen):
         assert mass.item() <= 1.0 + 1e-5
 
 
+@pytest.mark.protocol("Fill")
 def test_1_what_it_fills_in_is_a_distribution(specimen: Specimen):
     """It sums to one; where log_prob is exact, it is p(text with the token) over all tokens."""
     system, pad = specimen.system, specimen.system.vocabulary.pad
-    if not isinstance(system, Fill):
-        pytest.skip("it does not fill: see its card's protocols")
+    assert isinstance(system, Fill)
     sentence = some_sentences(specimen)[2]
     places = list(range(1, len(sentence)))
     batch = Batch.from_sequences([sentence] * len(places), pad=pad)
@@ -271,10 +271,10 @@ def test_6_it_samples_what_it_scores(specimen: Specimen):
     assert p_value > 1e-6
 
 
+@pytest.mark.protocol("Step")
 def test_7_it_steps_as_it_scores(specimen: Specimen):
     system = specimen.system
-    if not isinstance(system, Step):
-        pytest.skip("it does not step: see its card's protocols")
+    assert isinstance(system, Step)
     assert isinstance(system, LogProb)
     sentence = some_sentences(specimen)[2]
     batch = Batch.from_sequences([sentence], pad=system.vocabulary.pad)
@@ -287,11 +287,11 @@ def test_7_it_steps_as_it_scores(specimen: Specimen):
     torch.testing.assert_close(torch.stack(stepped).to(at_once), at_once, atol=1e-5, rtol=0)
 
 
+@pytest.mark.protocol("Given")
 def test_7_given_a_latent_it_is_a_distribution_that_steps_as_it_scores(specimen: Specimen):
     """A latent-variable model and an autoencoder: given z, both checks 1 and 7 hold exactly."""
     system = specimen.system
-    if not isinstance(system, Given):
-        pytest.skip("it has no latent: see its card's protocols")
+    assert isinstance(system, Given)
     assert isinstance(system, Encode)
     sentence, pad = some_sentences(specimen)[2], system.vocabulary.pad
     batch = Batch.from_sequences([sentence], pad=pad)
@@ -306,10 +306,10 @@ def test_7_given_a_latent_it_is_a_distribution_that_steps_as_it_scores(specimen:
     assert torch.cat(space).exp().sum().item() == pytest.approx(1.0, abs=1e-5)
 
 
+@pytest.mark.protocol("Step")
 def test_7_selecting_rows_forks_the_state(specimen: Specimen):
     system = specimen.system
-    if not isinstance(system, Step):
-        pytest.skip("it does not step: see its card's protocols")
+    assert isinstance(system, Step)
     with torch.no_grad():
         state = system.advance(system.start(2), torch.tensor([5, 6]))
         before = system.peek(state).log_probs
