@@ -6,6 +6,7 @@ from lmlab.core.protocols import LogProb
 from lmlab.diagnostics.doctor.evidence import Evidence, Inapplicable, Missing
 from lmlab.diagnostics.doctor.levels import UNIGRAM
 from lmlab.diagnostics.doctor.measures import (
+    epochs_seen,
     frequency_correlation,
     sample_loss,
     with_equal_lengths,
@@ -32,6 +33,9 @@ def vectors_speak_by_length(evidence: Evidence) -> Finding | None:
         raise Inapplicable("it has no vector a token")
     if not isinstance(system, LogProb) or not evidence.normalised:
         raise Inapplicable(f"losses of kind {evidence.card.kind} are those of no distribution")
+    # Frequencies are learnt first: early in the first pass there is little else.
+    if epochs_seen(evidence) < 1:
+        return None
     unigram = evidence.levels[UNIGRAM].value
     loss = sample_loss(system, evidence)
     costs = {
