@@ -18,6 +18,8 @@ from .running import run_page
 ROOT = Path(__file__).resolve().parents[2]
 ATLAS = ROOT / "docs" / "atlas"
 
+pytestmark = pytest.mark.xdist_group("atlas")  # its costly fixtures are made once
+
 
 @pytest.fixture(scope="module")
 def builder() -> ModuleType:

@@ -21,6 +21,8 @@ from lmlab.training.train import train
 
 Edit = Callable[[list[dict[str, Any]]], list[dict[str, Any]]]
 
+pytestmark = pytest.mark.xdist_group("doctor")  # its costly fixtures are made once
+
 
 def sentences(count: int, *, seed: int, words: int = 12) -> list[str]:
     """Sentences of 6 to 9 words in which a word depends on the one before it."""

@@ -23,6 +23,8 @@ from lmlab.training.train import train
 
 SYSTEMS = ("ngram", "window", "lstm", "gru-mixture", "remix", "independent")
 
+pytestmark = pytest.mark.xdist_group("healthy")  # its costly fixtures are made once
+
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -27,6 +27,8 @@ from lmlab.training.train import train
 
 TEXTS = ("the cat sleeps", "a dog sees mary")
 
+pytestmark = pytest.mark.xdist_group("inspection")  # its costly fixtures are made once
+
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Model]:

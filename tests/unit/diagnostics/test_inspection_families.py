@@ -52,6 +52,8 @@ from lmlab.inference.trees import Tree
 from lmlab.training.runs import Model, load_run
 from lmlab.training.train import train
 
+pytestmark = pytest.mark.xdist_group("families")  # its costly fixtures are made once
+
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Model]:
