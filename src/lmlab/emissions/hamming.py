@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from lmlab.core.errors import UserError
 from lmlab.core.parts import Emission
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.emissions.softmax import never_predicted
+from lmlab.emissions.outputs import never_predicted
 from lmlab.layers.hamming import lowest_product, sum_of_sigmoids
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from lmlab.core.capture import Capture
 from lmlab.core.parts import Emission, Hidden
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.emissions.softmax import never_predicted
+from lmlab.emissions.outputs import never_predicted, output_vectors
 from lmlab.layers.sphere import on_sphere
 from lmlab.layers.table_log_prob import log_table, table_log_prob
 
@@ -31,11 +31,7 @@ class States(nn.Module):
     ) -> None:
         super().__init__()
         self.count = count
-        if tied is None:
-            self.weight = nn.Parameter(torch.empty(vocabulary.size, width))
-            nn.init.uniform_(self.weight, -(width**-0.5), width**-0.5)
-        else:
-            self.weight = tied.weight
+        self.weight = output_vectors(width, vocabulary, tied)
         # Different starts, or every state would stay the same for ever.
         self.vectors = nn.Parameter(torch.randn(count, width))
         self.register_buffer("never", never_predicted(vocabulary), persistent=False)

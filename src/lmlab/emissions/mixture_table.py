@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from lmlab.core.parts import Emission
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.emissions.softmax import never_predicted
+from lmlab.emissions.outputs import never_predicted
 
 
 class MixtureTable(Emission):

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from lmlab.core.parts import Emission
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.emissions.softmax import never_predicted
+from lmlab.emissions.outputs import never_predicted, output_vectors
 from lmlab.layers.linear_log_prob import linear_log_prob
 
 
@@ -34,11 +34,7 @@ class RadialBasis(Emission):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        if tied is None:
-            self.weight = nn.Parameter(torch.empty(vocabulary.size, width))
-            nn.init.uniform_(self.weight, -(width**-0.5), width**-0.5)
-        else:
-            self.weight = tied.weight
+        self.weight = output_vectors(width, vocabulary, tied)
         self.log_scale = nn.Parameter(torch.tensor(math.log(0.5)))
         self.dropout = nn.Dropout(dropout)
         self.register_buffer("never", never_predicted(vocabulary), persistent=False)

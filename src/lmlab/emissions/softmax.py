@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from lmlab.core.parts import Emission
 from lmlab.core.vocabulary import Vocabulary
+from lmlab.emissions.outputs import never_predicted, output_vectors
 from lmlab.layers.linear_log_prob import linear_log_prob
 
 
@@ -31,12 +32,7 @@ class Softmax(Emission):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        if tied is None:
-            self.weight = nn.Parameter(torch.empty(vocabulary.size, width))
-            nn.init.uniform_(self.weight, -(width**-0.5), width**-0.5)
-        else:
-            assert tied.embedding_dim == width, "a tied embedding has the hidden width"
-            self.weight = tied.weight
+        self.weight = output_vectors(width, vocabulary, tied)
         self.bias = nn.Parameter(torch.zeros(vocabulary.size))
         self.dropout = nn.Dropout(dropout)
         self.register_buffer("never", never_predicted(vocabulary), persistent=False)
@@ -61,10 +57,3 @@ class Softmax(Emission):
         targets = torch.full((len(hidden),), any_token, device=hidden.device)
         score = hidden @ self.weight[any_token] + self.bias[any_token]
         return score - linear_log_prob(hidden, self.weight, self.bias + self.never, targets)
-
-
-def never_predicted(vocabulary: Vocabulary) -> Tensor:
-    """(V,) zeros, with -inf at the tokens that are never predicted."""
-    never = torch.zeros(vocabulary.size)
-    never[list(vocabulary.unpredictable)] = float("-inf")
-    return never
