@@ -170,12 +170,18 @@ PROTOCOLS: dict[str, type] = {
 }
 
 
+MOST_NAMES = 8
+"""Systems that an error names; a longer list is not read."""
+
+
 def require(system: object, protocol: type, verb: str) -> None:
     """A UserError that names the systems that could, if this one can't do what a verb needs."""
     if isinstance(system, protocol):
         return
     able = [card.name for card in catalogue().values() if protocol.__name__ in card.protocols]
+    named = ", ".join(able[:MOST_NAMES])
+    more = f" and {len(able) - MOST_NAMES} more (lmlab systems)" if len(able) > MOST_NAMES else ""
     raise UserError(
         f"{verb} needs a system with {protocol.__name__}, and this one has none; "
-        f"those that have it: {', '.join(able)}."
+        f"those that have it: {named}{more}."
     )
