@@ -11,6 +11,7 @@ AXES = {
     "time": "places at which a token is predicted, in reading order",
     "source": "input places that a prediction may look at",
     "distance": "how many places back, 1 is the token before",
+    "head": "heads of an attention layer",
     "slot": "slots, parents or positions of a window",
     "state": "latent states",
     "next state": "latent states, one step later",

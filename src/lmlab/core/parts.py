@@ -90,7 +90,17 @@ class Emission(nn.Module):
 class Network(Protocol):
     """What an objective may ask of the network it trains."""
 
-    def target_log_probs(self, view: View, state: State | None = None) -> Predictions: ...
+    def target_log_probs(self, view: View, state: State | None = None) -> Predictions:
+        """Log-probabilities of a view's targets."""
+        ...
+
+    def hidden(self, view: View, state: State | None = None) -> Hidden:
+        """Hidden states of a view, for an objective that asks more than one thing of them."""
+        ...
+
+    def predict(self, view: View, hidden: Hidden) -> Predictions:
+        """Log-probabilities of a view's targets, given its hidden states."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -137,11 +147,7 @@ class Objective(nn.Module):
         """Minus the weighted log-probability of the view's targets, as total and count."""
         view = self.view(batch, generator=generator)
         predictions = network.target_log_probs(view, state)
-        lost = -predictions.log_probs
-        if view.weights is not None:
-            lost = lost * view.weights[predictions.places]
-        count = torch.tensor(float(lost.numel()), device=lost.device)
-        return Loss(lost.sum(), count), predictions.state
+        return weighted_loss(view, predictions), predictions.state
 
     def log_prob(
         self,
@@ -159,7 +165,15 @@ class Objective(nn.Module):
         return {}
 
 
+def weighted_loss(view: View, predictions: Predictions) -> Loss:
+    """Minus the log-probabilities of a view's targets under its weights, and how many they are."""
+    lost = -predictions.log_probs
+    if view.asked.weights is not None:
+        lost = lost * view.asked.weights[predictions.places]
+    return Loss(lost.sum(), torch.tensor(float(lost.numel()), device=lost.device))
+
+
 def target_places(view: View) -> Tensor:
-    """(B, T) bool: the places where something is predicted."""
-    assert view.targets is not None, "this view has no targets"
-    return view.targets != NO_TARGET
+    """(B, T) bool: the places where something is predicted, the decoder's where there is one."""
+    assert view.asked.targets is not None, "this view has no targets"
+    return view.asked.targets != NO_TARGET

@@ -47,6 +47,21 @@ class LogProbs:
         return totals if self.per_sequence is None else totals + self.per_sequence
 
 
+class Pieces(Protocol):
+    """What a system may ask of a tokeniser before it is trained."""
+
+    kind: str
+    """word, character, bpe, wordpiece …"""
+
+    def token(self, id: int) -> str:
+        """What an id stands for."""
+        ...
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of a text."""
+        ...
+
+
 @runtime_checkable
 class LogProb(Protocol):
     """Log-probability of given sequences."""

@@ -14,7 +14,7 @@ from lmlab.core.distribution import Categorical
 from lmlab.core.errors import UserError
 from lmlab.core.loss import Loss
 from lmlab.core.parts import Backbone, Emission, Hidden, Objective, Predictions, target_places
-from lmlab.core.protocols import LogProbs
+from lmlab.core.protocols import LogProbs, Pieces
 from lmlab.core.state import State
 from lmlab.core.view import View
 from lmlab.core.visibility import Causal
@@ -30,8 +30,16 @@ class System(nn.Module):
     fitting: str = "gradient"
     """gradient, counting or em: which fitter trains it."""
 
+    watched: str = "log_prob"
+    """What is measured of held-out text while it trains: its log_prob, or its loss where that is
+    the cheaper and the usual one (masked models)."""
+
     def begin_step(self, step: int) -> None:
         """Told before each step of training how many came before it; most need not know."""
+        return
+
+    def meet_tokenizer(self, tokenizer: Pieces) -> None:
+        """Told before training what the tokens look like; few need to know (whole words)."""
         return
 
     def check_length(self, tokens: int) -> None:
@@ -95,16 +103,25 @@ class Assembly(System):
 
     def target_log_probs(self, view: View, state: State | None = None) -> Predictions:
         """Log-probabilities of a view's targets; the emission is asked only where there is one."""
-        if not isinstance(view.visibility, self.backbone.honours):
-            able = " or ".join(kind.__name__ for kind in self.backbone.honours)
-            raise UserError(
-                f"{type(self.backbone).__name__} can keep to {able} visibility, and this "
-                f"objective asks for {type(view.visibility).__name__}."
-            )
-        hidden = self.backbone(view, state)
+        return self.predict(view, self.hidden(view, state))
+
+    def hidden(self, view: View, state: State | None = None) -> Hidden:
+        """Hidden states of a view, whose visibility the backbone must be able to keep to."""
+        for each in (view, view.asked):
+            if not isinstance(each.visibility, self.backbone.honours):
+                able = " or ".join(kind.__name__ for kind in self.backbone.honours)
+                raise UserError(
+                    f"{type(self.backbone).__name__} can keep to {able} visibility, and this "
+                    f"objective asks for {type(each.visibility).__name__}."
+                )
+        found: Hidden = self.backbone(view, state)
+        return found
+
+    def predict(self, view: View, hidden: Hidden) -> Predictions:
+        """Log-probabilities of a view's targets, given its hidden states."""
         places = target_places(view)
-        assert view.targets is not None
-        log_probs = self._log_prob_at(hidden, places, view.targets[places])
+        assert view.asked.targets is not None
+        log_probs = self._log_prob_at(hidden, places, view.asked.targets[places])
         return Predictions(log_probs=log_probs, places=places, state=hidden.state)
 
     def _log_prob_at(self, hidden: Hidden, places: Tensor, targets: Tensor) -> Tensor:
@@ -142,8 +159,8 @@ class Assembly(System):
         if hidden.log_weights is None:
             return captures
         places = target_places(view)
-        assert view.targets is not None
-        joint = self._component_log_probs(hidden, places, view.targets[places])
+        assert view.asked.targets is not None
+        joint = self._component_log_probs(hidden, places, view.asked.targets[places])
         posterior = torch.zeros_like(hidden.log_weights)
         posterior[places] = torch.softmax(joint, dim=-1).to(posterior.dtype)
         sources = self.backbone.yields == "sources"

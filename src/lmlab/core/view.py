@@ -48,6 +48,11 @@ class View:
     decoder: View | None = None
     """The decoder's own view, in an encoder-decoder; the encoder's is then this one."""
 
+    @property
+    def asked(self) -> View:
+        """The view that has the targets: the decoder's, where there is one."""
+        return self if self.decoder is None else self.decoder
+
 
 def left_to_right(batch: Batch) -> View:
     """The tokens at places 0 … T-2 shown and those at 1 … T-1 predicted, each from those before."""

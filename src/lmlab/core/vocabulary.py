@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 PAD, UNKNOWN, START, END, MASK = "<pad>", "<unk>", "<s>", "</s>", "<mask>"
 SYMBOLS = (PAD, UNKNOWN, START, END, MASK)
@@ -38,4 +38,10 @@ class Vocabulary:
     @property
     def unpredictable(self) -> tuple[int, ...]:
         """Ids that no distribution over the next token gives any mass."""
-        return tuple(sorted({i for i in (self.pad, self.start, self.mask) if i is not None}))
+        never = {i for i in (self.pad, self.start, self.mask) if i is not None}
+        # Where one symbol is both (GPT-2's end of text), the end can be predicted.
+        return tuple(sorted(never - {self.end}))
+
+    def extended(self, count: int) -> Vocabulary:
+        """The same with `count` more ids at its end, for a system's own symbols (sentinels)."""
+        return replace(self, size=self.size + count)

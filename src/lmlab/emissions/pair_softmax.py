@@ -45,8 +45,8 @@ class PairSoftmax(Softmax):
         """(B, T, P) from (B, S, 2 W) and targets (B, T)."""
         first, second = sources.chunk(2, dim=-1)
         a, b = pairs_within(self.reach, sources.shape[1], sources.device)
-        outputs = self.weight[targets]
-        left = outputs @ first.transpose(1, 2) + self.bias[targets][..., None]
+        outputs, offsets = self.weight[targets], self._offsets()
+        left = outputs @ first.transpose(1, 2) + offsets[targets][..., None]
         right = outputs @ second.transpose(1, 2)
-        normalisers = pair_log_normalisers(first, second, self.weight, self.bias + self.never)
+        normalisers = pair_log_normalisers(first, second, self.weight, offsets)
         return left[..., a] + right[..., b] - normalisers[:, None, a, b]

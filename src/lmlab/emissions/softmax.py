@@ -17,7 +17,9 @@ class Softmax(Emission):
 
     `tied` shares the input embedding as e (Press and Wolf 2017). Tokens that are never predicted
     get a bias of -inf, so that the rest sums to one. `dropout` falls on the hidden state; give it
-    where the backbone drops nothing at its end. Hidden (…, W), log-probabilities (…, V).
+    where the backbone drops nothing at its end. `transform` is what a hidden state goes through
+    first (BERT's prediction head), asked only where something is predicted; it may change the
+    width, and `width` is the one after it. Hidden (…, W), log-probabilities (…, V).
     """
 
     never: Tensor
@@ -30,30 +32,47 @@ class Softmax(Emission):
         *,
         tied: nn.Embedding | None = None,
         dropout: float = 0.0,
+        bias: bool = True,
+        transform: nn.Module | None = None,
     ) -> None:
         super().__init__()
         self.weight = output_vectors(width, vocabulary, tied)
-        self.bias = nn.Parameter(torch.zeros(vocabulary.size))
+        self.bias = nn.Parameter(torch.zeros(vocabulary.size)) if bias else None
         self.dropout = nn.Dropout(dropout)
+        self.transform = transform
         self.register_buffer("never", never_predicted(vocabulary), persistent=False)
 
     def log_prob(self, hidden: Tensor, targets: Tensor) -> Tensor:
-        dropped = self.dropout(hidden)
-        return linear_log_prob(dropped, self.weight, self.bias + self.never, targets)
+        return linear_log_prob(self._heard(hidden), self.weight, self._offsets(), targets)
 
     def log_probs(self, hidden: Tensor) -> Tensor:
-        scores = F.linear(self.dropout(hidden), self.weight, self.bias + self.never)
+        scores = F.linear(self._heard(hidden), self.weight, self._offsets())
         return F.log_softmax(scores, dim=-1)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """(…, V) e_k · h + b_k of all tokens, those that are never predicted among them."""
+        return F.linear(self._heard(hidden), self.weight, self.bias)
 
     def pair_log_prob(self, sources: Tensor, targets: Tensor) -> Tensor:
         """Inner products of targets with sources, less each source's own normaliser."""
-        sources = self.dropout(sources)
-        scores = self.weight[targets] @ sources.transpose(1, 2) + self.bias[targets][..., None]
+        sources = self._heard(sources)
+        offsets = self._offsets()
+        scores = self.weight[targets] @ sources.transpose(1, 2) + offsets[targets][..., None]
         return scores - self._log_normaliser(sources.flatten(0, 1)).view(len(sources), 1, -1)
+
+    def _heard(self, hidden: Tensor) -> Tensor:
+        """What the inner products are taken with."""
+        transformed = hidden if self.transform is None else self.transform(hidden)
+        dropped: Tensor = self.dropout(transformed)
+        return dropped
+
+    def _offsets(self) -> Tensor:
+        """(V,) b_k, and -inf at tokens that are never predicted."""
+        return self.never if self.bias is None else self.bias + self.never
 
     def _log_normaliser(self, hidden: Tensor) -> Tensor:
         """(N,) log Σ_k exp(e_k · h + b_k): a score less its log-probability."""
-        any_token = int((self.never == 0).nonzero()[0])
+        any_token, offsets = int((self.never == 0).nonzero()[0]), self._offsets()
         targets = torch.full((len(hidden),), any_token, device=hidden.device)
-        score = hidden @ self.weight[any_token] + self.bias[any_token]
-        return score - linear_log_prob(hidden, self.weight, self.bias + self.never, targets)
+        score = hidden @ self.weight[any_token] + offsets[any_token]
+        return score - linear_log_prob(hidden, self.weight, offsets, targets)

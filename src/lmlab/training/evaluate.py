@@ -31,7 +31,7 @@ class Evaluation:
 def evaluate(
     system: System, source: BatchSource, accelerator: Accelerator, *, seed: int = 0
 ) -> Evaluation:
-    """Total and count over every batch of a source, by `log_prob`; by the loss for systems without.
+    """Total and count over every batch of a source, by log_prob or by the loss, as the system says.
 
     Cost: one forward pass over the text. The system is left in the mode it was in.
     """
@@ -47,7 +47,7 @@ def evaluate(
                 if batch is None:
                     continue
                 state = state if batch.carries else None
-                if isinstance(system, LogProb):
+                if isinstance(system, LogProb) and system.watched == "log_prob":
                     scored = system.log_prob(batch, state=state, generator=generator)
                     sums += torch.tensor([-scored.totals.double().sum().item(), batch.count])
                     state = scored.state

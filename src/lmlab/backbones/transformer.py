@@ -1,0 +1,243 @@
+"""The Transformer backbone: one stack of layers under any visibility, with a cache for stepping."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from lmlab.core.capture import Capture
+from lmlab.core.parts import Backbone, Hidden
+from lmlab.core.state import State
+from lmlab.core.view import View
+from lmlab.core.visibility import Blind, Causal, Explicit, Full
+from lmlab.layers.attention_positions import ScoreBias
+from lmlab.layers.input_embedding import InputEmbedding
+from lmlab.layers.scope import Scope, mask_of
+from lmlab.layers.transformer_block import Block, BlockCache, Source
+
+
+@dataclass(frozen=True, eq=False)
+class TransformerState:
+    """What a Transformer remembers of its inputs so far; all rows have as many of them."""
+
+    layers: tuple[BlockCache, ...]
+    positions: Tensor
+    """(B, T) or (B, T, 2) positions of the inputs so far."""
+    seen: Tensor
+    """(B, T) bool: false where the inputs so far were padding."""
+    source: Tensor | None = None
+    """(B, S) bool: the real places of the source, where there is one."""
+
+    def select(self, rows: Tensor) -> TransformerState:
+        return TransformerState(
+            tuple(layer.select(rows) for layer in self.layers),
+            self.positions[rows],
+            self.seen[rows],
+            None if self.source is None else self.source[rows],
+        )
+
+    def detach(self) -> TransformerState:
+        layers = tuple(layer.detach() for layer in self.layers)
+        return TransformerState(layers, self.positions, self.seen, self.source)
+
+
+class Stack(nn.Module):
+    """Blocks on each other; `times` over, where layers share their parameters (ALBERT).
+
+    `bias` is added to the scores of all layers; `norm` stands after the last one. Layers count from
+    1: those in `silent_layers` are passed by, and of those in `silent_heads` (layer, head) a head's
+    output counts as zero, heads counted from 1 as well.
+    """
+
+    def __init__(
+        self,
+        blocks: Sequence[Block],
+        *,
+        times: int = 1,
+        bias: ScoreBias | None = None,
+        norm: nn.Module | None = None,
+        silent_layers: Iterable[int] = (),
+        silent_heads: Iterable[tuple[int, int]] = (),
+    ) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(blocks)
+        self.times = times
+        self.bias = bias
+        self.norm = norm
+        self.silent_layers = frozenset(silent_layers)
+        self.silent_heads = frozenset(silent_heads)
+
+    def layers(self) -> Iterator[tuple[int, Block]]:
+        """The number of each layer that is not silent, and its block."""
+        for layer in range(len(self.blocks) * self.times):
+            block = self.blocks[layer % len(self.blocks)]
+            assert isinstance(block, Block)
+            if layer + 1 not in self.silent_layers:
+                yield layer + 1, block
+
+    def forward(self, values: Tensor, scope: Scope, *, source: Source | None = None) -> Tensor:
+        """(B, T, W) what comes out of the last layer."""
+        scope = self.biased(scope)
+        for layer, block in self.layers():
+            inside = self.within(scope, layer)
+            values = block(values, inside, source=source)
+            note_hidden(inside, values)
+        return self.finish(values)
+
+    def step(
+        self,
+        values: Tensor,
+        scope: Scope,
+        before: Sequence[BlockCache],
+        positions: Tensor,
+        source_scope: Scope | None = None,
+    ) -> tuple[Tensor, tuple[BlockCache, ...]]:
+        """The same for new places, and what is remembered after them."""
+        scope, after = self.biased(scope), []
+        for cache, (layer, block) in zip(before, self.layers(), strict=True):
+            inside = self.within(scope, layer)
+            values, kept = block.step(values, inside, cache, positions, source_scope)
+            after.append(kept)
+        return self.finish(values), tuple(after)
+
+    def biased(self, scope: Scope) -> Scope:
+        """With the bias of all layers in the mask."""
+        if self.bias is None:
+            return scope
+        return scope.biased(self.bias(scope.query_positions, scope.key_positions))
+
+    def within(self, scope: Scope, layer: int) -> Scope:
+        """The scope of one layer, by its number."""
+        silent = {head - 1 for each, head in self.silent_heads if each == layer}
+        return scope.named(f"layer {layer}", frozenset(silent))
+
+    def finish(self, values: Tensor) -> Tensor:
+        return values if self.norm is None else self.norm(values)
+
+
+def note_hidden(scope: Scope, values: Tensor) -> None:
+    """Keep a layer's output, if anybody asked."""
+    reading = "The vector of each place after the layer, unit by unit."
+    scope.note("hidden", values, ("batch", "time", "unit"), reading)
+
+
+class Transformer(Backbone):
+    """h = Stack(e(s) + positions) (Vaswani et al. 2017): an encoder or a decoder by its visibility.
+
+    Inputs (B, T), hidden (B, T, W); cost O(T² W + T W²) a layer. Given a state it takes further
+    inputs, which see all that came before them and each other by the view's visibility.
+    """
+
+    honours: ClassVar[tuple[type, ...]] = (Causal, Full, Blind, Explicit)
+
+    def __init__(self, embedding: InputEmbedding, stack: Stack, *, width: int) -> None:
+        super().__init__()
+        self.embedding = embedding
+        self.stack = stack
+        self.width = width
+
+    def initial_state(self, rows: int, source: Source | None = None) -> TransformerState:
+        device = next(self.parameters()).device
+        layers = tuple(block.begin(rows, source) for _, block in self.stack.layers())
+        nothing = torch.zeros(rows, 0, dtype=torch.long, device=device)
+        real = None
+        if source is not None:
+            mask, (size, time) = source.scope.mask, source.values.shape[:2]
+            everything = torch.ones(size, time, dtype=torch.bool, device=device)
+            real = everything if mask is None else mask[:, 0, 0]
+        return TransformerState(layers, nothing, nothing.bool(), real)
+
+    def forward(self, view: View, state: State | None = None) -> Hidden:
+        if state is not None:
+            assert isinstance(state, TransformerState)
+            return self._step(view, state)
+        return Hidden(values=self.read(view))
+
+    def read(
+        self,
+        view: View,
+        *,
+        source: Source | None = None,
+        record: dict[str, Capture] | None = None,
+    ) -> Tensor:
+        """(B, T, W) all places at once; inner values go into `record` where it is given."""
+        positions = positions_of(view)
+        mask, causal = mask_of(view.visibility, view.lengths, view.inputs.shape[1])
+        scope = Scope(
+            mask=mask,
+            causal=causal,
+            query_positions=positions,
+            key_positions=positions,
+            query_segments=view.segments,
+            key_segments=view.segments,
+            record=record,
+        )
+        values = self.embedding(view.inputs, positions, view.segments)
+        scope.note(
+            "input",
+            values,
+            ("batch", "time", "unit"),
+            "The vector of each place before the first layer, unit by unit.",
+        )
+        hidden: Tensor = self.stack(values, scope, source=source)
+        return hidden
+
+    def _step(self, view: View, state: TransformerState) -> Hidden:
+        rows, new = view.inputs.shape[:2]
+        positions = self._next_positions(view, state)
+        keys = torch.cat([state.positions.view(rows, -1, *positions.shape[2:]), positions], 1)
+        real = torch.arange(new, device=positions.device) < view.lengths[:, None]
+        seen = torch.cat([state.seen, real], 1)
+        scope = Scope(
+            mask=_stepping_mask(view, state, seen),
+            query_positions=positions,
+            key_positions=keys,
+        )
+        values = self.embedding(view.inputs, positions, view.segments)
+        looks = _source_scope(state, positions)
+        values, layers = self.stack.step(values, scope, state.layers, positions, looks)
+        return Hidden(values=values, state=TransformerState(layers, keys, seen, state.source))
+
+    @staticmethod
+    def _next_positions(view: View, state: TransformerState) -> Tensor:
+        """(B, new) those of the view, or the ones after the last."""
+        if view.positions is not None:
+            return view.positions
+        first = state.positions.shape[1]
+        rows, new = view.inputs.shape[:2]
+        return torch.arange(first, first + new, device=view.inputs.device).expand(rows, -1)
+
+    def reveal(self, view: View) -> dict[str, Capture]:
+        """Every layer's attention, its sublayers' outputs and its hidden states."""
+        record: dict[str, Capture] = {}
+        self.read(view, record=record)
+        return record
+
+
+def positions_of(view: View) -> Tensor:
+    """(B or 1, T) the view's positions, 0, 1, 2 … where it tells none."""
+    if view.positions is not None:
+        return view.positions
+    return torch.arange(view.inputs.shape[1], device=view.inputs.device)[None]
+
+
+def _stepping_mask(view: View, state: TransformerState, seen: Tensor) -> Tensor | None:
+    """(B, 1, new, past + new): all of the past that is real, and the new by the visibility."""
+    rows, new = view.inputs.shape[:2]
+    if new == 1 and bool(seen.all()):
+        return None
+    among = view.visibility.mask(view.lengths, new)
+    past = state.seen[:, None].expand(rows, new, -1)
+    return torch.cat([past, among], dim=-1)[:, None]
+
+
+def _source_scope(state: TransformerState, positions: Tensor) -> Scope | None:
+    if state.source is None:
+        return None
+    mask = None if bool(state.source.all()) else state.source[:, None, None]
+    places = torch.arange(state.source.shape[1], device=positions.device)[None]
+    return Scope(mask=mask, query_positions=positions, key_positions=places)

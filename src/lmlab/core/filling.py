@@ -1,0 +1,84 @@
+"""Systems that fill in masked tokens from all the others, and what they make of a whole text."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from lmlab.core.batch import Batch
+from lmlab.core.distribution import Categorical
+from lmlab.core.kinds import Kind
+from lmlab.core.parts import Network, Objective
+from lmlab.core.protocols import LogProbs
+from lmlab.core.state import State
+from lmlab.core.system import Assembly
+from lmlab.core.view import View
+
+TOKENS_AT_ONCE = 8192
+"""Tokens of masked copies that are read together while a text is scored."""
+
+
+class FillingObjective(Objective):
+    """An objective that trains a network to predict hidden tokens from those it shows.
+
+    Its log_prob is the pseudo-log-likelihood of Salazar et al. 2020,
+
+        PLL(s) = Σ_t log p(s_t | s without s_t),
+
+    over all tokens but the end symbol, since how long the text is is given: the end counts 0. It is
+    no log-probability: the conditionals need not come from one joint distribution. Cost: one pass
+    for each token.
+    """
+
+    kind: ClassVar[Kind] = "pseudo"
+
+    def fill_view(self, batch: Batch, masked: Tensor) -> View:
+        """The clean batch with the places of `masked` (B, T) hidden and asked, and no others.
+
+        It is aligned with the batch: place t of the view is place t of the batch.
+        """
+        raise TypeError(f"{type(self).__name__} does not define fill_view")
+
+    def log_prob(
+        self,
+        network: Network,
+        batch: Batch,
+        *,
+        state: State | None = None,
+        generator: torch.Generator | None = None,
+    ) -> LogProbs:
+        assert isinstance(network, Assembly)
+        asked = batch.targets_mask()
+        if network.vocabulary.end is not None:
+            asked = asked & (batch.tokens != network.vocabulary.end)
+        rows, places = asked.nonzero(as_tuple=True)
+        found = torch.zeros(batch.tokens.shape, device=batch.tokens.device)
+        at_once = max(1, TOKENS_AT_ONCE // max(batch.tokens.shape[1], 1))
+        for here in torch.arange(len(rows), device=rows.device).split(at_once):
+            copies = batch.select(rows[here])
+            hidden = torch.zeros_like(copies.tokens, dtype=torch.bool)
+            hidden[torch.arange(len(here), device=here.device), places[here]] = True
+            predictions = network.target_log_probs(self.fill_view(copies, hidden))
+            found[rows[here], places[here]] = predictions.log_probs.to(found)
+        return LogProbs(per_token=found[:, 1:], kind=self.kind)
+
+
+class Filling(Assembly):
+    """An assembly that fills masked tokens in, and gives a vector for a whole text."""
+
+    objective: FillingObjective
+    watched = "loss"
+
+    def fill(
+        self, batch: Batch, masked: Tensor, *, generator: torch.Generator | None = None
+    ) -> Categorical:
+        """(N, V) the distribution at each masked place, in reading order."""
+        view = self.objective.fill_view(batch, masked)
+        return Categorical(self.emission.log_probs(self.hidden(view).values[masked]))
+
+    def encode(self, batch: Batch) -> Tensor:
+        """(B, W) the hidden state of the first place, which has seen all of the text."""
+        nothing = torch.zeros_like(batch.tokens, dtype=torch.bool)
+        return self.hidden(self.objective.fill_view(batch, nothing)).values[:, 0]

@@ -1,0 +1,193 @@
+"""Attention: each place asks, and reads a weighted mean of what it may look at."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lmlab.layers.attention_positions import AttentionPositions
+from lmlab.layers.key_values import KeyValues
+from lmlab.layers.scope import Scope
+
+
+class Scores(nn.Module):
+    """q · k / (√D · temperature): how well a query fits a key (Vaswani et al. 2017).
+
+    At temperature 0 all weight falls on the best key, the hard limit; the gradient there is that of
+    temperature 1 (straight through).
+    """
+
+    def __init__(self, head_width: int, *, temperature: float = 1.0, scaled: bool = True) -> None:
+        super().__init__()
+        self.hard = temperature == 0
+        natural = 1 / math.sqrt(head_width) if scaled else 1.0
+        self.scale = natural if self.hard else natural / temperature
+        """What inner products are multiplied by."""
+
+    def prepare(self, vectors: Tensor) -> Tensor:
+        """Queries or keys (B, H, T, D) before their products are taken."""
+        return vectors
+
+
+class CosineScores(Scores):
+    """√D cos(q, k) / temperature: queries and keys of one length, so that only directions count.
+
+    001 finds that a model uses the lengths if it can; for vectors of the usual length √D it is
+    q · k / √D again.
+    """
+
+    def __init__(self, head_width: int, *, temperature: float = 1.0) -> None:
+        super().__init__(head_width, temperature=temperature, scaled=False)
+        self.scale *= math.sqrt(head_width)
+
+    def prepare(self, vectors: Tensor) -> Tensor:
+        return F.normalize(vectors, dim=-1)
+
+
+class Attention(nn.Module):
+    """H heads of attention; each reads Σ_j softmax_j(score(q_i, k_j)) v_j.
+
+    q, k and v are linear maps of `values` (B, Tq, W); k and v of `source` (B, Tk, W) where it is
+    given: an encoder's output, a second stream's content. `positions` acts on the scores. Cost
+    O(Tq · Tk · W).
+    """
+
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        *,
+        head_width: int | None = None,
+        scores: Scores | None = None,
+        positions: AttentionPositions | None = None,
+        dropout: float = 0.0,
+        bias: bool = True,
+    ) -> None:
+        super().__init__()
+        self.heads = heads
+        self.head_width = head_width or width // heads
+        self.inner = heads * self.head_width
+        self.scores = scores or Scores(self.head_width)
+        self.positions = positions
+        self.dropout = dropout
+        # One matrix for queries, keys and values, in this order: one large product, not three.
+        self.project = nn.Linear(width, 3 * self.inner, bias=bias)
+        self.output = nn.Linear(self.inner, width, bias=bias)
+
+    def forward(self, values: Tensor, scope: Scope, *, source: Tensor | None = None) -> Tensor:
+        """(B, Tq, W) what each place read."""
+        if source is None:
+            queries, keys, read = self._split(self.project(values), 3)
+            keys = self._turned(keys, scope.key_positions)
+        else:
+            queries = self.queries(values)
+            keys, read = self.keys_values(source, scope.key_positions)
+        return self._read(queries, keys, read, scope)
+
+    def step(
+        self, values: Tensor, scope: Scope, cache: KeyValues, new_positions: Tensor
+    ) -> tuple[Tensor, KeyValues]:
+        """The same for new places, (B, new, W), which also see those of the cache; and it after."""
+        queries, keys, read = self._split(self.project(values), 3)
+        after = cache.append(self._turned(keys, new_positions), read)
+        return self._read(queries, after.keys, after.values, scope), after
+
+    def look(self, values: Tensor, scope: Scope, cache: KeyValues) -> Tensor:
+        """What each place reads of keys and values that were made before, by `keys_values`."""
+        return self._read(self.queries(values), cache.keys, cache.values, scope)
+
+    def queries(self, values: Tensor) -> Tensor:
+        """(B, H, T, D) the queries alone."""
+        weight, bias = self._part(0, 1)
+        return self._split(F.linear(values, weight, bias), 1)[0]
+
+    def keys_values(self, source: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """(B, H, T, D) the keys and values of what is looked at."""
+        weight, bias = self._part(1, 3)
+        keys, read = self._split(F.linear(source, weight, bias), 2)
+        return self._turned(keys, positions), read
+
+    def _part(self, first: int, last: int) -> tuple[Tensor, Tensor | None]:
+        rows = slice(first * self.inner, last * self.inner)
+        bias = self.project.bias
+        return self.project.weight[rows], None if bias is None else bias[rows]
+
+    def _split(self, projected: Tensor, parts: int) -> tuple[Tensor, ...]:
+        """(B, T, parts · H · D) as `parts` tensors (B, H, T, D)."""
+        rows, time = projected.shape[:2]
+        shaped = projected.view(rows, time, parts, self.heads, self.head_width)
+        return shaped.permute(2, 0, 3, 1, 4).unbind(0)
+
+    def _turned(self, keys: Tensor, positions: Tensor) -> Tensor:
+        return keys if self.positions is None else self.positions.turn_keys(keys, positions)
+
+    def _read(self, queries: Tensor, keys: Tensor, read: Tensor, scope: Scope) -> Tensor:
+        """(B, Tq, W) the means of what is read, through the output map."""
+        turned, extra = queries, None
+        if self.positions is not None:
+            extra = self.positions.bias(queries, scope)
+            turned = self.positions.turn_queries(queries, scope.query_positions)
+        turned, keys = self.scores.prepare(turned), self.scores.prepare(keys)
+        if extra is not None:
+            scope = scope.biased(extra * self.scores.scale)
+        if scope.record is not None or self.scores.hard or self._reads_positions:
+            mean = self._read_clearly(turned, keys, read, scope)
+        else:
+            mean = self._read_fast(turned, keys, read, scope)
+        if scope.silent_heads:
+            mean = silenced(mean, scope.silent_heads)
+        return self.output(mean.transpose(1, 2).flatten(2))
+
+    @property
+    def _reads_positions(self) -> bool:
+        return self.positions is not None and self.positions.has_values
+
+    def _read_fast(self, queries: Tensor, keys: Tensor, read: Tensor, scope: Scope) -> Tensor:
+        """(B, H, Tq, D) by torch's fused kernel, which keeps no weights."""
+        return F.scaled_dot_product_attention(
+            queries,
+            keys,
+            read,
+            attn_mask=scope.mask,
+            dropout_p=self.dropout if self.training else 0.0,
+            is_causal=scope.causal,
+            scale=self.scores.scale,
+        )
+
+    def _read_clearly(self, queries: Tensor, keys: Tensor, read: Tensor, scope: Scope) -> Tensor:
+        """The same with the weights in hand, (B, H, Tq, Tk)."""
+        scores = queries @ keys.transpose(-1, -2) * self.scores.scale
+        mask = scope.additive(scores)
+        scores = scores if mask is None else scores + mask
+        # A place that sees nothing reads nothing, as in the fused kernel.
+        weights = torch.softmax(scores, -1).nan_to_num(0.0)
+        if self.scores.hard:
+            weights = hardened(weights)
+        scope.note(
+            "attention",
+            weights,
+            ("batch", "head", "time", "source"),
+            "Each row is a place, and tells how it divides its attention over the places it sees.",
+        )
+        weights = F.dropout(weights, self.dropout, self.training)
+        mean = weights @ read
+        if self.positions is not None and self.positions.has_values:
+            mean = mean + self.positions.read(weights, scope)
+        return mean
+
+
+def hardened(weights: Tensor) -> Tensor:
+    """All weight on the largest of each row, forwards; backwards as if nothing had been done."""
+    best = F.one_hot(weights.argmax(-1), weights.shape[-1]).to(weights)
+    best = best * (weights.sum(-1, keepdim=True) > 0)
+    return best + weights - weights.detach()
+
+
+def silenced(mean: Tensor, heads: frozenset[int]) -> Tensor:
+    """(B, H, T, D) with zeros at some heads."""
+    kept = torch.ones(mean.shape[1], device=mean.device, dtype=mean.dtype)
+    kept[sorted(heads)] = 0
+    return mean * kept[:, None, None]

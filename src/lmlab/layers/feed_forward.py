@@ -1,0 +1,57 @@
+"""The feed-forward sublayer of a Transformer: each place by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+ActivationName = Literal["gelu", "gelu-tanh", "relu", "silu", "tanh"]
+
+
+def _gelu_tanh(values: Tensor) -> Tensor:
+    return F.gelu(values, approximate="tanh")
+
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu": F.gelu,
+    "gelu-tanh": _gelu_tanh,
+    "relu": F.relu,
+    "silu": F.silu,
+    "tanh": F.tanh,
+}
+
+
+class FeedForward(nn.Module):
+    """W_2 f(W_1 x + b_1) + b_2: units that fire on some inputs, and what each of them writes."""
+
+    def __init__(
+        self, width: int, inner: int, *, activation: ActivationName = "gelu", bias: bool = True
+    ) -> None:
+        super().__init__()
+        self.activation = ACTIVATIONS[activation]
+        self.widen = nn.Linear(width, inner, bias=bias)
+        self.narrow = nn.Linear(inner, width, bias=bias)
+
+    def forward(self, values: Tensor) -> Tensor:
+        narrowed: Tensor = self.narrow(self.units(values))
+        return narrowed
+
+    def units(self, values: Tensor) -> Tensor:
+        """(…, inner) how strongly each unit fires: a memory's keys asked (Geva et al. 2021)."""
+        return self.activation(self.widen(values))
+
+
+class GatedFeedForward(FeedForward):
+    """W_2 (f(W_1 x) · W_3 x): each unit passes through a gate (Shazeer 2020; T5 v1.1)."""
+
+    def __init__(
+        self, width: int, inner: int, *, activation: ActivationName = "gelu", bias: bool = True
+    ) -> None:
+        super().__init__(width, inner, activation=activation, bias=bias)
+        self.gate = nn.Linear(width, inner, bias=bias)
+
+    def units(self, values: Tensor) -> Tensor:
+        return self.activation(self.widen(values)) * self.gate(values)

@@ -1,0 +1,52 @@
+"""What a Transformer makes of its inputs before the first layer."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from lmlab.layers.positions import InputPositions
+
+
+class InputEmbedding(nn.Module):
+    """Tokens to vectors: embedding, times `scale`, positions, segments, norm, dropout, projection.
+
+    Inputs (B, T) ids, or (B, T, D) vectors where `tokens` is a linear map of them (patches of an
+    image). Where vectors are narrower than the layers, `projection` widens them (ALBERT's
+    factorised embedding).
+    """
+
+    def __init__(
+        self,
+        tokens: nn.Module,
+        *,
+        positions: InputPositions | None = None,
+        segments: nn.Embedding | None = None,
+        norm: nn.Module | None = None,
+        projection: nn.Module | None = None,
+        dropout: float = 0.0,
+        scale: float = 1.0,
+    ) -> None:
+        super().__init__()
+        self.tokens = tokens
+        self.positions = positions
+        self.segments = segments
+        self.norm = norm
+        self.projection = projection
+        self.dropout = nn.Dropout(dropout)
+        self.scale = scale
+
+    def forward(self, inputs: Tensor, positions: Tensor, segments: Tensor | None = None) -> Tensor:
+        """(B, T, W), given positions (B or 1, T) and segment ids (B, T), 0 where None."""
+        vectors: Tensor = self.tokens(inputs)
+        if self.scale != 1.0:
+            vectors = vectors * self.scale
+        if self.positions is not None:
+            vectors = self.positions(vectors, positions)
+        if self.segments is not None:
+            # Segment 0 where none are told, as every published code does.
+            kinds = self.segments.weight[0] if segments is None else self.segments(segments)
+            vectors = vectors + kinds
+        if self.norm is not None:
+            vectors = self.norm(vectors)
+        vectors = self.dropout(vectors)
+        return vectors if self.projection is None else self.projection(vectors)

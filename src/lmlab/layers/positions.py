@@ -1,0 +1,77 @@
+"""Positions told to a Transformer by its input vectors."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+
+class InputPositions(nn.Module):
+    """Input vectors (B, T, E) with their positions (B or 1, T) told to them."""
+
+    def forward(self, vectors: Tensor, positions: Tensor) -> Tensor:
+        raise TypeError(f"{type(self).__name__} does not define forward")
+
+
+class LearnedPositions(InputPositions):
+    """e(s_t) + p_t with a learned vector for each of `length` positions (Devlin et al. 2019)."""
+
+    def __init__(self, length: int, width: int) -> None:
+        super().__init__()
+        self.table = nn.Embedding(length, width)
+        nn.init.normal_(self.table.weight, std=0.02)
+
+    def forward(self, vectors: Tensor, positions: Tensor) -> Tensor:
+        return vectors + self.table(positions)
+
+
+class PairPositions(InputPositions):
+    """e(s_t) + p_i + r_j for positions that are pairs (i, j), (B, T, 2) (Du et al. 2022, GLM)."""
+
+    def __init__(self, length: int, width: int) -> None:
+        super().__init__()
+        self.first = LearnedPositions(length, width)
+        self.second = LearnedPositions(length, width)
+
+    def forward(self, vectors: Tensor, positions: Tensor) -> Tensor:
+        return self.second(self.first(vectors, positions[..., 0]), positions[..., 1])
+
+
+class SinusoidalPositions(InputPositions):
+    """e(s_t) + [sin(t ω), cos(t ω)], ω_i = 10000^(-2i/E) (Vaswani et al. 2017); any length.
+
+    All sines stand before all cosines; the paper's own order, alternating, is the same up to a
+    permutation of the units, which the first matrix can learn.
+    """
+
+    frequencies: Tensor
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        powers = torch.arange(0, width, 2).float() / width
+        frequencies = torch.exp(-math.log(10_000.0) * powers)
+        self.register_buffer("frequencies", frequencies, persistent=False)
+        self.width = width
+
+    def forward(self, vectors: Tensor, positions: Tensor) -> Tensor:
+        return vectors + self.waves(positions)
+
+    def waves(self, positions: Tensor) -> Tensor:
+        """(B or 1, T, E) the sines and cosines of each position."""
+        angles = positions[..., None] * self.frequencies
+        # Where E is odd there is one sine more than there are cosines.
+        return torch.cat([angles.sin(), angles[..., : self.width // 2].cos()], dim=-1)
+
+
+class ConcatenatedPositions(InputPositions):
+    """[e(s_t); sin(t ω), cos(t ω)] beside each other, as 002 tells it: (B, T, E + P)."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.sinusoidal = SinusoidalPositions(width)
+
+    def forward(self, vectors: Tensor, positions: Tensor) -> Tensor:
+        waves = self.sinusoidal.waves(positions)
+        return torch.cat([vectors, waves.expand(len(vectors), -1, -1)], dim=-1)

@@ -1,0 +1,162 @@
+"""One layer of a Transformer: attention, attention to a source where there is one, feed-forward."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from lmlab.layers.attention import Attention
+from lmlab.layers.feed_forward import FeedForward
+from lmlab.layers.key_values import KeyValues
+from lmlab.layers.scope import Scope
+
+
+class Residual(nn.Module):
+    """What stands around a sublayer f: a norm, dropout and the way past it."""
+
+    def __init__(self, norm: nn.Module, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.norm = norm
+        self.dropout = nn.Dropout(dropout)
+
+    def enter(self, values: Tensor) -> Tensor:
+        """What the sublayer is given."""
+        return values
+
+    def leave(self, values: Tensor, output: Tensor) -> Tensor:
+        """What comes of the values and the sublayer's output."""
+        raise TypeError(f"{type(self).__name__} does not define leave")
+
+
+class PreNorm(Residual):
+    """x + f(norm(x)): a clean way from the last layer to the first (GPT-2, T5, PEGASUS)."""
+
+    def enter(self, values: Tensor) -> Tensor:
+        normed: Tensor = self.norm(values)
+        return normed
+
+    def leave(self, values: Tensor, output: Tensor) -> Tensor:
+        passed: Tensor = values + self.dropout(output)
+        return passed
+
+
+class PostNorm(Residual):
+    """norm(x + f(x)): Vaswani et al. 2017, BERT, BART, XLNet."""
+
+    def leave(self, values: Tensor, output: Tensor) -> Tensor:
+        normed: Tensor = self.norm(values + self.dropout(output))
+        return normed
+
+
+@dataclass(frozen=True, eq=False)
+class BlockCache:
+    """What one layer remembers: its own places, and the source's where it has one."""
+
+    own: KeyValues
+    source: KeyValues | None = None
+
+    def select(self, rows: Tensor) -> BlockCache:
+        source = None if self.source is None else self.source.select(rows)
+        return BlockCache(self.own.select(rows), source)
+
+    def detach(self) -> BlockCache:
+        return BlockCache(self.own.detach(), None if self.source is None else self.source.detach())
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Source:
+    """What a decoder's layers attend to, and which of it they may see."""
+
+    values: Tensor
+    """(B, S, W)"""
+    scope: Scope
+
+
+class Block(nn.Module):
+    """attention → (attention to the source) → feed-forward, a residual around each.
+
+    Values (B, T, W) to the same shape. Sublayers' outputs are noted by name where asked.
+    """
+
+    def __init__(
+        self,
+        attention: Attention,
+        feed_forward: FeedForward,
+        around_attention: Residual,
+        around_feed_forward: Residual,
+        *,
+        source_attention: Attention | None = None,
+        around_source: Residual | None = None,
+    ) -> None:
+        super().__init__()
+        self.attention = attention
+        self.around_attention = around_attention
+        self.source_attention = source_attention
+        self.around_source = around_source
+        self.feed_forward = feed_forward
+        self.around_feed_forward = around_feed_forward
+
+    def forward(
+        self,
+        values: Tensor,
+        scope: Scope,
+        *,
+        content: Tensor | None = None,
+        source: Source | None = None,
+    ) -> Tensor:
+        """One pass; keys and values are read of `content` (B, Tk, W) where it is another stream."""
+        around = self.around_attention
+        read = None if content is None else around.enter(content)
+        output = self.attention(around.enter(values), scope, source=read)
+        values = around.leave(values, self._noted("attention output", output, scope))
+        if source is not None:
+            assert self.source_attention is not None and self.around_source is not None
+            asked = self.around_source.enter(values)
+            seen = source.scope.named(f"{scope.name} source")
+            output = self.source_attention(asked, seen, source=source.values)
+            noted = self._noted("source attention output", output, scope)
+            values = self.around_source.leave(values, noted)
+        return self._fed_forward(values, scope)
+
+    def step(
+        self,
+        values: Tensor,
+        scope: Scope,
+        cache: BlockCache,
+        positions: Tensor,
+        source_scope: Scope | None = None,
+    ) -> tuple[Tensor, BlockCache]:
+        """The same for new places (B, new, W) at `positions`, and what is remembered after."""
+        around = self.around_attention
+        output, own = self.attention.step(around.enter(values), scope, cache.own, positions)
+        values = around.leave(values, output)
+        if cache.source is not None:
+            assert self.source_attention is not None and self.around_source is not None
+            assert source_scope is not None
+            asked = self.around_source.enter(values)
+            output = self.source_attention.look(asked, source_scope, cache.source)
+            values = self.around_source.leave(values, output)
+        return self._fed_forward(values, scope), BlockCache(own, cache.source)
+
+    def begin(self, rows: int, source: Source | None = None) -> BlockCache:
+        """What is remembered before the first place."""
+        attention = self.attention
+        like = attention.project.weight
+        own = KeyValues.empty(rows, attention.heads, attention.head_width, like)
+        if source is None:
+            return BlockCache(own)
+        assert self.source_attention is not None
+        made = self.source_attention.keys_values(source.values, source.scope.key_positions)
+        return BlockCache(own, KeyValues.of(*made))
+
+    def _fed_forward(self, values: Tensor, scope: Scope) -> Tensor:
+        around = self.around_feed_forward
+        output = self.feed_forward(around.enter(values))
+        return around.leave(values, self._noted("feed-forward output", output, scope))
+
+    @staticmethod
+    def _noted(what: str, output: Tensor, scope: Scope) -> Tensor:
+        reading = f"What the {what.removesuffix(' output')} adds to each place, unit by unit."
+        scope.note(what, output, ("batch", "time", "unit"), reading)
+        return output

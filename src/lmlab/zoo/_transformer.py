@@ -1,0 +1,334 @@
+"""What the Transformers share: their settings and how they are put together."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from torch import nn
+
+from lmlab.backbones.encoder_decoder import EncoderDecoder
+from lmlab.backbones.transformer import Stack, Transformer
+from lmlab.core.errors import UserError
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.emissions.softmax import Softmax
+from lmlab.layers.attention import Attention, CosineScores, Scores
+from lmlab.layers.attention_positions import (
+    Alibi,
+    AttentionPositions,
+    RelativeBuckets,
+    Rotary,
+    ScoreBias,
+    ShawPositions,
+)
+from lmlab.layers.feed_forward import ActivationName, FeedForward, GatedFeedForward
+from lmlab.layers.initialising import initialise
+from lmlab.layers.input_embedding import InputEmbedding
+from lmlab.layers.positions import (
+    ConcatenatedPositions,
+    InputPositions,
+    LearnedPositions,
+    PairPositions,
+    SinusoidalPositions,
+)
+from lmlab.layers.prediction_head import PredictionHead
+from lmlab.layers.transformer_block import Block, PostNorm, PreNorm, Residual
+
+PositionName = Literal[
+    "learned", "sinusoidal", "concatenated", "pairs", "buckets", "shaw", "alibi", "rotary", "none"
+]
+NormName = Literal["layer", "rms"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransformerConfig:
+    """Settings of a Transformer."""
+
+    width: int = field(default=256, metadata={"at_least": 1})
+    """Numbers in a hidden state."""
+    layers: int = field(default=4, metadata={"at_least": 1})
+    """Blocks stacked on each other."""
+    heads: int = field(default=4, metadata={"at_least": 1})
+    """Attention functions side by side in each layer."""
+    head_width: int = field(default=0, metadata={"at_least": 0})
+    """Numbers of a head's query; 0 for width / heads."""
+    inner: int = field(default=0, metadata={"at_least": 0})
+    """Units of the feed-forward layers; 0 for four times the width."""
+    length: int = field(default=128, metadata={"at_least": 2})
+    """The longest input that it takes at once."""
+    dropout: float = field(default=0.1, metadata={"at_least": 0, "below": 1})
+    """Share of embeddings and sublayers' outputs set to zero in training."""
+    attention_dropout: float = field(default=0.1, metadata={"at_least": 0, "below": 1})
+    """Share of attention weights set to zero in training."""
+    positions: PositionName = "learned"
+    """learned, sinusoidal, concatenated, pairs, buckets (T5), shaw, alibi, rotary or none."""
+    reach: int = field(default=8, metadata={"at_least": 1})
+    """Distance beyond which Shaw's positions are clipped."""
+    buckets: int = field(default=32, metadata={"at_least": 4})
+    """Buckets of distances, where positions are buckets."""
+    furthest: int = field(default=128, metadata={"at_least": 2})
+    """Distance from which on all fall into the last bucket."""
+    pre_norm: bool = True
+    """Norm before each sublayer, and one at the end; else after each."""
+    norm: NormName = "layer"
+    """layer or rms."""
+    norm_epsilon: float = field(default=1e-5, metadata={"at_least": 0})
+    """What norms add to the variance."""
+    embedding_norm: bool = False
+    """Whether a norm stands after the embedding."""
+    scaled_scores: bool = True
+    """Whether attention divides its products by the root of the head's width; T5 does not."""
+    activation: ActivationName = "gelu"
+    """gelu, gelu-tanh, relu, silu or tanh."""
+    gated: bool = False
+    """Whether the units of the feed-forward layers pass through gates."""
+    biases: bool = True
+    """Whether linear maps have biases."""
+    embedding_width: int = field(default=0, metadata={"at_least": 0})
+    """Numbers in a token's vector, widened by a matrix where fewer than width; 0 for width."""
+    segments: int = field(default=0, metadata={"at_least": 0})
+    """Kinds of segments that the input tells apart; 0 for none."""
+    shared_layers: bool = False
+    """Whether all layers have the same parameters (ALBERT)."""
+    tied: bool = True
+    """Whether the output vectors are the input embeddings."""
+    cosine: bool = False
+    """Normalised queries and keys: attention by direction alone (001)."""
+    temperature: float = field(default=1.0, metadata={"at_least": 0})
+    """Divides attention's scores; 0 is the hard limit, all weight on the best."""
+    silent_layers: tuple[int, ...] = ()
+    """Layers that are passed by, counted from 1."""
+    silent_heads: tuple[str, ...] = ()
+    """Heads whose output counts as zero, as layer.head, each counted from 1: 2.4."""
+
+    def __post_init__(self) -> None:
+        if not self.head_width and self.width % self.heads:
+            raise UserError(
+                f"width {self.width} can't be shared among {self.heads} heads; give a multiple."
+            )
+
+
+TRANSFORMER_RECIPES = {
+    # Short texts such as WordNet's glosses: docs/pretraining.md has what it reaches.
+    "glosses": {
+        "learning_rate": 1e-3,
+        "schedule": "cosine",
+        "warmup_steps": 200,
+        "tokens_per_batch": 4096,
+        "weight_decay": 0.01,
+        "clip": 1.0,
+    },
+}
+
+
+def make_norm(config: TransformerConfig, width: int | None = None) -> nn.Module:
+    """A norm of the config's kind."""
+    kind = nn.RMSNorm if config.norm == "rms" else nn.LayerNorm
+    return kind(width or config.width, eps=config.norm_epsilon)
+
+
+def make_attention(
+    config: TransformerConfig, positions: AttentionPositions | None = None
+) -> Attention:
+    """Attention by the config's scores."""
+    size = head_width(config)
+    scores = (
+        CosineScores(size, temperature=config.temperature)
+        if config.cosine
+        else Scores(size, temperature=config.temperature, scaled=config.scaled_scores)
+    )
+    return Attention(
+        config.width,
+        config.heads,
+        head_width=size,
+        scores=scores,
+        positions=positions,
+        dropout=config.attention_dropout,
+        bias=config.biases,
+    )
+
+
+def head_width(config: TransformerConfig) -> int:
+    return config.head_width or config.width // config.heads
+
+
+def make_block(config: TransformerConfig, *, reads_source: bool = False) -> Block:
+    """One layer; with attention to a source where it is a decoder's."""
+    feed = GatedFeedForward if config.gated else FeedForward
+    return Block(
+        make_attention(config, attention_positions(config)),
+        feed(
+            config.width,
+            config.inner or 4 * config.width,
+            activation=config.activation,
+            bias=config.biases,
+        ),
+        make_residual(config),
+        make_residual(config),
+        source_attention=make_attention(config) if reads_source else None,
+        around_source=make_residual(config) if reads_source else None,
+    )
+
+
+def make_residual(config: TransformerConfig) -> Residual:
+    kind = PreNorm if config.pre_norm else PostNorm
+    return kind(make_norm(config), config.dropout)
+
+
+def attention_positions(config: TransformerConfig) -> AttentionPositions | None:
+    """What a layer's attention knows of positions."""
+    match config.positions:
+        case "rotary":
+            return Rotary(head_width(config))
+        case "shaw":
+            return ShawPositions(head_width(config), reach=config.reach)
+    return None
+
+
+def score_bias(config: TransformerConfig, *, both_ways: bool) -> ScoreBias | None:
+    """What all layers add to their scores."""
+    match config.positions:
+        case "alibi":
+            return Alibi(config.heads)
+        case "buckets":
+            return RelativeBuckets(
+                config.heads,
+                buckets=config.buckets,
+                furthest=config.furthest,
+                both_ways=both_ways,
+            )
+    return None
+
+
+def input_positions(config: TransformerConfig, width: int) -> InputPositions | None:
+    """What tells input vectors of `width` numbers where they stand."""
+    match config.positions:
+        case "learned":
+            return LearnedPositions(config.length, width)
+        case "pairs":
+            return PairPositions(config.length, width)
+        case "sinusoidal":
+            return SinusoidalPositions(width)
+        case "concatenated":
+            return ConcatenatedPositions(width)
+    return None
+
+
+def make_embedding(
+    config: TransformerConfig, tokens: nn.Module, *, scale: float = 1.0
+) -> InputEmbedding:
+    """The way from tokens to the first layer; `tokens` may be shared with another part."""
+    width = config.embedding_width or config.width
+    joined = 2 * width if config.positions == "concatenated" else width
+    return InputEmbedding(
+        tokens,
+        positions=input_positions(config, width),
+        segments=nn.Embedding(config.segments, width) if config.segments else None,
+        norm=make_norm(config, joined) if config.embedding_norm else None,
+        projection=None if joined == config.width else nn.Linear(joined, config.width),
+        dropout=config.dropout,
+        scale=scale,
+    )
+
+
+def make_tokens(config: TransformerConfig, vocabulary: Vocabulary) -> nn.Embedding:
+    return nn.Embedding(vocabulary.size, config.embedding_width or config.width)
+
+
+def make_stack(
+    config: TransformerConfig, *, reads_source: bool = False, both_ways: bool = True
+) -> Stack:
+    """All layers; one block many times over where they share their parameters."""
+    count = 1 if config.shared_layers else config.layers
+    return Stack(
+        [make_block(config, reads_source=reads_source) for _ in range(count)],
+        times=config.layers // count,
+        bias=score_bias(config, both_ways=both_ways),
+        norm=make_norm(config) if config.pre_norm else None,
+        silent_layers=config.silent_layers,
+        silent_heads=parse_heads(config.silent_heads),
+    )
+
+
+def parse_heads(heads: tuple[str, ...]) -> list[tuple[int, int]]:
+    """`2.4` as layer 2, head 4."""
+    found = []
+    for text in heads:
+        layer, dot, head = str(text).partition(".")
+        if not (dot and layer.isdigit() and head.isdigit()):
+            raise UserError(f"a head is given as layer.head, such as 2.4, and {text!r} came.")
+        found.append((int(layer), int(head)))
+    return found
+
+
+def make_transformer(
+    config: TransformerConfig, tokens: nn.Embedding, *, both_ways: bool = True
+) -> Transformer:
+    """An encoder (which looks both ways) or a decoder without a source, with its first weights."""
+    stack = make_stack(config, both_ways=both_ways)
+    backbone = Transformer(make_embedding(config, tokens), stack, width=config.width)
+    initialise(backbone, config.width, layers=config.layers if config.pre_norm else 0)
+    return backbone
+
+
+def make_encoder_decoder(
+    config: TransformerConfig,
+    tokens: nn.Embedding,
+    *,
+    decoder_layers: int | None = None,
+    shared: bool = False,
+    scaled: bool = False,
+) -> EncoderDecoder:
+    """Both, over one embedding; `shared`: the decoder's layers are the encoder's, but for looking
+    at the source. `scaled` multiplies embeddings by √width, as Vaswani et al. do."""
+    scale = math.sqrt(config.width) if scaled else 1.0
+    encoder_stack = make_stack(config)
+    settings = config if decoder_layers is None else replace(config, layers=decoder_layers)
+    decoder_stack = make_stack(settings, reads_source=True, both_ways=False)
+    if shared:
+        share_layers(encoder_stack, decoder_stack)
+    encoder = Transformer(
+        make_embedding(config, tokens, scale=scale), encoder_stack, width=config.width
+    )
+    decoder = Transformer(
+        make_embedding(config, tokens, scale=scale), decoder_stack, width=config.width
+    )
+    backbone = EncoderDecoder(encoder, decoder)
+    initialise(backbone, config.width, layers=config.layers if config.pre_norm else 0)
+    return backbone
+
+
+def share_layers(encoder: Stack, decoder: Stack) -> None:
+    """Let the decoder's layers use the encoder's attention and feed-forward parts."""
+    for read, write in zip(encoder.blocks, decoder.blocks, strict=True):
+        assert isinstance(read, Block) and isinstance(write, Block)
+        write.attention, write.feed_forward = read.attention, read.feed_forward
+        write.around_attention = read.around_attention
+        write.around_feed_forward = read.around_feed_forward
+
+
+def make_softmax(
+    config: TransformerConfig,
+    vocabulary: Vocabulary,
+    tokens: nn.Embedding,
+    *,
+    bias: bool = False,
+    head: bool = False,
+) -> Softmax:
+    """The emission: tied to the embedding, and behind BERT's prediction head, where asked."""
+    width = config.embedding_width or config.width
+    transform: nn.Module | None = None
+    if head:
+        transform = PredictionHead(
+            config.width,
+            width,
+            activation=config.activation,
+            norm=make_norm(config, width),
+        )
+    elif width != config.width:
+        transform = nn.Sequential(nn.Linear(config.width, width, bias=False))
+    if transform is not None:
+        initialise(transform, config.width)
+    tied = tokens if config.tied else None
+    return Softmax(width, vocabulary, tied=tied, bias=bias, transform=transform)

@@ -1,0 +1,59 @@
+"""GPT: a causal Transformer that predicts each token from those before it.
+
+    h_t = Transformer(s_0 … s_t),  p(s_{t+1} = k | s_≤t) = softmax_k(e_k · h_t)
+
+Norms stand before the sublayers, positions are learned, the output vectors are the embeddings. The
+notes' W8 and D6 are its heads and its depth: `--set heads=8 layers=6`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lmlab.core.card import Card
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.core.writing import Writing
+from lmlab.objectives.next_token import NextToken
+from lmlab.zoo._transformer import (
+    TRANSFORMER_RECIPES,
+    TransformerConfig,
+    make_softmax,
+    make_tokens,
+    make_transformer,
+)
+
+CARD = Card(
+    family="transformer",
+    kind="exact",
+    paper="Radford et al. 2019, Language Models are Unsupervised Multitask Learners; Radford et "
+    "al. 2018; Brown et al. 2020",
+    source="003 DLM40, 004 §1.2",
+    aliases=("DLM40", "gpt-mini", "gpt-2"),
+    protocols=("LogProb", "Step", "Encode"),
+    oracle="transformers' GPT-2 with the same weights: tests/parity/test_hf_gpt2.py",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(TransformerConfig):
+    """Settings of GPT."""
+
+
+SIZES = {
+    "tiny": Config(width=16, layers=2, heads=2, length=64, dropout=0.0, attention_dropout=0.0),
+    "small": Config(),
+    "base": Config(width=768, layers=12, heads=12, length=1024, activation="gelu-tanh"),
+}
+RECIPES = TRANSFORMER_RECIPES
+
+
+def build(config: Config, vocabulary: Vocabulary) -> Writing:
+    tokens = make_tokens(config, vocabulary)
+    system = Writing(
+        vocabulary=vocabulary,
+        backbone=make_transformer(config, tokens, both_ways=False),
+        emission=make_softmax(config, vocabulary, tokens),
+        objective=NextToken(),
+    )
+    system.window = config.length
+    return system

@@ -1,0 +1,69 @@
+"""Transformer: an encoder reads a source, a decoder writes a text while it looks at it.
+
+    p(s | x) = Π_t p(s_t | s_<t, x),  h = Decoder(s_<t, Encoder(x))
+
+A corpus of pairs gives it sources; without them it is a language model beside an empty source.
+Positions are sinusoidal, added (`positions=concatenated` for beside each other, as 002 tells it).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lmlab.core.card import Card
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.core.writing import SequenceToSequence
+from lmlab.objectives.given_source import NextTokenGivenSource
+from lmlab.zoo._transformer import (
+    TRANSFORMER_RECIPES,
+    PositionName,
+    TransformerConfig,
+    make_encoder_decoder,
+    make_softmax,
+    make_tokens,
+)
+
+CARD = Card(
+    family="transformer",
+    kind="exact",
+    paper="Vaswani et al. 2017, Attention Is All You Need",
+    source="002 §3.5, 004 §1.2",
+    protocols=("LogProb", "Step", "Encode"),
+    conditional=True,
+    oracle="transformers' Marian with the same weights: tests/parity/test_hf_marian.py",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(TransformerConfig):
+    """Settings of the encoder-decoder."""
+
+    positions: PositionName = "sinusoidal"
+    """learned, sinusoidal, concatenated, buckets (T5), shaw, alibi, rotary or none."""
+    pre_norm: bool = False
+    """Norm before each sublayer, and one at the end; else after each."""
+    shared: bool = False
+    """Whether encoder and decoder have the same layers, but for looking at the source."""
+    scaled: bool = True
+    """Whether embeddings are multiplied by √width."""
+
+
+SIZES = {
+    "tiny": Config(width=16, layers=2, heads=2, length=64, dropout=0.0, attention_dropout=0.0),
+    "small": Config(),
+    "base": Config(width=512, layers=6, heads=8, length=512, activation="relu"),
+}
+RECIPES = TRANSFORMER_RECIPES
+
+
+def build(config: Config, vocabulary: Vocabulary) -> SequenceToSequence:
+    tokens = make_tokens(config, vocabulary)
+    backbone = make_encoder_decoder(config, tokens, shared=config.shared, scaled=config.scaled)
+    system = SequenceToSequence(
+        vocabulary=vocabulary,
+        backbone=backbone,
+        emission=make_softmax(config, vocabulary, tokens, bias=True),
+        objective=NextTokenGivenSource(vocabulary),
+    )
+    system.window = config.length
+    return system

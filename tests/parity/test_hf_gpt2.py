@@ -1,0 +1,101 @@
+"""GPT against transformers' GPT-2 with the same weights."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from lmlab.core.view import View
+from lmlab.core.visibility import Causal
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.zoo import gpt
+
+transformers = pytest.importorskip("transformers")
+
+VOCABULARY = Vocabulary(size=37)
+CONFIGS = {
+    "small": {"width": 24, "layers": 2, "heads": 3, "length": 20},
+    "deep": {"width": 16, "layers": 5, "heads": 2, "length": 12, "inner": 40},
+    "relu": {"width": 16, "layers": 1, "heads": 4, "length": 32, "activation": "relu"},
+}
+
+
+def build_pair(settings: dict):
+    """Our system with the weights of a random GPT-2."""
+    config = gpt.Config(**{"activation": "gelu-tanh", **settings})
+    torch.manual_seed(0)
+    theirs = transformers.GPT2LMHeadModel(
+        transformers.GPT2Config(
+            vocab_size=VOCABULARY.size,
+            n_positions=config.length,
+            n_embd=config.width,
+            n_layer=config.layers,
+            n_head=config.heads,
+            n_inner=config.inner or None,
+            activation_function={"gelu-tanh": "gelu_new"}.get(config.activation, config.activation),
+        )
+    ).eval()
+    for parameter in theirs.parameters():
+        torch.nn.init.normal_(parameter, std=0.6)
+    ours = gpt.build(config, VOCABULARY).eval()
+    ours.load_state_dict(our_names(theirs.transformer.state_dict(), ours.state_dict()))
+    return ours, theirs
+
+
+def our_names(theirs: dict, ours: dict) -> dict:
+    """GPT-2's names by hand; its linear maps are stored the other way round."""
+    body = "backbone.stack.blocks"
+    found = {
+        "backbone.embedding.tokens.weight": theirs["wte.weight"],
+        "emission.weight": theirs["wte.weight"],
+        "backbone.embedding.positions.table.weight": theirs["wpe.weight"],
+        "backbone.stack.norm.weight": theirs["ln_f.weight"],
+        "backbone.stack.norm.bias": theirs["ln_f.bias"],
+    }
+    parts = {
+        "attention.project": "attn.c_attn",
+        "attention.output": "attn.c_proj",
+        "feed_forward.widen": "mlp.c_fc",
+        "feed_forward.narrow": "mlp.c_proj",
+        "around_attention.norm": "ln_1",
+        "around_feed_forward.norm": "ln_2",
+    }
+    for name in ours:
+        if not name.startswith(body):
+            continue
+        layer, _, rest = name.removeprefix(f"{body}.").partition(".")
+        part, _, kind = rest.rpartition(".")
+        value = theirs[f"h.{layer}.{parts[part]}.{kind}"]
+        found[name] = value.t() if kind == "weight" and value.ndim == 2 else value
+    return found
+
+
+@pytest.mark.parametrize("settings", CONFIGS.values(), ids=CONFIGS)
+def test_logits_are_those_of_gpt2(settings: dict):
+    ours, theirs = build_pair(settings)
+    tokens = torch.randint(5, VOCABULARY.size, (3, 11))
+    lengths = torch.tensor([11, 7, 4])
+    padding = (torch.arange(11) < lengths[:, None]).long()
+    with torch.no_grad():
+        view = View(inputs=tokens, lengths=lengths, visibility=Causal())
+        found = ours.emission.logits(ours.hidden(view).values)
+        expected = theirs(tokens, attention_mask=padding).logits
+    real = padding.bool()
+    assert expected[real].std() > 1
+    torch.testing.assert_close(found[real], expected[real], atol=1e-4, rtol=0)
+
+
+def test_logits_step_by_step_are_those_of_gpt2_with_its_cache():
+    ours, theirs = build_pair(CONFIGS["small"])
+    tokens = torch.randint(5, VOCABULARY.size, (2, 9))
+    memory, cache = ours.backbone.initial_state(2), None
+    with torch.no_grad():
+        for place in range(9):
+            here = tokens[:, place : place + 1]
+            view = View(inputs=here, lengths=torch.ones(2).long(), visibility=Causal())
+            hidden = ours.hidden(view, memory)
+            memory = hidden.state
+            answer = theirs(here, past_key_values=cache, use_cache=True)
+            cache = answer.past_key_values
+            logits = ours.emission.logits(hidden.values)
+            torch.testing.assert_close(logits, answer.logits, atol=1e-4, rtol=0)
