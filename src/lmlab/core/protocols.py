@@ -146,6 +146,15 @@ class Fill(Protocol):
 
 
 @runtime_checkable
+class Detect(Protocol):
+    """Whether each token of a text is the one that was written, or was put in its place."""
+
+    def detect(self, batch: Batch) -> Tensor:
+        """(B, T) log-odds that the token at each place was replaced; -inf at padding."""
+        ...
+
+
+@runtime_checkable
 class Countable(Protocol):
     """Fitted by one pass of counting over the training sequences."""
 
@@ -179,6 +188,7 @@ PROTOCOLS: dict[str, type] = {
         Encode,
         Given,
         Fill,
+        Detect,
         Countable,
         ExpectationMaximisation,
     )
