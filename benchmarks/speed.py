@@ -19,7 +19,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -30,6 +29,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from measuring import rate, ratio, taking_turns
 from torch import nn
 
 from lmlab.core.allocator import keep_memory
@@ -115,27 +115,6 @@ def lmlab_stepper(dataset: TokenDataset, tokenizer: Tokenizer) -> Callable[[], i
     return step
 
 
-def rate(step: Callable[[], int], seconds: float = 4.0) -> float:
-    """Tokens per second over a few seconds of steps."""
-    began, tokens = time.perf_counter(), 0
-    while time.perf_counter() - began < seconds:
-        tokens += step()
-    return tokens / (time.perf_counter() - began)
-
-
-def ratio(ours: list[float], theirs: list[float]) -> dict[str, object]:
-    """Ratio of medians, with the spread of the rounds' own ratios."""
-    each = sorted(a / b for a, b in zip(ours, theirs, strict=True))
-    return {
-        "ours": statistics.median(ours),
-        "peer": statistics.median(theirs),
-        "ratio": statistics.median(ours) / statistics.median(theirs),
-        "lowest": each[0],
-        "highest": each[-1],
-        "rounds": len(each),
-    }
-
-
 def compare_training(data: Path, rounds: int) -> dict[str, object]:
     results = {}
     for protocol in ("multi30k", "ptb-sentence"):
@@ -145,8 +124,7 @@ def compare_training(data: Path, rounds: int) -> dict[str, object]:
         ours, plain = lmlab_stepper(dataset, tokenizer), plain_stepper(dataset, tokenizer)
         for step in (ours, plain):
             rate(step, 2.0)
-        pairs = [(rate(ours), rate(plain)) for _ in range(rounds)]
-        results[protocol] = ratio([a for a, _ in pairs], [b for _, b in pairs])
+        results[protocol] = taking_turns(partial(rate, ours), partial(rate, plain), rounds)
     return results
 
 

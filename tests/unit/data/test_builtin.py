@@ -14,7 +14,7 @@ from lmlab.data.corpus import open_corpus
 
 def test_the_promised_corpora_are_there_with_a_line_each() -> None:
     found = builtin_descriptions()
-    promised = {"capitals", "capitals-en", "grammar", "markov", "copy", "recall", "wordnet"}
+    promised = {"capitals", "capitals-en", "grammar", "markov", "copy", "recall", "hops", "wordnet"}
     assert promised <= set(found)
     assert all(line and "\n" not in line for line in found.values())
 

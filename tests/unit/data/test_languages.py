@@ -14,7 +14,7 @@ import pytest
 
 from lmlab.core.errors import UserError
 from lmlab.data.corpus import Corpus
-from lmlab.data.languages import capitals, capitals_en, copy, grammar, markov, recall
+from lmlab.data.languages import capitals, capitals_en, copy, grammar, hops, markov, recall
 from lmlab.data.languages._capitals import fillings
 from lmlab.data.languages._countries import country_law, pairs
 from lmlab.data.languages._draw import HELD_OUT, SENTENCES, Language
@@ -22,6 +22,7 @@ from lmlab.data.languages._finite import FiniteTruth
 from lmlab.data.languages._pcfg import GrammarTruth, Rule, rule, words
 from lmlab.data.languages.copy import CopyTruth
 from lmlab.data.languages.markov import MarkovTruth
+from lmlab.data.languages.hops import HopsTruth
 from lmlab.data.languages.recall import RecallTruth
 from lmlab.data.truth import TruthWithLength
 
@@ -32,6 +33,7 @@ MODULES = {
     "grammar": grammar,
     "markov": markov,
     "recall": recall,
+    "hops": hops,
 }
 
 
@@ -56,7 +58,8 @@ def assert_mean(values: Iterable[float], expected: float) -> None:
     """The mean lies within four standard errors of what it estimates (the seed is fixed)."""
     array = np.array(list(values))
     error = array.std(ddof=1) / math.sqrt(len(array))
-    assert abs(array.mean() - expected) < 4 * error, (array.mean(), expected, error)
+    # Where all draws are equally likely there is no error but that of adding them up.
+    assert abs(array.mean() - expected) < 4 * error + 1e-9, (array.mean(), expected, error)
 
 
 def assert_frequencies(truth: Language, texts: Iterable[str], draws: int = 4_000) -> None:
@@ -462,6 +465,28 @@ def test_recall_refuses_wrong_answers() -> None:
         "a 1 b 2 ? a",
     ):
         assert truth.log_prob(wrong) == -math.inf
+
+
+def test_hops_is_exact_over_all_strings() -> None:
+    truth = HopsTruth(letters=3, hops=2)
+    pairs = [" ".join(words) for words in product("abc", repeat=6)]
+    texts = [
+        f"{told} {'? ' * hops}{start} {answer}"
+        for told in pairs
+        for hops in (1, 2, 3)
+        for start, answer in product("abc", repeat=2)
+    ]
+    assert_exact(truth, texts, lambda text: len(text.split(" ")))
+    assert_frequencies(truth, [t for t in texts if truth.log_prob(t) > -math.inf])
+    # Two rings of three letters, six orders of their pairs, three starts, one or two hops.
+    assert math.exp(truth.log_prob("c a b c a b ? ? b a")) == pytest.approx(1 / (2 * 6 * 3 * 2))
+    assert truth.log_prob("c a b c a b ? ? b c") == -math.inf
+
+
+@pytest.mark.parametrize("options", [{"letters": 1}, {"letters": 27}, {"hops": 5}, {"hops": 0}])
+def test_hops_names_bad_options(options: dict[str, int]) -> None:
+    with pytest.raises(UserError, match="hops"):
+        hops.corpus(**options)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,177 @@
+"""Does a relation of k hops need k layers? Accuracy against depth on the language `hops` (001).
+
+    python benchmarks/hops.py [--depths 1,2,3,4,5] [--seeds 1] [--jobs 2] [--out FILE.json]
+    python benchmarks/hops.py --draw FILE.json --figure FILE.svg
+
+For each depth a `gpt` is trained on texts that tell a ring of letters in pairs and ask where 1 to
+K hops lead; twice, with the usual scores of attention and with normalised queries and keys. What is
+counted is how often the likeliest answer is the right one, by the number of hops, on texts that
+were not trained on. Guessing among the letters other than the start is right one time in n - 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+LETTERS, HOPS, SENTENCES = 6, 4, 60_000
+TEST = 2000
+
+
+def settings(depth: int, cosine: bool) -> dict[str, Any]:
+    return {
+        "width": 64,
+        "layers": depth,
+        "heads": 2,
+        "length": 32,
+        "dropout": 0.0,
+        "attention_dropout": 0.0,
+        "cosine": cosine,
+        "learning_rate": 1e-3,
+        "schedule": "cosine",
+        "warmup_steps": 200,
+        "tokens_per_batch": 2048,
+        "weight_decay": 0.01,
+    }
+
+
+def run_one(depth: int, cosine: bool, seed: int, epochs: int) -> dict[str, Any]:
+    """Train one model and ask it; accuracy by the number of hops."""
+    import torch
+
+    import lmlab
+    from lmlab.data.languages import hops
+
+    torch.set_num_threads(1)
+    corpus = hops.corpus(letters=LETTERS, hops=HOPS, sentences=SENTENCES)
+    with tempfile.TemporaryDirectory() as folder:
+        result = lmlab.train(
+            "gpt",
+            data=corpus,
+            out=Path(folder) / "run",
+            settings=settings(depth, cosine),
+            epochs=epochs,
+            seed=seed,
+            quiet=True,
+        )
+        model = lmlab.load(result.path)
+    return {
+        "depth": depth,
+        "cosine": cosine,
+        "seed": seed,
+        "epochs": epochs,
+        "seconds": result.seconds,
+        "regret_nats_per_text": regret(result, corpus),
+        "accuracy": accuracy(model, hops.HopsTruth(letters=LETTERS, hops=HOPS)),
+    }
+
+
+def regret(result: Any, corpus: Any) -> float:
+    """How far the validation loss stands above the truth's entropy, in nats a text."""
+    truth = corpus.truth
+    return float(result.best) * truth.expected_tokens - truth.entropy
+
+
+def accuracy(model: Any, truth: Any) -> dict[str, float]:
+    """How often the likeliest answer is right, for each number of hops."""
+    import numpy as np
+    import torch
+
+    from lmlab.core.batch import Batch
+
+    right: dict[int, list[bool]] = {hops: [] for hops in range(1, truth.hops + 1)}
+    generator = np.random.default_rng(12345)
+    vocabulary = model.system.vocabulary
+    for _ in range(TEST):
+        words = truth.sample(generator).split(" ")
+        ids = [vocabulary.start, *model.tokenizer.encode(" ".join(words))]
+        batch = Batch.from_sequences([ids], pad=vocabulary.pad)
+        with torch.no_grad():
+            view = model.system.objective.view(batch)
+            last = model.system.emission.log_probs(model.system.hidden(view).values[0, -1])
+        right[words.count("?")].append(int(last.argmax()) == ids[-1])
+    return {str(hops): sum(found) / len(found) for hops, found in right.items()}
+
+
+def run_apart(depth: int, cosine: bool, seed: int, epochs: int) -> dict[str, Any]:
+    """The same in a process of its own, which keeps to one core."""
+    asked = json.dumps([depth, cosine, seed, epochs])
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, __file__, "--one", asked],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    told = " ".join(f"{hops}:{share:.3f}" for hops, share in found["accuracy"].items())
+    print(f"depth {depth} cosine {cosine} seed {seed}: {told}", flush=True)
+    return found
+
+
+def draw(records: list[dict[str, Any]], path: Path) -> None:
+    """Accuracy against depth, a line for each number of hops; the two kinds of scores apart."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(1, 2, figsize=(9, 3.6), sharey=True)
+    for axis, cosine in zip(axes, (False, True), strict=True):
+        chosen = [record for record in records if record["cosine"] == cosine]
+        depths = sorted({record["depth"] for record in chosen})
+        for hops in range(1, HOPS + 1):
+            means = []
+            for depth in depths:
+                found = [r["accuracy"][str(hops)] for r in chosen if r["depth"] == depth]
+                means.append(sum(found) / len(found))
+            axis.plot(depths, means, marker="o", label=f"{hops} hop{'s' if hops > 1 else ''}")
+        axis.axhline(1 / (LETTERS - 1), color="grey", linestyle=":", label="guessing")
+        axis.set(title="normalised queries and keys" if cosine else "scaled products")
+        axis.set(xlabel="layers", xticks=depths, ylim=(0, 1.03))
+    axes[0].set(ylabel="right answers")
+    axes[1].legend(frameon=False)
+    figure.tight_layout()
+    figure.savefig(path)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--depths", default="1,2,3,4,5")
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--epochs", type=int, default=12)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--draw", type=Path, help="records to draw instead of training")
+    parser.add_argument("--figure", type=Path, default=Path("hops.svg"))
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.one:
+        print(json.dumps(run_one(*json.loads(options.one))))
+        return
+    if options.draw:
+        draw(json.loads(options.draw.read_text(encoding="utf-8"))["records"], options.figure)
+        return
+    asked = [
+        (int(depth), cosine, seed, options.epochs)
+        for seed in range(options.seeds)
+        for depth in options.depths.split(",")
+        for cosine in (False, True)
+    ]
+    with ThreadPoolExecutor(options.jobs) as pool:
+        records = list(pool.map(lambda one: run_apart(*one), asked))
+    if options.out:
+        told = {"letters": LETTERS, "hops": HOPS, "sentences": SENTENCES, "records": records}
+        options.out.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,93 @@
+"""Hops: a ring of letters told in pairs, then a letter and where so many hops from it lead.
+
+    c a b c a b ? ? b a          (c→a, b→c, a→b; two hops from b: b→c→a)
+
+Each pair says which letter follows which on one ring; as many question marks as hops. The answer
+is certain to who can follow the pairs, and each hop needs the one before it: 001 holds that an
+operator that needs a tree of depth k needs a Transformer of k layers.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from lmlab.core.errors import UserError
+from lmlab.data.corpus import Corpus
+from lmlab.data.languages._draw import SENTENCES, drawn_corpus
+
+DESCRIPTION = "a ring of letters told in pairs, then where k hops lead: relations of relations"
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+QUESTION = "?"
+
+
+@dataclass(frozen=True, kw_only=True)
+class HopsTruth:
+    """Uniform over rings, over the order of the pairs, over 1 to `hops` hops and over the start."""
+
+    letters: int
+    hops: int
+
+    def __post_init__(self) -> None:
+        if not 2 <= self.letters <= len(LETTERS) or not 1 <= self.hops < self.letters:
+            raise UserError(
+                f"hops has 2 to {len(LETTERS)} letters and from 1 hop to one fewer than letters, "
+                f"not {self.letters} and {self.hops}."
+            )
+
+    @property
+    def entropy(self) -> float:
+        """Nats per text: log (n-1)! rings, log n! orders, log n starts, log of the hops."""
+        n = self.letters
+        return math.lgamma(n) + math.lgamma(n + 1) + math.log(n) + math.log(self.hops)
+
+    @property
+    def expected_tokens(self) -> float:
+        """Two for each pair, the marks, the start, the answer and the end."""
+        return 2 * self.letters + (1 + self.hops) / 2 + 3.0
+
+    def log_prob(self, text: str) -> float:
+        """The true log-probability in nats, -inf for a text that could not be drawn."""
+        words = text.split(" ")
+        told, asked = words[: 2 * self.letters], words[2 * self.letters :]
+        after = dict(zip(told[::2], told[1::2], strict=False))
+        hops = asked.count(QUESTION)
+        if not 1 <= hops <= self.hops or len(asked) != hops + 2 or asked[:hops] != ["?"] * hops:
+            return -math.inf
+        if not self._is_ring(after) or asked[hops] not in after:
+            return -math.inf
+        return -self.entropy if follow(after, asked[hops], hops) == asked[-1] else -math.inf
+
+    def sample(self, generator: np.random.Generator) -> str:
+        """Draw the ring, the order of its pairs, the hops and the start."""
+        ring = [LETTERS[place] for place in generator.permutation(self.letters)]
+        after = dict(zip(ring, [*ring[1:], ring[0]], strict=True))
+        order = [ring[place] for place in generator.permutation(self.letters)]
+        told = [word for letter in order for word in (letter, after[letter])]
+        hops, start = int(generator.integers(1, self.hops + 1)), ring[0]
+        return " ".join([*told, *[QUESTION] * hops, start, follow(after, start, hops)])
+
+    def _is_ring(self, after: dict[str, str]) -> bool:
+        """Whether the pairs lead through all the letters and back to the first."""
+        if set(after) != set(LETTERS[: self.letters]) or set(after.values()) != set(after):
+            return False
+        start = next(iter(after))
+        return all(follow(after, start, hops) != start for hops in range(1, self.letters))
+
+
+def follow(after: dict[str, str], letter: str, hops: int) -> str:
+    """The letter that so many hops lead to."""
+    for _ in range(hops):
+        letter = after[letter]
+    return letter
+
+
+def corpus(seed: int = 0, *, letters: int = 5, hops: int = 3, sentences: int = SENTENCES) -> Corpus:
+    """Independent draws; more letters make each hop harder to guess."""
+    truth = HopsTruth(letters=letters, hops=hops)
+    return drawn_corpus(
+        "hops", truth, description=DESCRIPTION, tokenizer="word", sentences=sentences, seed=seed
+    )
