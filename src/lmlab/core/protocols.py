@@ -7,6 +7,7 @@ first system that has it, and its name goes on that system's card.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -19,6 +20,7 @@ from lmlab.core.errors import UserError
 from lmlab.core.kinds import Kind
 from lmlab.core.registry import catalogue
 from lmlab.core.state import State
+from lmlab.core.vocabulary import Vocabulary
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -154,6 +156,37 @@ class Detect(Protocol):
         ...
 
 
+class Answering(Step, Protocol):
+    """What writes the answers to the blanks of some texts, token by token, as any text is written.
+
+    So one decoding loop and one beam search serve it. What it writes for a text is one sequence of
+    its own `vocabulary`: all answers one after another, with whatever stands between them, to its
+    end symbol. `peek` gives the system's own log-probabilities, but -inf where a token could not
+    lead to an answer (T5: the sentinel of a blank out of turn), so they may sum to less than one.
+    """
+
+    vocabulary: Vocabulary
+
+    def answers(self, row: int, tokens: Sequence[int]) -> list[tuple[int, ...]]:
+        """The answer to each blank of text `row`, read out of what was written, its end left out.
+
+        An answer may be empty. Where the writing was cut off, later answers are empty.
+        """
+        ...
+
+
+@runtime_checkable
+class Infill(Protocol):
+    """Blanks of unknown length, written from left to right given all that stands around them."""
+
+    def infilling(self, batch: Batch) -> Answering:
+        """What writes the blanks of each row: a mask symbol in the batch is one blank.
+
+        Its `start(rows)` takes the number of rows of the batch, each with its own text.
+        """
+        ...
+
+
 @runtime_checkable
 class Countable(Protocol):
     """Fitted by one pass of counting over the training sequences."""
@@ -188,6 +221,7 @@ PROTOCOLS: dict[str, type] = {
         Encode,
         Given,
         Fill,
+        Infill,
         Detect,
         Countable,
         ExpectationMaximisation,
