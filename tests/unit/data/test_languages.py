@@ -21,8 +21,8 @@ from lmlab.data.languages._draw import HELD_OUT, SENTENCES, Language
 from lmlab.data.languages._finite import FiniteTruth
 from lmlab.data.languages._pcfg import GrammarTruth, Rule, rule, words
 from lmlab.data.languages.copy import CopyTruth
-from lmlab.data.languages.markov import MarkovTruth
 from lmlab.data.languages.hops import HopsTruth
+from lmlab.data.languages.markov import MarkovTruth
 from lmlab.data.languages.recall import RecallTruth
 from lmlab.data.truth import TruthWithLength
 
