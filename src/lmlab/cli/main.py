@@ -21,7 +21,9 @@ from lmlab.cli import (
     data,
     demo,
     doctor,
+    export_hf,
     find,
+    import_hf,
     inspect,
     pairs,
     sample,
@@ -69,6 +71,8 @@ app.command("doctor")(doctor.doctor)
 app.command("ablate")(ablate.ablate)
 app.command("export-arpa")(arpa.export_arpa)
 app.command("import-arpa")(arpa.import_arpa)
+app.command("export-hf")(export_hf.export_hf)
+app.command("import-hf")(import_hf.import_hf)
 app.command("demo")(demo.demo)
 
 

@@ -1,0 +1,20 @@
+"""`lmlab export-hf RUN FOLDER`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from lmlab.cli.options import Run
+
+
+def export_hf(
+    run: Run,
+    folder: Annotated[str, typer.Argument(metavar="FOLDER", help="A new folder.")],
+) -> None:
+    """Write a run in the Hub's format, which transformers loads."""
+    from lmlab.interop.hf import exporting
+
+    family = exporting.export_hf(run, folder)
+    print(f"{folder}: a {family.model_type} checkpoint")

@@ -1,0 +1,28 @@
+"""`lmlab import-hf FOLDER_OR_NAME --out RUN`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+
+def import_hf(
+    source: Annotated[
+        str,
+        typer.Argument(metavar="FOLDER_OR_NAME", help="A checkpoint's folder, or its Hub name."),
+    ],
+    out: Annotated[str, typer.Option(metavar="RUN", help="The folder of the new run.")],
+    family: Annotated[
+        str | None, typer.Option(metavar="TYPE", help="The model type that it must be of.")
+    ] = None,
+) -> None:
+    """Make a run of a checkpoint in the Hub's format, to be used like any other."""
+    from lmlab.interop.hf import importing
+
+    model = importing.import_hf(source, out, family=family)
+    parameters = model.system.parameter_count
+    size = model.tokenizer.vocabulary.size
+    print(f"{out}: a {model.card.name} of {parameters:,} parameters over {size:,} tokens")
+    for note in model.config["imported"]["notes"]:
+        print(f"note: {note}")

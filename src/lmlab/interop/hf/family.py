@@ -1,0 +1,240 @@
+"""A family of checkpoints: its settings and weights in our words and in theirs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, ClassVar
+
+from lmlab.core.errors import UserError
+from lmlab.core.registry import system_module
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.interop.hf.tables import NameTable, Pair, Rows
+
+ACTIVATIONS = {
+    "gelu": "gelu",
+    "gelu-tanh": "gelu_new",
+    "relu": "relu",
+    "silu": "silu",
+    "tanh": "tanh",
+}
+"""Our names of activations and theirs; they have several for some."""
+OTHER_ACTIVATIONS = {
+    "gelu_pytorch_tanh": "gelu-tanh",
+    "gelu_fast": "gelu-tanh",
+    "gelu_python": "gelu",
+    "swish": "silu",
+}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A setting of ours beside the one of theirs that says the same."""
+
+    ours: str
+    theirs: str
+    default: Any
+    """What theirs is where config.json is silent."""
+    read: Callable[[Any], Any] = field(default=lambda value: value)
+    """From their value to ours."""
+    write: Callable[[Any], Any] = field(default=lambda value: value)
+    """From our value to theirs."""
+
+
+def activation(theirs: str, default: str) -> Setting:
+    """The activation of the feed-forward layers."""
+    return Setting("activation", theirs, default, _our_activation, ACTIVATIONS.__getitem__)
+
+
+def _our_activation(name: Any) -> str:
+    known = {theirs: ours for ours, theirs in ACTIVATIONS.items()} | OTHER_ACTIVATIONS
+    if name not in known:
+        raise UserError(
+            f"the checkpoint's activation is {name!r}, and lmlab has {', '.join(sorted(known))}."
+        )
+    return known[name]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """What a name table depends on."""
+
+    settings: Mapping[str, Any]
+    """Ours."""
+    vocabulary: Vocabulary
+    """The tokeniser's."""
+    rows: int
+    """Token vectors that the checkpoint has."""
+    extra: int = 0
+    """Token vectors of ours beyond the tokeniser's: a system's own symbols."""
+
+    @property
+    def layers(self) -> int:
+        return int(self.settings["layers"])
+
+    @property
+    def token_rows(self) -> Rows:
+        """The way of whatever has a row for each token."""
+        return Rows(ours=self.vocabulary.size + self.extra, theirs=self.rows)
+
+
+class Family:
+    """One model type of the Hub. A file of `families/` has one, and its name is the model type."""
+
+    model_type: ClassVar[str]
+    systems: ClassVar[tuple[str, ...]]
+    """Systems that are written as this family; the first is what a checkpoint becomes."""
+    settings: ClassVar[tuple[Setting, ...]]
+    fixed: ClassVar[Mapping[str, Any]] = {}
+    """Settings of ours that all checkpoints of the family have, where not our own default."""
+    free: ClassVar[frozenset[str]] = frozenset({"reach", "buckets", "furthest"})
+    """Settings of ours that no checkpoint tells, because they concern training alone, or parts
+    that the family does not have."""
+    required: ClassVar[Mapping[str, Any]] = {}
+    """Settings of theirs that we know at one value only; silence means that value."""
+    prefix: ClassVar[str] = ""
+    """What stands before the names of all weights but the heads'; bare models lack it."""
+    heads: ClassVar[tuple[str, ...]] = ("cls.", "lm_head.", "lm_loss.", "predictions.")
+    """How the names of weights begin that never have the prefix."""
+    ignored: ClassVar[tuple[str, ...]] = (r"(^|\.)position_ids$",)
+    """Patterns of their weights that say nothing: masks and numbers kept by old versions."""
+    optional: ClassVar[Mapping[str, str]] = {}
+    """Pattern of their weights that ours has no place for → what they are, for a note."""
+
+    template: ClassVar[str] = "start text end"
+    """How a text is framed by a tokeniser of ours."""
+    inputs: ClassVar[tuple[str, ...]] = ("input_ids", "attention_mask")
+    """What transformers' tokeniser gives its model."""
+
+    # What a family tells.
+
+    def pairs(self, shape: Shape) -> Iterable[Pair]:
+        """Our weights beside theirs."""
+        raise TypeError(f"{type(self).__name__} does not define pairs")
+
+    def our_copies(self, shape: Shape) -> Mapping[str, str]:
+        """Our further names of weights that are shared."""
+        return {"emission.weight": "backbone.embedding.tokens.weight"}
+
+    def their_copies(self, shape: Shape) -> Mapping[str, str]:
+        """Theirs."""
+        return {}
+
+    def architecture(self, settings: Mapping[str, Any]) -> str:
+        """The class of transformers that has all these weights."""
+        raise TypeError(f"{type(self).__name__} does not define architecture")
+
+    def tell_more(self, shape: Shape) -> dict[str, Any]:
+        """Further entries of their config.json."""
+        return {}
+
+    def read_more(
+        self, config: Mapping[str, Any], names: frozenset[str], vocabulary: Vocabulary
+    ) -> dict[str, Any]:
+        """Further settings of ours, which depend on several of theirs or on which weights exist."""
+        return {}
+
+    def needs(self, vocabulary: Vocabulary) -> None:
+        """A UserError where a tokeniser lacks what the family needs."""
+        if vocabulary.start is None and vocabulary.end is None:
+            raise UserError(
+                "the tokeniser has no start and no end symbol that lmlab knows (<s>, [CLS], <bos>, "
+                "</s>, [SEP], <eos>, <|endoftext|>), so no text could begin."
+            )
+
+    def extra(self, settings: Mapping[str, Any], vocabulary: Vocabulary) -> tuple[str, ...]:
+        """Spellings of the symbols that our system appends to the tokeniser's."""
+        return ()
+
+    # What follows from it.
+
+    def our_settings(
+        self, config: Mapping[str, Any], names: frozenset[str], vocabulary: Vocabulary
+    ) -> dict[str, Any]:
+        """All settings of ours that a checkpoint means."""
+        for key, value in self.required.items():
+            if config.get(key, value) != value:
+                raise UserError(
+                    f"the checkpoint's config.json sets {key} to {config[key]!r}, and lmlab knows "
+                    f"{self.model_type} only with {value!r}."
+                )
+        told = {}
+        for each in self.settings:
+            value = config.get(each.theirs)
+            told[each.ours] = each.read(each.default if value is None else value)
+        found = {**self.fixed, **told, **self.read_more(config, names, vocabulary)}
+        return asdict(system_module(self.systems[0]).Config(**found))
+
+    def their_config(self, shape: Shape) -> dict[str, Any]:
+        """Their config.json of our settings, or a UserError where it can't say one of them."""
+        self._check_told(shape.settings)
+        told = {each.theirs: each.write(shape.settings[each.ours]) for each in self.settings}
+        return {
+            "model_type": self.model_type,
+            "architectures": [self.architecture(shape.settings)],
+            **self.required,
+            **told,
+            "vocab_size": shape.rows,
+            **symbol_ids(shape),
+            "dtype": "float32",
+            **self.tell_more(shape),
+        }
+
+    def told(self) -> set[str]:
+        """Settings of ours that their config.json tells."""
+        return {each.ours for each in self.settings}
+
+    def table(self, shape: Shape) -> NameTable:
+        """The names of all weights, of both sides."""
+        return NameTable(tuple(self.pairs(shape)), self.our_copies(shape), self.their_copies(shape))
+
+    def spelled(self, names: Iterable[str]) -> dict[str, str]:
+        """The names of a checkpoint as the table spells them: old words and bare models mended."""
+        spelled = {name: _modern(name) for name in names}
+        if not self.prefix or any(name.startswith(self.prefix) for name in spelled.values()):
+            return spelled
+        return {
+            name: new if new.startswith(self.heads) else f"{self.prefix}{new}"
+            for name, new in spelled.items()
+        }
+
+    def says_nothing(self, name: str) -> bool:
+        return any(re.search(pattern, name) for pattern in self.ignored)
+
+    def _check_told(self, settings: Mapping[str, Any]) -> None:
+        neutral = asdict(system_module(self.systems[0]).Config()) | dict(self.fixed)
+        for name, value in settings.items():
+            if name in self.told() or name in self.free:
+                continue
+            usual = neutral.get(name, value)
+            if name == "head_width" and value == settings["width"] // settings["heads"]:
+                continue  # the usual one, spelled out
+            if _plain(value) != _plain(usual):
+                raise UserError(
+                    f"the run has {name}={_plain(value)!r}, which a {self.model_type} checkpoint "
+                    f"can't express (it always means {_plain(usual)!r}); it can't be exported."
+                )
+
+
+def symbol_ids(shape: Shape) -> dict[str, int | None]:
+    """The ids of the symbols, under their names."""
+    vocabulary = shape.vocabulary
+    pad = vocabulary.pad if vocabulary.pad < shape.rows else None
+    start = vocabulary.end if vocabulary.start is None else vocabulary.start
+    return {"pad_token_id": pad, "bos_token_id": start, "eos_token_id": vocabulary.end}
+
+
+def blocks(shape: Shape, ours: str, theirs: str) -> Iterator[tuple[str, str]]:
+    """Each layer's name on both sides."""
+    for layer in range(shape.layers):
+        yield f"{ours}.{layer}", f"{theirs}.{layer}"
+
+
+def _modern(name: str) -> str:
+    """The first checkpoints spell a norm's weight gamma and its bias beta."""
+    return re.sub(r"\.beta$", ".bias", re.sub(r"\.gamma$", ".weight", name))
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value

@@ -1,0 +1,142 @@
+"""Folders in the Hub's format: config.json and safetensors, found, read and written."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from lmlab.core.errors import UserError
+from lmlab.training.files import TEMPORARY, telling_disk_errors, write_bytes
+
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+WANTED = ("*.json", "*.txt", "*.safetensors")
+"""What is fetched of a repository of the Hub; never a pickle."""
+PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
+HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
+
+
+def find_folder(source: str | Path) -> Path:
+    """The folder that is meant: one that is here, or a name on the Hub, which is fetched."""
+    folder = Path(source)
+    if folder.is_dir():
+        return folder
+    if folder.exists():
+        raise UserError(f"{source} is a file; give the folder that config.json stands in.")
+    if not HUB_NAME.fullmatch(str(source)) or str(source).startswith("."):
+        raise UserError(
+            f"there is no folder {source}; give one with config.json and model.safetensors in it, "
+            "or a name on the Hub such as openai-community/gpt2."
+        )
+    return _fetch(str(source))
+
+
+def _fetch(name: str) -> Path:
+    try:
+        # Imported late: it is an extra, and a folder needs none.
+        from huggingface_hub import snapshot_download
+    except ImportError as error:
+        raise UserError(
+            f"there is no folder {name}, and to fetch that name from the Hub lmlab needs "
+            "huggingface_hub: pip install 'lmlab[hub]'."
+        ) from error
+    try:
+        return Path(snapshot_download(name, allow_patterns=list(WANTED)))
+    except Exception as error:  # the library and its transports raise dozens of kinds
+        reason = next(iter(str(error).splitlines()), "") or type(error).__name__
+        raise UserError(
+            f"there is no folder {name}, and the Hub did not give that name "
+            f"({reason.rstrip('. ')}); check the name and the network, or give a local folder."
+        ) from error
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object, or a sentence on why it is none."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "it is no JSON"
+        raise UserError(f"{path} can't be read ({reason}); restore it.") from error
+    if not isinstance(value, dict):
+        raise UserError(f"{path} holds no object; restore it.")
+    return value
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """config.json of a checkpoint."""
+    path = folder / "config.json"
+    if not path.exists():
+        raise UserError(f"{folder} is no checkpoint in the Hub's format: it has no config.json.")
+    config = read_json(path)
+    if "format" in config and "system" in config:
+        raise UserError(f"{folder} is a run of lmlab already; use it as it is.")
+    return config
+
+
+def read_weights(folder: Path) -> dict[str, Tensor]:
+    """All weights of a checkpoint, in one file or in several with an index."""
+    found: dict[str, Tensor] = {}
+    for path in _weight_files(folder):
+        try:
+            with safe_open(path, framework="pt") as file:
+                found |= {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        except (SafetensorError, OSError) as error:
+            raise UserError(
+                f"{path} is damaged or cut short ({error}); fetch or copy it again."
+            ) from error
+    return found
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    if (folder / WEIGHTS).exists():
+        return [folder / WEIGHTS]
+    if not (folder / INDEX).exists():
+        pickled = any((folder / name).exists() for name in PICKLES)
+        why = "only a pickle, which lmlab never opens because it may run a stranger's code"
+        raise UserError(
+            f"{folder} has no {WEIGHTS}{', ' + why if pickled else ''}; save it with transformers' "
+            "save_pretrained, which writes safetensors."
+        )
+    weight_map = read_json(folder / INDEX).get("weight_map")
+    names = sorted(set(weight_map.values())) if isinstance(weight_map, dict) else []
+    strange = [name for name in names if Path(str(name)).name != name]
+    if not names or strange:
+        raise UserError(f"{folder / INDEX} is no index of files beside it; restore it.")
+    for name in names:
+        if not (folder / name).exists():
+            raise UserError(f"{folder} lacks {name}, which {INDEX} lists; fetch it again.")
+    return [folder / name for name in names]
+
+
+def write_weights(path: Path, weights: Mapping[str, Tensor]) -> None:
+    """Weights as safetensors that transformers reads."""
+    kept = {name: value.detach().clone().contiguous().cpu() for name, value in weights.items()}
+    write_bytes(path, save(kept, metadata={"format": "pt"}))
+
+
+@contextmanager
+def appearing_whole(folder: Path) -> Iterator[Path]:
+    """A new folder to write into, which gets its name only when all is written; else it is gone."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UserError(f"{folder} already exists and is not empty; choose another.")
+    partial = folder.parent / f"{TEMPORARY}{os.getpid()}-{folder.name}"
+    try:
+        with telling_disk_errors(folder):
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir(parents=True)
+        yield partial
+        with telling_disk_errors(folder):
+            if folder.exists():
+                folder.rmdir()
+            partial.replace(folder)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)

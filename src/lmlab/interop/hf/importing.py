@@ -1,0 +1,163 @@
+"""Checkpoints of the Hub's format as runs: scored, sampled, filled and drawn like our own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from lmlab.core.errors import UserError
+from lmlab.core.system import System
+from lmlab.data.corpus import Layout
+from lmlab.data.tokenizers import Tokenizer
+from lmlab.interop.hf.catalogue import family_of_checkpoint
+from lmlab.interop.hf.family import Family, Shape
+from lmlab.interop.hf.folders import appearing_whole, find_folder, read_config, read_weights
+from lmlab.interop.hf.tables import NameTable
+from lmlab.interop.hf.tokenizer_files import has_pad, read_tokenizer, read_tokenizer_config
+from lmlab.training.config import TrainingConfig
+from lmlab.training.runs import Model, RunFolder, build_system, load_run
+
+SHOWN = 3
+"""Names of weights that an error lists."""
+
+
+def import_hf(source: str | Path, out: str | Path, *, family: str | None = None) -> Model:
+    """Make a run of a checkpoint in the Hub's format: a folder, or a name that is fetched.
+
+    `family` is its model type, for who wants to be sure. Only safetensors are read, as float32;
+    `transformers` is not needed. `Model.config["imported"]["notes"]` tells what was left out.
+    """
+    if Path(out).exists():
+        raise UserError(f"{out} already exists; choose another --out.")
+    folder = find_folder(source)
+    config = read_config(folder)
+    known = family_of_checkpoint(config.get("model_type"), family)
+    tokenizer = read_tokenizer(folder)
+    known.needs(tokenizer.vocabulary)
+    made = build_imported(known, config, tokenizer, read_weights(folder))
+    imported = {
+        "from": Path(source).name,
+        "notes": made.notes,
+        "config": config,
+        "tokenizer_config": read_tokenizer_config(folder),
+    }
+    with appearing_whole(Path(out)) as partial:
+        _write_run(RunFolder(partial), made, tokenizer, imported)
+    return load_run(out)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Imported:
+    """A system with the weights of a checkpoint."""
+
+    name: str
+    """Of the system."""
+    settings: dict[str, Any]
+    system: System
+    notes: list[str]
+    """Sentences on what was left out."""
+
+
+def build_imported(
+    family: Family, config: Mapping[str, Any], tokenizer: Tokenizer, weights: Mapping[str, Tensor]
+) -> Imported:
+    """The system that a checkpoint is, every weight in its place."""
+    spelled = family.spelled(weights)
+    theirs = {new: weights[name] for name, new in spelled.items() if not family.says_nothing(new)}
+    vocabulary = tokenizer.vocabulary
+    settings = family.our_settings(config, frozenset(theirs), vocabulary)
+    shape = Shape(
+        settings=settings,
+        vocabulary=vocabulary,
+        rows=_rows(config, tokenizer),
+        extra=len(family.extra(settings, vocabulary)),
+    )
+    table = family.table(shape)
+    notes = _check_names(family, table, theirs)
+    system = build_system(family.systems[0], settings, vocabulary, seed=0)
+    state = {name: value.float() for name, value in table.to_ours(theirs).items()}
+    _check_shapes(system.state_dict(), state)
+    system.load_state_dict(state)
+    return Imported(name=family.systems[0], settings=settings, system=system, notes=notes)
+
+
+def _rows(config: Mapping[str, Any], tokenizer: Tokenizer) -> int:
+    """Token vectors of the checkpoint, checked to be enough for the tokeniser."""
+    tokens = tokenizer.vocabulary.size - (0 if has_pad(tokenizer) else 1)
+    rows = config.get("vocab_size")
+    if not isinstance(rows, int):
+        raise UserError("the checkpoint's config.json does not tell its vocab_size; restore it.")
+    if rows < tokens:
+        raise UserError(
+            f"the tokeniser has {tokens} tokens, and the checkpoint vectors for {rows}; take the "
+            "tokeniser that it was trained with."
+        )
+    return rows
+
+
+def _check_names(family: Family, table: NameTable, theirs: Mapping[str, Tensor]) -> list[str]:
+    """Sentences on weights without a place here; errors where some are missing or strange."""
+    missing = [name for name in table.their_names if name not in theirs]
+    if missing:
+        raise UserError(
+            f"the checkpoint lacks weights of {family.model_type}: {_listed(missing)}; a model "
+            "saved whole, with its language modelling head, is needed."
+        )
+    known = {*table.their_names, *table.their_copies}
+    unknown = [name for name in theirs if name not in known]
+    notes = []
+    for pattern, what in family.optional.items():
+        found = [name for name in unknown if re.search(pattern, name)]
+        unknown = [name for name in unknown if name not in found]
+        notes += [f"{what} was left out, since our {family.systems[0]} has none."] if found else []
+    if unknown:
+        raise UserError(
+            f"the checkpoint has weights that lmlab does not know in {family.model_type}: "
+            f"{_listed(unknown)}."
+        )
+    return notes
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more
+
+
+def _check_shapes(ours: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> None:
+    assert ours.keys() == found.keys(), f"the table is not whole: {ours.keys() ^ found.keys()}"
+    for name, value in found.items():
+        if value.shape != ours[name].shape:
+            raise UserError(
+                f"the weights do not fit config.json: {name} is of shape {tuple(value.shape)}, and "
+                f"{tuple(ours[name].shape)} was expected; restore the pair that belongs together."
+            )
+
+
+def _write_run(
+    run: RunFolder, made: Imported, tokenizer: Tokenizer, imported: Mapping[str, Any]
+) -> None:
+    tokenizer.save(run.tokenizer)
+    run.save_weights(made.system)
+    run.write_environment()
+    run.write_config(
+        {
+            "system": made.name,
+            "size": "base",
+            "recipe": None,
+            "seed": 0,
+            "system_config": made.settings,
+            "vocabulary": asdict(tokenizer.vocabulary),
+            "tokenizer": tokenizer.kind,
+            "tokenizer_fingerprint": tokenizer.fingerprint(),
+            "layout": asdict(Layout()),
+            # Without a fingerprint: what it was trained on is not known here.
+            "corpus": {"name": imported["from"], "spec": "", "fingerprint": "", "seed": 0},
+            "training": asdict(TrainingConfig()),
+            "imported": dict(imported),
+        }
+    )

@@ -1,0 +1,212 @@
+"""Name tables: which weight of ours is which of theirs, read in both directions.
+
+A table is a list of pairs, our name beside theirs, each with the way from one to the other: a
+matrix stored the other way round, queries, keys and values joined into one, rows that only one side
+has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lmlab.core.errors import UserError
+
+
+class Way:
+    """From tensors of theirs to one of ours, and back."""
+
+    def to_ours(self, theirs: Sequence[Tensor]) -> Tensor:
+        raise TypeError(f"{type(self).__name__} does not define to_ours")
+
+    def to_theirs(self, ours: Tensor, count: int) -> list[Tensor]:
+        """The `count` tensors of theirs that make up one of ours."""
+        raise TypeError(f"{type(self).__name__} does not define to_theirs")
+
+
+class Same(Way):
+    """One tensor, as it is."""
+
+    def to_ours(self, theirs: Sequence[Tensor]) -> Tensor:
+        return theirs[0]
+
+    def to_theirs(self, ours: Tensor, count: int) -> list[Tensor]:
+        return [ours]
+
+
+class Transposed(Way):
+    """A matrix stored the other way round: GPT-2's Conv1D holds (inputs, outputs)."""
+
+    def to_ours(self, theirs: Sequence[Tensor]) -> Tensor:
+        return theirs[0].t()
+
+    def to_theirs(self, ours: Tensor, count: int) -> list[Tensor]:
+        return [ours.t()]
+
+
+class Joined(Way):
+    """Tensors of equal shape, one below the other: queries, keys and values in one matrix."""
+
+    def to_ours(self, theirs: Sequence[Tensor]) -> Tensor:
+        return torch.cat(list(theirs))
+
+    def to_theirs(self, ours: Tensor, count: int) -> list[Tensor]:
+        return list(ours.chunk(count))
+
+
+@dataclass(frozen=True)
+class Rows(Way):
+    """A table with `theirs` rows there and `ours` here, of which row 0 is their row `first`.
+
+    Rows that one side alone has (positions that stand before the first, vectors of no token) are
+    dropped on the way, and are zero on the way back.
+    """
+
+    ours: int
+    theirs: int
+    first: int = 0
+
+    def to_ours(self, theirs: Sequence[Tensor]) -> Tensor:
+        [table] = theirs
+        if len(table) != self.theirs:
+            raise ValueError(f"has {len(table)} rows, and config.json says {self.theirs}")
+        return _sized(table[self.first :], self.ours)
+
+    def to_theirs(self, ours: Tensor, count: int) -> list[Tensor]:
+        before = ours.new_zeros(self.first, *ours.shape[1:])
+        return [_sized(torch.cat([before, ours]), self.theirs)]
+
+
+def _sized(table: Tensor, rows: int) -> Tensor:
+    """The table cut, or filled up with zeros, to that many rows."""
+    missing = max(0, rows - len(table))
+    return torch.cat([table[:rows], table.new_zeros(missing, *table.shape[1:])])
+
+
+@dataclass(frozen=True)
+class Reshaped(Way):
+    """One tensor in another shape, after its axes were put in another order."""
+
+    ours: tuple[int, ...]
+    """The shape here."""
+    theirs: tuple[int, ...]
+    """The shape there."""
+    order: tuple[int, ...] = ()
+    """Their axes in the order in which ours, flattened, run through them; none for as they are."""
+
+    def to_ours(self, theirs: Sequence[Tensor]) -> Tensor:
+        [value] = theirs
+        if value.shape != self.theirs:
+            shape = tuple(value.shape)
+            raise ValueError(f"is of shape {shape}, and config.json says {self.theirs}")
+        return value.permute(self._order).reshape(self.ours)
+
+    def to_theirs(self, ours: Tensor, count: int) -> list[Tensor]:
+        order = self._order
+        turned = ours.reshape([self.theirs[axis] for axis in order])
+        return [turned.permute([order.index(axis) for axis in range(len(order))])]
+
+    @property
+    def _order(self) -> tuple[int, ...]:
+        return self.order or tuple(range(len(self.theirs)))
+
+
+@dataclass(frozen=True)
+class Each(Way):
+    """Tensors that go each by its own way, and are then joined."""
+
+    way: Way
+
+    def to_ours(self, theirs: Sequence[Tensor]) -> Tensor:
+        return torch.cat([self.way.to_ours([value]) for value in theirs])
+
+    def to_theirs(self, ours: Tensor, count: int) -> list[Tensor]:
+        return [self.way.to_theirs(part, 1)[0] for part in ours.chunk(count)]
+
+
+SAME, TRANSPOSED, JOINED = Same(), Transposed(), Joined()
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A weight of ours, and the one or several of theirs that it is."""
+
+    ours: str
+    theirs: tuple[str, ...]
+    way: Way = SAME
+
+
+def pair(ours: str, theirs: str, way: Way = SAME) -> Pair:
+    """A weight of ours that is one of theirs."""
+    return Pair(ours, (theirs,), way)
+
+
+def linear(ours: str, theirs: str, way: Way = SAME, *, bias: bool = True) -> Iterator[Pair]:
+    """A linear map or a norm: its weight, which goes by `way`, and its bias."""
+    yield pair(f"{ours}.weight", f"{theirs}.weight", way)
+    if bias:
+        yield pair(f"{ours}.bias", f"{theirs}.bias")
+
+
+def joined(ours: str, theirs: Iterable[str], *, bias: bool = True) -> Iterator[Pair]:
+    """A linear map of ours that is several of theirs, one below the other."""
+    names = tuple(theirs)
+    for kind in ("weight", "bias") if bias else ("weight",):
+        yield Pair(f"{ours}.{kind}", tuple(f"{name}.{kind}" for name in names), JOINED)
+
+
+@dataclass(frozen=True)
+class NameTable:
+    """All pairs of one checkpoint, and on each side the further names of shared weights."""
+
+    pairs: tuple[Pair, ...]
+    our_copies: Mapping[str, str]
+    """Our name → the one in `pairs` that is the same weight."""
+    their_copies: Mapping[str, str]
+    """Their name → the one in `pairs` that is the same weight; a checkpoint need not hold it."""
+
+    def to_ours(self, theirs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Our state of their weights; all of theirs that the table names must be there."""
+        self._check_copies(theirs)
+        found = {}
+        for each in self.pairs:
+            try:
+                value = each.way.to_ours([theirs[name] for name in each.theirs])
+            except (RuntimeError, ValueError) as error:
+                names, reason = " and ".join(each.theirs), str(error).splitlines()[0]
+                raise UserError(
+                    f"the weights do not fit config.json: {names} {reason}; restore the pair that "
+                    "belongs together."
+                ) from error
+            found[each.ours] = value.contiguous()
+        return found | {name: found[kept] for name, kept in self.our_copies.items()}
+
+    def to_theirs(self, ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Their weights of our state, shared ones once."""
+        found: dict[str, Tensor] = {}
+        for each in self.pairs:
+            values = each.way.to_theirs(ours[each.ours], len(each.theirs))
+            found |= {
+                name: value.contiguous() for name, value in zip(each.theirs, values, strict=True)
+            }
+        return found
+
+    @property
+    def our_names(self) -> set[str]:
+        return {each.ours for each in self.pairs} | set(self.our_copies)
+
+    @property
+    def their_names(self) -> list[str]:
+        """In the order of the table, without copies."""
+        return [name for each in self.pairs for name in each.theirs]
+
+    def _check_copies(self, theirs: Mapping[str, Tensor]) -> None:
+        for name, kept in self.their_copies.items():
+            if name in theirs and not torch.equal(theirs[name], theirs[kept]):
+                raise UserError(
+                    f"{name} should be the same weight as {kept} by config.json, and it differs; "
+                    "set tie_word_embeddings to false there if that is meant."
+                )

@@ -1,0 +1,205 @@
+"""Tokenisers in the Hub's format: read from whichever files a folder has, written as all that
+transformers asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import tokenizers as hf
+from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
+
+from lmlab.core.errors import UserError
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.data.tokenizers import Tokenizer
+from lmlab.interop.hf.folders import read_json
+from lmlab.training.files import write_json, write_text
+
+SENTENCEPIECE = ("spiece.model", "sentencepiece.bpe.model", "tokenizer.model", "spm.model")
+ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
+WORDPIECE_SYMBOLS = {
+    "unk": "[UNK]",
+    "sep": "[SEP]",
+    "pad": "[PAD]",
+    "cls": "[CLS]",
+    "mask": "[MASK]",
+}
+
+
+def read_tokenizer(folder: Path) -> Tokenizer:
+    """The tokeniser of a checkpoint: tokenizer.json, else made of its vocabulary files."""
+    if (folder / "tokenizer.json").exists():
+        return Tokenizer.load(folder / "tokenizer.json")
+    if (folder / "vocab.txt").exists():
+        return Tokenizer(_word_pieces(folder))
+    if (folder / "vocab.json").exists() and (folder / "merges.txt").exists():
+        return Tokenizer(_byte_pairs(folder))
+    for name in SENTENCEPIECE:
+        if (folder / name).exists():
+            raise UserError(
+                f"{folder} has its tokeniser as {name} only, which lmlab does not read; write a "
+                "tokenizer.json beside it with transformers: "
+                "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)."
+            )
+    raise UserError(
+        f"{folder} has no tokeniser (tokenizer.json, vocab.txt, or vocab.json with merges.txt), and "
+        "without the one it was trained with a checkpoint means nothing; fetch it too."
+    )
+
+
+def read_tokenizer_config(folder: Path) -> dict[str, Any]:
+    """tokenizer_config.json, empty where there is none."""
+    path = folder / "tokenizer_config.json"
+    return read_json(path) if path.exists() else {}
+
+
+def _word_pieces(folder: Path) -> hf.Tokenizer:
+    """BERT's tokeniser of a vocab.txt, a piece a line."""
+    settings = read_tokenizer_config(folder)
+    lines = _read(folder / "vocab.txt").split("\n")
+    pieces = [line.rstrip("\r") for line in lines[: -1 if lines[-1] == "" else None]]
+    symbols = WORDPIECE_SYMBOLS | _spelled(folder, settings)
+    vocabulary = {piece: number for number, piece in enumerate(pieces)}
+    _check_symbols(folder / "vocab.txt", vocabulary, [symbols["unk"]])
+    inner = hf.Tokenizer(models.WordPiece(vocabulary, unk_token=symbols["unk"]))
+    inner.normalizer = normalizers.BertNormalizer(
+        clean_text=True,
+        handle_chinese_chars=settings.get("tokenize_chinese_chars", True),
+        strip_accents=settings.get("strip_accents"),
+        lowercase=settings.get("do_lower_case", True),
+    )
+    inner.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    inner.decoder = decoders.WordPiece()
+    _add_symbols(inner, symbols)
+    return inner
+
+
+def _byte_pairs(folder: Path) -> hf.Tokenizer:
+    """GPT-2's tokeniser of vocab.json and merges.txt; RoBERTa's and BART's are alike."""
+    settings = read_tokenizer_config(folder)
+    vocabulary = read_json(folder / "vocab.json")
+    rules = [line for line in _read(folder / "merges.txt").split("\n") if line.strip()]
+    merges = [tuple(line.split(" ")) for line in rules if not line.startswith("#version")]
+    symbols = _spelled(folder, settings)
+    if not symbols:
+        end = "<|endoftext|>"
+        named = {"bos": "<s>", "eos": "</s>", "unk": "<unk>", "pad": "<pad>", "mask": "<mask>"}
+        symbols = {"bos": end, "eos": end} if end in vocabulary else named
+        symbols = {role: token for role, token in symbols.items() if token in vocabulary}
+    try:
+        inner = hf.Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
+    except Exception as error:  # the library raises bare Exceptions
+        raise UserError(
+            f"{folder / 'vocab.json'} and merges.txt do not belong together ({error}); fetch them "
+            "again."
+        ) from error
+    space = bool(settings.get("add_prefix_space", False))
+    inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=space)
+    inner.decoder = decoders.ByteLevel()
+    _add_symbols(inner, symbols)
+    return inner
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8"
+        raise UserError(f"{path} can't be read ({reason}); fetch it again.") from error
+
+
+def _spelled(folder: Path, settings: Mapping[str, Any]) -> dict[str, str]:
+    """How the folder spells its symbols, by role; a symbol may be told as an object."""
+    path = folder / "special_tokens_map.json"
+    told = {**settings, **(read_json(path) if path.exists() else {})}
+    found = {}
+    for role in ROLES:
+        token = told.get(f"{role}_token")
+        token = token.get("content") if isinstance(token, dict) else token
+        if isinstance(token, str):
+            found[role] = token
+    return found
+
+
+def _check_symbols(path: Path, vocabulary: Mapping[str, int], needed: Sequence[str]) -> None:
+    missing = [token for token in needed if token not in vocabulary]
+    if missing:
+        raise UserError(f"{path} lacks the symbol {missing[0]}; fetch it again.")
+
+
+def _add_symbols(inner: hf.Tokenizer, symbols: Mapping[str, str]) -> None:
+    """Symbols that a text may spell; <mask> takes the space before it, as every published one."""
+    masks = [token for role, token in symbols.items() if role == "mask" and token.startswith("<")]
+    inner.add_special_tokens(
+        [
+            AddedToken(token, lstrip=token in masks, special=True)
+            for token in dict.fromkeys(symbols.values())
+        ]
+    )
+
+
+def write_tokenizer(
+    folder: Path,
+    tokenizer: Tokenizer,
+    *,
+    extra: Sequence[str],
+    template: str,
+    told: Mapping[str, Any],
+) -> None:
+    """tokenizer.json, tokenizer_config.json and special_tokens_map.json.
+
+    `extra` are spellings of a system's own symbols, which follow the tokeniser's ids; `template`
+    says how a text is framed where the tokeniser does not; `told` goes into the second file.
+    """
+    tokenizer.save(folder / "tokenizer.json")
+    inner = hf.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    symbols = spelled_symbols(tokenizer)
+    inner.add_special_tokens([AddedToken(token, special=True) for token in extra])
+    if inner.post_processor is None and template:
+        inner.post_processor = _framing(template, tokenizer)
+    write_text(folder / "tokenizer.json", inner.to_str(pretty=True))
+    named = {f"{role}_token": token for role, token in symbols.items()}
+    more = {"additional_special_tokens": list(extra)} if extra else {}
+    write_json(
+        folder / "tokenizer_config.json",
+        # This class takes tokenizer.json at its word; others make parts of it anew.
+        {**named, **more, **told, "tokenizer_class": "PreTrainedTokenizerFast"},
+    )
+    write_json(folder / "special_tokens_map.json", {**named, **more})
+
+
+def spelled_symbols(tokenizer: Tokenizer) -> dict[str, str]:
+    """How a tokeniser spells each symbol that it has, by the role it has in transformers."""
+    vocabulary = tokenizer.vocabulary
+    start = vocabulary.end if vocabulary.start is None else vocabulary.start
+    ids = {
+        "bos": start,
+        "eos": vocabulary.end,
+        "unk": vocabulary.unknown,
+        "sep": vocabulary.end,
+        "pad": vocabulary.pad if has_pad(tokenizer) else None,
+        "cls": start,
+        "mask": vocabulary.mask,
+    }
+    return {role: tokenizer.token(number) for role, number in ids.items() if number is not None}
+
+
+def has_pad(tokenizer: Tokenizer) -> bool:
+    """Whether the padding is a token; where it is none, an id beyond the last serves."""
+    vocabulary: Vocabulary = tokenizer.vocabulary
+    return tokenizer.id(tokenizer.token(vocabulary.pad)) == vocabulary.pad
+
+
+def _framing(template: str, tokenizer: Tokenizer) -> Any:
+    """`start text end` as what the library calls a template; a second text has segment 1."""
+    symbols = spelled_symbols(tokenizer)
+    spelled = {"start": symbols.get("bos"), "text": "$A", "end": symbols.get("eos")}
+    single = [spelled[word] for word in template.split() if spelled[word]]
+    second = [f"{word}:1" for word in ("$B", spelled["end"]) if word]
+    used = {str(spelled[word]) for word in ("start", "end") if spelled[word]}
+    return processors.TemplateProcessing(
+        single=" ".join(map(str, single)),
+        pair=" ".join(map(str, [*single, *second])),
+        special_tokens=[(token, tokenizer.id(token)) for token in sorted(used)],
+    )
