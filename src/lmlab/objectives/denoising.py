@@ -1,0 +1,200 @@
+"""Denoising: the encoder reads a damaged text, the decoder writes the whole one (BART).
+
+A noise says what of a text is still shown, as places of the text in the order in which they are
+shown, and -1 where a mask symbol stands. So noises can follow on one another, and what was shown
+of a text can be told from what was hidden.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from lmlab.core.batch import Batch
+from lmlab.core.errors import unknown_name
+from lmlab.core.protocols import Pieces
+from lmlab.core.view import View
+from lmlab.objectives.hidden_source import HiddenSource, Shown, Spelling, bodies_of, random_of
+from lmlab.objectives.sentences import Sentences
+
+HIDDEN = -1
+"""A place of a source where a mask symbol stands."""
+
+
+class Noise(Protocol):
+    """Damage to one text."""
+
+    def __call__(self, tokens: np.ndarray, *, random: np.random.Generator) -> np.ndarray:
+        """(S,) the places of the text (T,) that are shown, in their new order; HIDDEN at masks."""
+        ...
+
+
+@dataclass(frozen=True)
+class TokenMasking:
+    """Each token becomes a mask symbol with probability `rate`, by itself."""
+
+    rate: float = 0.3
+
+    def __call__(self, tokens: np.ndarray, *, random: np.random.Generator) -> np.ndarray:
+        chosen = random.random(len(tokens)) < self.rate
+        return np.where(chosen, HIDDEN, np.arange(len(tokens)))
+
+
+@dataclass(frozen=True)
+class TokenDeletion:
+    """Each token vanishes with probability `rate`; where something is missing is not told."""
+
+    rate: float = 0.3
+
+    def __call__(self, tokens: np.ndarray, *, random: np.random.Generator) -> np.ndarray:
+        kept: np.ndarray = (random.random(len(tokens)) >= self.rate).nonzero()[0]
+        return kept
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextInfilling:
+    """Spans of Poisson(`mean`) tokens, each shown as one mask symbol, until `rate` are hidden.
+
+    ⌈rate · T⌉ tokens are hidden, so that the last span drawn may be cut short; a span of no token
+    puts a mask symbol where nothing is missing. All ways to lay out the spans among the tokens that
+    stay are equally likely. A source grows by its empty spans: those that would make it longer than
+    `longest` are left out.
+    """
+
+    rate: float = 0.3
+    mean: float = 3.0
+    longest: int | None = None
+
+    def __call__(self, tokens: np.ndarray, *, random: np.random.Generator) -> np.ndarray:
+        spans = self.draw_spans(len(tokens), random)
+        items = len(tokens) - sum(spans) + len(spans)
+        masked = np.zeros(items, dtype=bool)
+        masked[random.choice(items, len(spans), replace=False)] = True
+        widths = np.ones(items, dtype=np.int64)
+        widths[masked] = spans
+        starts = np.cumsum(widths) - widths
+        return np.where(masked, HIDDEN, starts)
+
+    def draw_spans(self, time: int, random: np.random.Generator) -> list[int]:
+        """Lengths of the spans of a text, in the order in which they stand."""
+        left, spans = share_of(self.rate, time), []
+        hidden = left
+        while left > 0:
+            spans.append(min(int(random.poisson(self.mean)), left))
+            left -= spans[-1]
+        while self.longest is not None and time - hidden + len(spans) > self.longest:
+            if 0 not in spans:
+                break
+            spans.remove(0)
+        # The span that was cut short was drawn last, but may stand anywhere.
+        return random.permutation(spans).tolist() if spans else []
+
+
+@dataclass(frozen=True)
+class SentencePermutation:
+    """The sentences of a text in a random order, every order as likely as any other."""
+
+    sentences: Sentences = field(default_factory=Sentences)
+
+    def __call__(self, tokens: np.ndarray, *, random: np.random.Generator) -> np.ndarray:
+        parts = self.sentences.cut(tokens)
+        return joined([parts[number] for number in random.permutation(len(parts))])
+
+
+@dataclass(frozen=True)
+class DocumentRotation:
+    """The text turned so that it begins with a token of it, each as likely as any other."""
+
+    def __call__(self, tokens: np.ndarray, *, random: np.random.Generator) -> np.ndarray:
+        places = np.arange(len(tokens))
+        return np.roll(places, -int(random.integers(len(tokens)))) if len(tokens) else places
+
+
+NOISES = ("masking", "deletion", "infilling", "permutation", "rotation")
+
+
+def make_noise(
+    name: str, *, rate: float, mean: float, longest: int | None, sentences: Sentences
+) -> Noise:
+    """One of Lewis et al.'s five noises, by its name."""
+    match name:
+        case "masking":
+            return TokenMasking(rate)
+        case "deletion":
+            return TokenDeletion(rate)
+        case "infilling":
+            return TextInfilling(rate=rate, mean=mean, longest=longest)
+        case "permutation":
+            return SentencePermutation(sentences)
+        case "rotation":
+            return DocumentRotation()
+    raise unknown_name("noise", name, NOISES)
+
+
+class Denoising(HiddenSource):
+    """-log p(s | noises(s)): the encoder reads what the noises left, one after another, of a text.
+
+    Lewis et al. 2020: sentence permutation, then infilling. Every token of the clean text is
+    predicted, those too that the source shows. A share `whole` of the texts is hidden as a whole,
+    which the paper has not: it trains what `log_prob` tells of.
+    """
+
+    def __init__(
+        self,
+        spelling: Spelling,
+        noises: Sequence[Noise],
+        *,
+        sentences: Sentences | None = None,
+        whole: float = 0.0,
+    ) -> None:
+        super().__init__(spelling)
+        self.noises = tuple(noises)
+        self.sentences = sentences or Sentences()
+        self.whole = whole
+
+    def meet_tokenizer(self, pieces: Pieces) -> None:
+        self.sentences.meet(pieces, self.vocabulary.size)
+
+    def view(self, batch: Batch, *, generator: torch.Generator | None = None) -> View:
+        if batch.condition is not None:
+            return self.given_view(batch)
+        random = random_of(generator)
+        shown = [self.damaged(body, random) for body in bodies_of(batch, self.vocabulary)]
+        source = self.shown_view(shown, batch.tokens.device)
+        return replace(source, decoder=self.written(batch))
+
+    def damaged(self, tokens: np.ndarray, random: np.random.Generator) -> Shown:
+        """What the source shows of one text."""
+        if random.random() < self.whole:
+            return self.everything_hidden()
+        shown = Shown(tokens, np.arange(len(tokens)))
+        for noise in self.noises:
+            places = noise(shown.tokens, random=random)
+            shown = Shown(
+                picked(shown.tokens, places, self.spelling.mask),
+                picked(shown.places, places, HIDDEN),
+            )
+        return shown
+
+
+def picked(values: np.ndarray, places: np.ndarray, hidden: int) -> np.ndarray:
+    """(S,) the values (T,) at the places, and `hidden` where a mask symbol stands."""
+    found = np.full(len(places), hidden, dtype=np.int64)
+    shown = places != HIDDEN
+    found[shown] = values[places[shown]]
+    return found
+
+
+def joined(parts: Sequence[np.ndarray]) -> np.ndarray:
+    """One array of several, which may be none."""
+    return np.concatenate([np.zeros(0, dtype=np.int64), *parts])
+
+
+def share_of(rate: float, count: int) -> int:
+    """⌈rate · count⌉, rounding errors of the product aside."""
+    return math.ceil(rate * count - 1e-9)

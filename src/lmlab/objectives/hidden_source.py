@@ -1,0 +1,177 @@
+"""Writing beside a source that shows little: what denoising objectives share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from lmlab.core.batch import Batch
+from lmlab.core.errors import UserError
+from lmlab.core.kinds import Kind
+from lmlab.core.parts import Network
+from lmlab.core.protocols import LogProbs, Pieces
+from lmlab.core.state import State
+from lmlab.core.view import NO_TARGET, View, left_to_right
+from lmlab.core.visibility import Full
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.core.writing import SourceObjective
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spelling:
+    """The symbols of a source and of what is written beside it.
+
+    What a system trained here has is the default; checkpoints from elsewhere have other customs.
+    """
+
+    vocabulary: Vocabulary
+    mask: int
+    """Stands in a source for what is hidden."""
+    opening: tuple[int, ...] = ()
+    """Ids that the decoder is given first; where empty, what stands before the text."""
+    source_start: bool = True
+    """Whether a source begins with the start symbol."""
+
+    @classmethod
+    def of(
+        cls,
+        vocabulary: Vocabulary,
+        *,
+        mask: int | None = None,
+        opening: tuple[int, ...] = (),
+        source_start: bool = True,
+    ) -> Spelling:
+        """With the vocabulary's own mask symbol, unless another id is given."""
+        mask = vocabulary.mask if mask is None else mask
+        if mask is None:
+            raise UserError(
+                "hiding parts of a text needs a mask symbol, and this tokeniser has none; give "
+                "one that has <mask> or [MASK], or the symbol's id."
+            )
+        if not 0 <= mask < vocabulary.size:
+            raise UserError(
+                f"a mask symbol is one of the {vocabulary.size} ids of the vocabulary, and "
+                f"{mask} came."
+            )
+        return cls(vocabulary=vocabulary, mask=mask, opening=opening, source_start=source_start)
+
+    @property
+    def frame(self) -> tuple[list[int], list[int]]:
+        """What stands before and after the body of a source."""
+        start, end = self.vocabulary.start, self.vocabulary.end
+        before = [start] if self.source_start and start is not None else []
+        return before, [] if end is None else [end]
+
+
+@dataclass(frozen=True, eq=False)
+class Shown:
+    """What a source shows of a text: tokens, and the place in the text that each came from."""
+
+    tokens: np.ndarray
+    """(S,) ids."""
+    places: np.ndarray
+    """(S,) places in the body of the text, -1 where a mask symbol stands."""
+
+
+class HiddenSource(SourceObjective):
+    """log p(s) = Σ_t log p(s_t | s_<t, a source of one mask symbol alone).
+
+    The decoder writes; the encoder reads a source that hides something, which a subclass chooses
+    in training. Where everything is hidden, what is left is a distribution over texts: exact, and
+    sure to sum to one. How well it is trained for that depends on how often a source hides all.
+    A text with a condition (a pair) is written beside it, as it is.
+    """
+
+    kind: ClassVar[Kind] = "exact"
+
+    def __init__(self, spelling: Spelling) -> None:
+        super().__init__()
+        self.spelling = spelling
+        self.vocabulary = spelling.vocabulary
+
+    def meet_tokenizer(self, pieces: Pieces) -> None:
+        """Told what the tokens look like; an objective that knows sentences has a use for it."""
+        return
+
+    def opening(self) -> tuple[int, ...]:
+        return self.spelling.opening or (self.vocabulary.opening,)
+
+    def source_view(self, condition: Batch | None, rows: int, device: torch.device) -> View:
+        """The sources as they are, masks in them included; one mask alone where there are none."""
+        if condition is None:
+            return self.shown_view([self.everything_hidden()] * rows, device)
+        bodies = [
+            Shown(body, np.arange(len(body))) for body in bodies_of(condition, self.vocabulary)
+        ]
+        return self.shown_view(bodies, device)
+
+    def everything_hidden(self) -> Shown:
+        return Shown(np.array([self.spelling.mask]), np.array([-1]))
+
+    def shown_view(self, shown: Sequence[Shown], device: torch.device) -> View:
+        """The encoder's view of sources, framed by start and end; origins tell what is shown."""
+        before, after = self.spelling.frame
+        framed = [[*before, *each.tokens.tolist(), *after] for each in shown]
+        batch = Batch.from_sequences(framed, self.vocabulary.pad).to(device)
+        origins = torch.full_like(batch.tokens, -1)
+        for row, each in enumerate(shown):
+            # Place 0 of a text is its start; the body begins at place 1.
+            places = np.where(each.places < 0, -1, each.places + 1)
+            inside = slice(len(before), len(before) + len(places))
+            origins[row, inside] = torch.from_numpy(places).to(origins)
+        return View(inputs=batch.tokens, lengths=batch.lengths, visibility=Full(), origins=origins)
+
+    def written(self, batch: Batch) -> View:
+        """The decoder's view of texts that it writes as a whole."""
+        view, opening = left_to_right(batch), self.spelling.opening
+        if not opening:
+            return view
+        assert view.targets is not None and view.origins is not None
+        more = len(opening) - 1
+        front = torch.tensor(opening, device=view.inputs.device).expand(len(batch), -1)
+        return replace(
+            view,
+            inputs=torch.cat([front, view.inputs[:, 1:]], 1),
+            lengths=torch.where(view.lengths > 0, view.lengths + more, 0),
+            targets=F.pad(view.targets, (more, 0), value=NO_TARGET),
+            origins=F.pad(view.origins, (more, 0), value=-1),
+        )
+
+    def given_view(self, batch: Batch) -> View:
+        """Texts beside their conditions, or beside nothing."""
+        source = self.source_view(batch.condition, len(batch), batch.tokens.device)
+        return replace(source, decoder=self.written(batch))
+
+    def log_prob(
+        self,
+        network: Network,
+        batch: Batch,
+        *,
+        state: State | None = None,
+        generator: torch.Generator | None = None,
+    ) -> LogProbs:
+        predictions = network.target_log_probs(self.given_view(batch))
+        first = len(self.opening()) - 1
+        return LogProbs(per_token=predictions.spread()[:, first:], kind=self.kind)
+
+
+def bodies_of(batch: Batch, vocabulary: Vocabulary) -> list[np.ndarray]:
+    """The tokens of each row without what stands before them and without an end symbol at last."""
+    bodies = []
+    for row, length in zip(batch.tokens.cpu().numpy(), batch.lengths.tolist(), strict=True):
+        ended = length > 1 and row[length - 1] == vocabulary.end
+        bodies.append(row[1 : length - ended])
+    return bodies
+
+
+def random_of(generator: torch.Generator | None) -> np.random.Generator:
+    """NumPy's source of randomness, seeded by torch's: texts are of different lengths, and small
+    drawings for each of them are quicker so."""
+    home = torch.device("cpu") if generator is None else generator.device
+    seed = torch.randint(2**62, (1,), generator=generator, device=home)
+    return np.random.default_rng(int(seed))

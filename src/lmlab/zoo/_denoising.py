@@ -1,0 +1,91 @@
+"""What the encoder-decoders share that restore what a source hides: BART, PEGASUS, PALM."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from lmlab.core.batch import Batch
+from lmlab.core.protocols import Answering, Pieces
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.core.writing import SequenceToSequence
+from lmlab.objectives.hidden_source import HiddenSource, Spelling
+from lmlab.objectives.rewriting import Rewriting
+from lmlab.objectives.sentences import Sentences
+from lmlab.zoo._transformer import (
+    TransformerConfig,
+    make_encoder_decoder,
+    make_softmax,
+    make_tokens,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DenoisingConfig(TransformerConfig):
+    """Settings of an encoder-decoder that restores what a source hides."""
+
+    decoder_layers: int = field(default=0, metadata={"at_least": 0})
+    """Blocks of the decoder; 0 for as many as the encoder has."""
+    scaled: bool = False
+    """Whether embeddings are multiplied by √width."""
+    whole: float = field(default=0.0, metadata={"at_least": 0, "at_most": 1})
+    """Share of the texts of which a source shows nothing but one mask symbol; its score of a text
+    is given such a source."""
+    mask: int | None = field(default=None, metadata={"at_least": 0})
+    """Id of the symbol that hides; the tokeniser's own where none is given."""
+    opening: tuple[int, ...] = ()
+    """Ids that the decoder is given first; the start symbol where none are given."""
+    source_start: bool = True
+    """Whether a source begins with the start symbol."""
+
+
+class Restoring(SequenceToSequence):
+    """An encoder-decoder that is trained to write what its source hides."""
+
+    objective: HiddenSource
+
+    def meet_tokenizer(self, tokenizer: Pieces) -> None:
+        self.objective.meet_tokenizer(tokenizer)
+
+
+class RestoringWhole(Restoring):
+    """One that writes the whole text, and so fills blanks of any length."""
+
+    def infilling(self, batch: Batch) -> Answering:
+        """What rewrites the texts of a batch, in which each mask symbol is a blank."""
+        return Rewriting(self, batch, mask=self.objective.spelling.mask)
+
+
+def make_spelling(config: DenoisingConfig, vocabulary: Vocabulary) -> Spelling:
+    return Spelling.of(
+        vocabulary,
+        mask=config.mask,
+        opening=config.opening,
+        source_start=config.source_start,
+    )
+
+
+def make_sentences(vocabulary: Vocabulary) -> Sentences:
+    """What cuts texts into sentences; in contiguous text the end of a line ends one too."""
+    return Sentences(() if vocabulary.end is None else (vocabulary.end,))
+
+
+def make_restoring(
+    config: DenoisingConfig,
+    vocabulary: Vocabulary,
+    objective: HiddenSource,
+    *,
+    kind: type[Restoring] = Restoring,
+) -> Restoring:
+    """The system, its layers and its window put together."""
+    tokens = make_tokens(config, vocabulary)
+    backbone = make_encoder_decoder(
+        config,
+        tokens,
+        decoder_layers=config.decoder_layers or None,
+        scaled=config.scaled,
+    )
+    emission = make_softmax(config, vocabulary, tokens, bias=True)
+    system = kind(vocabulary=vocabulary, backbone=backbone, emission=emission, objective=objective)
+    # The encoder reads a whole text with its symbols, the decoder all but the last of them.
+    system.window = config.length - max(1, len(config.opening) - 1)
+    return system

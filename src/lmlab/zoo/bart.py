@@ -1,0 +1,79 @@
+"""BART: an encoder reads a damaged text, a decoder writes the whole one.
+
+    x = noise(s),  p(s | x) = Π_t p(s_t | s_<t, x)
+
+Of the five noises (masking, deletion, infilling, permutation of sentences, rotation) the paper's
+choice is the default, in this order: the sentences are shuffled, then spans of Poisson(3) tokens,
+30 % of the text, become one <mask> each. A text's score is p(s | <mask>): given an infilling that
+hides all of it. Left out: random tokens in place of a tenth of the masks, which the published code
+has and the paper has not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from lmlab.core.card import Card
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.objectives.denoising import Denoising, make_noise
+from lmlab.zoo._denoising import (
+    DenoisingConfig,
+    Restoring,
+    RestoringWhole,
+    make_restoring,
+    make_sentences,
+    make_spelling,
+)
+from lmlab.zoo._transformer import TRANSFORMER_RECIPES
+
+CARD = Card(
+    family="transformer",
+    kind="exact",
+    paper="Lewis et al. 2020, BART: Denoising Sequence-to-Sequence Pre-training",
+    source="004 §1.3.1",
+    protocols=("LogProb", "Step", "Encode", "Infill"),
+    objectives=("denoising",),
+    conditional=True,
+    exempt={
+        "cheat": "its source shows most of the text on purpose: that what is hidden stays hidden "
+        "is tested in tests/unit/objectives/test_denoising.py",
+    },
+    oracle="transformers' BART with the same weights: tests/parity/test_hf_bart.py",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(DenoisingConfig):
+    """Settings of BART."""
+
+    pre_norm: bool = False
+    """Norm before each sublayer, and one at the end; else after each."""
+    embedding_norm: bool = True
+    """Whether a norm stands after the embedding."""
+    noises: tuple[str, ...] = ("permutation", "infilling")
+    """Damage to the source, in this order: masking, deletion, infilling, permutation, rotation."""
+    rate: float = field(default=0.3, metadata={"at_least": 0, "at_most": 1})
+    """Share of the tokens that masking, deletion and infilling take."""
+    mean_span: float = field(default=3.0, metadata={"at_least": 0.5})
+    """Tokens of a span of infilling on average."""
+
+
+SIZES = {
+    "tiny": Config(width=16, layers=2, heads=2, length=64, dropout=0.0, attention_dropout=0.0),
+    "small": Config(),
+    "base": Config(width=768, layers=6, heads=12, length=1024),
+}
+RECIPES = TRANSFORMER_RECIPES
+
+
+def build(config: Config, vocabulary: Vocabulary) -> Restoring:
+    spelling, sentences = make_spelling(config, vocabulary), make_sentences(vocabulary)
+    longest = config.length - sum(map(len, spelling.frame))
+    noises = [
+        make_noise(
+            name, rate=config.rate, mean=config.mean_span, longest=longest, sentences=sentences
+        )
+        for name in config.noises
+    ]
+    objective = Denoising(spelling, noises, sentences=sentences, whole=config.whole)
+    return make_restoring(config, vocabulary, objective, kind=RestoringWhole)
