@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from lmlab.api import doctor as doctor
     from lmlab.api import inspect as inspect
     from lmlab.api import load as load
+    from lmlab.api import show_objective as show_objective
     from lmlab.api import systems as systems
     from lmlab.api import train as train
     from lmlab.core.errors import UserError as UserError
@@ -35,6 +36,7 @@ __all__ = [
     "doctor",
     "inspect",
     "load",
+    "show_objective",
     "systems",
     "train",
 ]
@@ -47,6 +49,7 @@ _HOMES = {
     "doctor": "lmlab.api",
     "inspect": "lmlab.api",
     "load": "lmlab.api",
+    "show_objective": "lmlab.api",
     "systems": "lmlab.api",
     "train": "lmlab.api",
 }

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from lmlab.diagnostics.ablation import Ablation
     from lmlab.diagnostics.doctor.records import Examination
     from lmlab.diagnostics.inspection import Inspection
+    from lmlab.diagnostics.showing import ShownObjective
 
 __all__ = [
     "LanguageModel",
@@ -53,6 +54,7 @@ __all__ = [
     "doctor",
     "inspect",
     "load",
+    "show_objective",
     "systems",
     "train",
 ]
@@ -336,6 +338,37 @@ def inspect(
     models = [run.model if isinstance(run, LanguageModel) else load_run(run) for run in runs]
     folder = None if out is None else Path(out)
     return inspect_models(models, out=folder, texts=texts, words=words, progress=progress)
+
+
+def show_objective(
+    system: str | Path | LanguageModel,
+    *,
+    text: str | None = None,
+    condition: str | None = None,
+    seed: int | None = None,
+    settings: Mapping[str, Any] | None = None,
+    out: Path | str | None = None,
+) -> ShownObjective:
+    """Draw what an objective shows of one text and what it asks: a system of the zoo, or a run.
+
+    A system of the zoo is built tiny over the words of the text, with `settings` of one's own;
+    `condition` is what the text is given. `out` also writes the picture, as .svg or .png.
+
+    >>> shown = lmlab.show_objective("bert", text="the cat sat on the mat", seed=0, out="bert.svg")
+    >>> [matrix.name for matrix in shown.showing.matrices]
+    ['who may see whom']
+    """
+    # Imported late: pictures need matplotlib, and no other verb should wait for it.
+    from lmlab.diagnostics.showing import check_form
+    from lmlab.diagnostics.showing import show_objective as show
+
+    if out is not None:
+        check_form(Path(out))
+    asked = system.model if isinstance(system, LanguageModel) else system
+    shown = show(asked, text=text, condition=condition, seed=seed, settings=settings)
+    if out is not None:
+        shown.write(Path(out))
+    return shown
 
 
 def doctor(

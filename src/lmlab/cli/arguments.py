@@ -10,6 +10,7 @@ SEVERAL: dict[tuple[str, str], Callable[[str], bool]] = {
     ("score", "--text"): lambda value: value != "-" and not Path(value).is_file(),
     ("inspect", "--text"): lambda value: not (Path(value) / "config.json").is_file(),
     ("train", "--set"): lambda value: "=" in value,
+    ("show-objective", "--set"): lambda value: "=" in value,
 }
 """Options that go on to the next arguments, and which of those still belong to them."""
 

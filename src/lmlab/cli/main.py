@@ -28,6 +28,7 @@ from lmlab.cli import (
     pairs,
     sample,
     score,
+    show_objective,
     systems,
     train,
 )
@@ -67,6 +68,7 @@ app.command("sample")(sample.sample)
 app.command("pairs")(pairs.pairs)
 app.command("compare")(compare.compare)
 app.command("inspect")(inspect.inspect)
+app.command("show-objective")(show_objective.show_objective)
 app.command("doctor")(doctor.doctor)
 app.command("ablate")(ablate.ablate)
 app.command("export-arpa")(arpa.export_arpa)

@@ -1,0 +1,61 @@
+"""`lmlab show-objective SYSTEM [--text T] [--condition C] [--seed S] [--set K=V ...] [--out F]`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def show_objective(
+    system: Annotated[
+        str,
+        typer.Argument(
+            metavar="SYSTEM",
+            help="A system of the zoo, or a run's folder (./NAME where a system has its name).",
+        ),
+    ],
+    text: Annotated[
+        str | None,
+        typer.Option(
+            metavar="T",
+            help="The text that is shown; words parted by spaces, Chinese letters each by itself.",
+        ),
+    ] = None,
+    condition: Annotated[
+        str | None, typer.Option(metavar="C", help="What the text is given: a translator's source.")
+    ] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(
+            min=0, max=2**31 - 1, help="What is hidden is drawn with it; one that hides something."
+        ),
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="A setting of the system; may be given several times.",
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="FILE.svg or FILE.png; SYSTEM.svg.")
+    ] = None,
+) -> None:
+    """Draw what an objective shows of a text and what it asks: hidden, fed, target, sight."""
+    from lmlab.api import show_objective as show
+    from lmlab.cli.train import parse_settings
+
+    path = Path(f"{Path(system).resolve().name}.svg") if out is None else out
+    shown = show(
+        system,
+        text=text,
+        condition=condition,
+        seed=seed,
+        settings=parse_settings(settings or []),
+        out=path,
+    )
+    seeded = f", drawn with seed {shown.seed}" if shown.random else ""
+    print(f"{path}: what {shown.card.name} is shown and asked{seeded}.")

@@ -1,0 +1,325 @@
+"""What an objective does with one text, word by word: its `View` made ready to be drawn.
+
+Nothing here knows an objective's name. What is hidden, fed in its place or given back after it was
+asked is found by comparing the inputs of the view with the clean text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from lmlab.core.batch import Batch
+from lmlab.core.view import NO_TARGET, View
+from lmlab.core.visibility import Visibility
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.diagnostics.alignment import Reading, given_back, read_text
+
+Look = Literal["plain", "hidden", "mask", "changed", "answer", "target", "number"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """A word or a number, and what it is in the story."""
+
+    text: str
+    look: Look = "plain"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Strip:
+    """A line of cells; None where a column has nothing to tell."""
+
+    name: str
+    cells: tuple[Cell | None, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Panel:
+    """Strips below each other whose columns belong together."""
+
+    name: str = ""
+    strips: tuple[Strip, ...]
+
+    def strip(self, name: str) -> Strip:
+        """The one of this name."""
+        return next(strip for strip in self.strips if strip.name == name)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Matrix:
+    """Who may see whom: rows ask, columns are looked at."""
+
+    name: str
+    rows: tuple[Cell, ...]
+    columns: tuple[Cell, ...]
+    seen: tuple[tuple[bool, ...], ...]
+    asked: tuple[str, ...]
+    """What is predicted at each row, "" where nothing is."""
+    told: bool = True
+    """Whether what is predicted is written beside the rows."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Showing:
+    """One text as an objective shows it."""
+
+    panels: tuple[Panel, ...]
+    matrices: tuple[Matrix, ...]
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def looks(self) -> set[Look]:
+        """What kinds of cells there are."""
+        strips = (strip for panel in self.panels for strip in panel.strips)
+        return {cell.look for strip in strips for cell in strip.cells if cell is not None}
+
+
+@runtime_checkable
+class NamesSymbols(Protocol):
+    """An objective with symbols of its own, beyond the tokeniser's, that says how to call them."""
+
+    symbols: Mapping[int, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Names:
+    """How ids are written."""
+
+    token: Callable[[int], str]
+    """The text of an id of the tokeniser."""
+    vocabulary: Vocabulary
+    """The tokeniser's; what lies beyond are symbols of the system."""
+    symbols: Mapping[int, str]
+    """Names of such symbols, where the objective tells them; the others are numbered."""
+
+    def of(self, id: int) -> str:
+        """The text of any id."""
+        if id in self.symbols:
+            return self.symbols[id]
+        beyond = id - self.vocabulary.size
+        return self.token(id) if beyond < 0 else f"⟨{beyond + 1}⟩"
+
+    def stands_in(self, id: int) -> bool:
+        """Whether it is a symbol that takes the place of words: a mask, a sentinel."""
+        return id == self.vocabulary.mask or id >= self.vocabulary.size
+
+
+def show_view(view: View, batch: Batch, names: Names) -> Showing:
+    """The first row of a view, beside the clean text it was made of."""
+    clean = batch.tokens[0, : int(batch.lengths[0])].tolist()
+    reader = _reader(view, batch, clean)
+    reading = read_text(
+        _inputs(reader),
+        clean,
+        asked=_told(view.asked.origins),
+        origins=_told(reader.origins),
+        positions=_told(reader.positions),
+        vocabulary=names.vocabulary,
+    )
+    hidden = reading.hidden(_told(view.asked.origins), len(clean))
+    text = _text_strips(clean, hidden, names)
+    panels: list[Panel] = []
+    parts = [("", view)] if view.decoder is None else [("encoder", view), ("decoder", view.decoder)]
+    if reading.shift is None:
+        panels.append(Panel(strips=text))
+    for name, part in parts:
+        if part is reader and reading.shift is not None:
+            strips = _beside(text, _strips(part, names, reading), reading.shift)
+        else:
+            strips = _strips(part, names, reading if part is reader else None)
+        panels.append(Panel(name=name, strips=strips))
+    return Showing(
+        panels=tuple(panels),
+        matrices=_matrices(view, names, reader, reading),
+        remarks=_remarks(view),
+    )
+
+
+def _reader(view: View, batch: Batch, clean: Sequence[int]) -> View:
+    """The view whose inputs are made of the clean text: the encoder's, unless it reads another."""
+    if view.decoder is None:
+        return view
+    words = set(clean[1:-1]) & set(_inputs(view))
+    return view if batch.condition is None and words else view.decoder
+
+
+def _length(view: View) -> int:
+    return int(view.lengths[0])
+
+
+def _inputs(view: View) -> list[int]:
+    """Ids of what is fed; none where vectors are."""
+    return [] if view.inputs.ndim != 2 else view.inputs[0, : _length(view)].tolist()
+
+
+def _told(values: Tensor | None) -> list[int] | None:
+    """The first row as numbers, where there is one number a place."""
+    return None if values is None or values.ndim != 2 else [int(each) for each in values[0]]
+
+
+def _text_strips(clean: Sequence[int], hidden: frozenset[int], names: Names) -> tuple[Strip, ...]:
+    words = (
+        Cell(text=names.of(id), look="hidden" if place in hidden else "plain")
+        for place, id in enumerate(clean)
+    )
+    return (
+        Strip(name="place", cells=_numbers(range(len(clean)))),
+        Strip(name="text", cells=tuple(words)),
+    )
+
+
+def _numbers(values: Sequence[int] | range) -> tuple[Cell, ...]:
+    return tuple(Cell(text=str(value), look="number") for value in values)
+
+
+def _beside(text: tuple[Strip, ...], strips: tuple[Strip, ...], shift: int) -> tuple[Strip, ...]:
+    """Both over the same columns: input t stands under place t + shift of the text."""
+    moved = [(None,) * shift + strip.cells for strip in strips]
+    columns = max(len(cells) for cells in (*(strip.cells for strip in text), *moved))
+    named = [*text, *(Strip(name=s.name, cells=c) for s, c in zip(strips, moved, strict=True))]
+    return tuple(
+        Strip(name=strip.name, cells=strip.cells + (None,) * (columns - len(strip.cells)))
+        for strip in named
+    )
+
+
+def _fed(view: View, names: Names, reading: Reading | None) -> tuple[Cell, ...]:
+    """What stands at each place, and whether it is the text's own word."""
+    if view.inputs.ndim != 2:
+        return tuple(Cell(text=f"vector {place + 1}") for place in range(_length(view)))
+    inputs = _inputs(view)
+    back = given_back(inputs, _told(view.targets))
+    cells = []
+    for place, id in enumerate(inputs):
+        look: Look = "plain"
+        if place in back and not names.stands_in(id):
+            look = "answer"
+        elif names.stands_in(id):
+            look = "mask"
+        elif reading is not None and reading.places[place] < 0 and not _is_frame(id, names):
+            look = "changed"
+        cells.append(Cell(text=names.of(id), look=look))
+    return tuple(cells)
+
+
+def _is_frame(id: int, names: Names) -> bool:
+    vocabulary = names.vocabulary
+    return id in (vocabulary.start, vocabulary.end, vocabulary.first, vocabulary.pad)
+
+
+def _strips(view: View, names: Names, reading: Reading | None) -> tuple[Strip, ...]:
+    """All that a view says of its places."""
+    length = _length(view)
+    strips = [Strip(name="fed", cells=_fed(view, names, reading)), *_positions(view)]
+    for name, values in (("segment", view.segments), ("turn", view.order)):
+        if values is not None:
+            strips.append(Strip(name=name, cells=_numbers(values[0, :length].tolist())))
+    if view.mentions is not None and bool((view.mentions[0, :length] >= 0).any()):
+        strips.append(Strip(name="mention", cells=_where(view.mentions[0, :length])))
+    if view.targets is not None:
+        strips += _asked_strips(view, names)
+    if view.labels is not None and view.labels.ndim == 2:
+        strips.append(Strip(name="label", cells=_numbers(view.labels[0, :length].tolist())))
+    return tuple(strips)
+
+
+def _positions(view: View) -> list[Strip]:
+    length = _length(view)
+    if view.positions is None:
+        return [Strip(name="position", cells=_numbers(range(length)))]
+    found = view.positions[0, :length]
+    if found.ndim == 1:
+        return [Strip(name="position", cells=_numbers(found.tolist()))]
+    return [
+        Strip(name=f"position {each + 1}", cells=_numbers(found[:, each].tolist()))
+        for each in range(found.shape[1])
+    ]
+
+
+def _asked_strips(view: View, names: Names) -> list[Strip]:
+    assert view.targets is not None
+    length = _length(view)
+    targets = view.targets[0, :length]
+    words = tuple(
+        None if id == NO_TARGET else Cell(text=names.of(id), look="target")
+        for id in targets.tolist()
+    )
+    strips = [Strip(name="target", cells=words)]
+    if view.origins is not None:
+        strips.append(Strip(name="from place", cells=_where(view.origins[0, :length])))
+    if view.weights is not None:
+        weights = view.weights[0, :length]
+        asked = targets != NO_TARGET
+        if bool((weights[asked] != 1).any()):
+            cells = (
+                Cell(text=f"{weight:.2g}", look="number") if told else None
+                for weight, told in zip(weights.tolist(), asked.tolist(), strict=True)
+            )
+            strips.append(Strip(name="weight", cells=tuple(cells)))
+    return strips
+
+
+def _where(values: Tensor) -> tuple[Cell | None, ...]:
+    """Numbers where they are told, nothing where they are -1."""
+    return tuple(
+        None if value < 0 else Cell(text=str(value), look="number") for value in values.tolist()
+    )
+
+
+def _matrices(view: View, names: Names, reader: View, reading: Reading) -> tuple[Matrix, ...]:
+    def fed(part: View) -> tuple[Cell, ...]:
+        return _fed(part, names, reading if part is reader else None)
+
+    def matrix(name: str, part: View, rule: Visibility, *, told: bool = True) -> Matrix:
+        length, cells = _length(part), fed(part)
+        seen = rule.mask(part.lengths, part.inputs.shape[1])[0, :length, :length]
+        asked = _asked_words(part, names)
+        return Matrix(
+            name=name, rows=cells, columns=cells, seen=_rows(seen), asked=asked, told=told
+        )
+
+    if view.decoder is not None:
+        decoder = view.decoder
+        across = torch.ones(_length(decoder), _length(view), dtype=torch.bool)
+        return (
+            matrix("encoder", view, view.visibility),
+            matrix("decoder", decoder, decoder.visibility, told=False),
+            Matrix(
+                name="decoder looks at encoder",
+                rows=fed(decoder),
+                columns=fed(view),
+                seen=_rows(across),
+                asked=_asked_words(decoder, names),
+            ),
+        )
+    if view.query_visibility is not None:
+        content = matrix("content stream", view, view.visibility)
+        return (
+            replace(content, asked=("",) * len(content.rows)),
+            matrix("query stream", view, view.query_visibility),
+        )
+    return (matrix("who may see whom", view, view.visibility),)
+
+
+def _asked_words(view: View, names: Names) -> tuple[str, ...]:
+    if view.targets is None:
+        return ("",) * _length(view)
+    ids = view.targets[0, : _length(view)].tolist()
+    return tuple("" if id == NO_TARGET else names.of(id) for id in ids)
+
+
+def _rows(mask: Tensor) -> tuple[tuple[bool, ...], ...]:
+    return tuple(tuple(bool(cell) for cell in row) for row in mask.tolist())
+
+
+def _remarks(view: View) -> tuple[str, ...]:
+    found = []
+    for part in (view, view.decoder):
+        if part is not None and part.labels is not None and part.labels.ndim == 1:
+            found.append(f"Label of the whole text: {int(part.labels[0])}.")
+    return tuple(found)

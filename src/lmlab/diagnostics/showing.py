@@ -1,0 +1,290 @@
+"""Show what a system's objective does with a text: a system of the zoo, or a trained run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lmlab.core.batch import Batch
+from lmlab.core.card import Card
+from lmlab.core.errors import UserError
+from lmlab.core.registry import catalogue, find_system, system_module
+from lmlab.core.system import Assembly, System
+from lmlab.core.view import NO_TARGET, View
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.data.readers import Example
+from lmlab.data.tokenizers import Tokenizer, train_tokenizer
+from lmlab.diagnostics.objective_picture import objective_picture
+from lmlab.diagnostics.objective_view import Names, NamesSymbols, Showing, show_view
+from lmlab.diagnostics.picture import Drawn, render
+from lmlab.diagnostics.subjects import corpus_of, sentence_of
+from lmlab.scoring.evaluating import device_of, evaluating
+from lmlab.training.config import apply_settings
+from lmlab.training.files import telling_disk_errors, write_bytes, write_text
+from lmlab.training.runs import Model, build_system, build_tiny, load_run
+
+TEXT = "the cat sat on the mat . it was warm , so it slept there ."
+"""What is shown of a system of the zoo where no text is given."""
+SOURCE = "le chat dort sur le tapis ."
+TRANSLATION = "the cat sleeps on the mat ."
+MOST_TOKENS = 64
+"""Tokens that a picture has room for."""
+SEEDS = 50
+"""Seeds that are tried until something is asked, where none is given."""
+CHINESE = re.compile(r"([\u3400-\u9fff\uf900-\ufaff\u3000-\u303f\uff00-\uffef])")
+FORMS = (".svg", ".png")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ShownObjective:
+    """One text as an objective shows it, with its picture."""
+
+    card: Card
+    seed: int
+    random: bool
+    """Whether the view depends on the seed."""
+    view: View
+    showing: Showing
+    drawn: Drawn
+
+    @property
+    def svg(self) -> str:
+        """The picture for a file by itself, readable on light and on dark pages."""
+        return alone(self.drawn.svg)
+
+    @property
+    def png(self) -> bytes:
+        return self.drawn.png
+
+    def write(self, path: Path) -> None:
+        """Write it as SVG or PNG, as the file's name ends."""
+        check_form(path)
+        with telling_disk_errors(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        if path.suffix.lower() == ".svg":
+            write_text(path, self.svg)
+        else:
+            write_bytes(path, self.png)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Stage:
+    """A system and a text for it."""
+
+    card: Card
+    system: Assembly
+    tokenizer: Tokenizer
+    batch: Batch
+
+
+def show_objective(
+    system: str | Path | Model,
+    *,
+    text: str | None = None,
+    condition: str | None = None,
+    seed: int | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> ShownObjective:
+    """The view of one text, as a picture: of a system of the zoo by name, or of a run.
+
+    A system of the zoo is built tiny and untrained, over the words of the text. Without a seed the
+    first one is taken with which something is asked of the text.
+    """
+    for told in (text, condition):
+        if told is not None and not told.strip():
+            raise UserError("a text to show must hold a word, and an empty one came.")
+    stage = _stage(system, text, condition, dict(settings or {}))
+    drawn = _draw_view(stage, seed)
+    objective = stage.system.objective
+    names = Names(
+        token=stage.tokenizer.token,
+        vocabulary=stage.tokenizer.vocabulary,
+        symbols=objective.symbols if isinstance(objective, NamesSymbols) else {},
+    )
+    showing = show_view(drawn.view, stage.batch, names)
+    notes = (stage.card.paper, f"seed {drawn.seed}" if drawn.random else "")
+    picture = objective_picture(
+        showing,
+        name=f"objective-{stage.card.name}",
+        title=f"{stage.card.name}: {_summary(stage.card)}",
+        note="  ·  ".join(note for note in notes if note),
+    )
+    return ShownObjective(
+        card=stage.card,
+        seed=drawn.seed,
+        random=drawn.random,
+        view=drawn.view,
+        showing=showing,
+        drawn=render(picture),
+    )
+
+
+def check_form(path: Path) -> None:
+    """Refuse a file whose name does not say how to draw it."""
+    if path.suffix.lower() not in FORMS:
+        raise UserError(
+            f"expected a file that ends in {' or '.join(FORMS)}, and {path.name} came; the ending "
+            "says in which form the picture is drawn."
+        )
+    if path.is_dir():
+        raise UserError(f"{path} is a folder; give the name of a file to write.")
+
+
+def alone(svg: str) -> str:
+    """An SVG as a file by itself: letters dark on light pages and light on dark ones."""
+    style = (
+        "<style>svg { color: #1d2430; } "
+        "@media (prefers-color-scheme: dark) { svg { color: #e3e7ee; } }</style>"
+    )
+    head, mark, body = svg.partition(">")
+    return f"{head}{mark}\n {style}{body}"
+
+
+def _summary(card: Card) -> str:
+    """The card's first line without the name in front of it."""
+    name, colon, rest = card.summary.partition(": ")
+    return rest if colon and len(name) < 30 else card.summary
+
+
+def _stage(
+    system: str | Path | Model, text: str | None, condition: str | None, settings: dict[str, Any]
+) -> _Stage:
+    if isinstance(system, Model):
+        return _run_stage(system, text, condition)
+    named = str(system)
+    if is_run(named):
+        if settings:
+            raise UserError("a run's settings are its own; leave --set out, or name a system.")
+        return _run_stage(load_run(named), text, condition)
+    return _zoo_stage(find_system(named), text, condition, settings)
+
+
+def is_run(named: str) -> bool:
+    """Whether it is a folder; a bare name that a system has is the system's."""
+    known = {name.lower() for card in catalogue().values() for name in (card.name, *card.aliases)}
+    return Path(named).is_dir() and named.lower().replace("_", "-") not in known
+
+
+def _zoo_stage(
+    card: Card, text: str | None, condition: str | None, settings: dict[str, Any]
+) -> _Stage:
+    if text is None and condition is None and card.conditional:
+        text, condition = TRANSLATION, SOURCE
+    elif condition is not None and not card.conditional:
+        raise UserError(f"{card.name} is given no other text; leave --condition out.")
+    words = [spaced(each) for each in (text or TEXT, condition) if each is not None]
+    tokenizer = train_tokenizer("word", words)
+    vocabulary = tokenizer.vocabulary
+    sides = [_framed(tokenizer, each) for each in words]
+    given = Batch.from_sequences(sides[1:], pad=vocabulary.pad) if sides[1:] else None
+    batch = Batch.from_sequences(sides[:1], pad=vocabulary.pad, condition=given)
+    system = _tiny(card, vocabulary, settings)
+    return _staged(card, system, tokenizer, batch)
+
+
+def _staged(card: Card, system: System, tokenizer: Tokenizer, batch: Batch) -> _Stage:
+    if not isinstance(system, Assembly):
+        raise UserError(
+            f"{card.name} has no objective that shows a text place by place: it gives a "
+            "probability to the text as a whole, so there is no view to draw."
+        )
+    system.meet_tokenizer(tokenizer)
+    return _Stage(card=card, system=system, tokenizer=tokenizer, batch=batch)
+
+
+def _framed(tokenizer: Tokenizer, text: str) -> list[int]:
+    """The ids of a text between its symbols."""
+    vocabulary = tokenizer.vocabulary
+    end = [] if vocabulary.end is None else [vocabulary.end]
+    return [vocabulary.opening, *tokenizer.encode(text), *end]
+
+
+def spaced(text: str) -> str:
+    """Words parted by white space, Chinese letters each by itself."""
+    return " ".join(CHINESE.sub(r" \1 ", text).split())
+
+
+def _tiny(card: Card, vocabulary: Vocabulary, settings: dict[str, Any]) -> System:
+    """The tiny size, with settings of one's own."""
+    if not settings:
+        return build_tiny(card.name, vocabulary)
+    normal = {key.strip().replace("-", "_"): value for key, value in settings.items()}
+    config = apply_settings(system_module(card.name).SIZES["tiny"], normal)
+    base = build_tiny(card.base, vocabulary) if card.base else None
+    return build_system(card.name, asdict(config), vocabulary, seed=0, base=base)
+
+
+def _run_stage(model: Model, text: str | None, condition: str | None) -> _Stage:
+    if condition is not None and not model.card.conditional:
+        raise UserError(f"{model.card.name} is given no other text; leave --condition out.")
+    if text is None:
+        example = _own_example(model)
+        text, condition = example.text, condition or example.condition
+    pad = model.system.vocabulary.pad
+    given = None
+    if condition is not None:
+        given = Batch.from_sequences([_framed(model.tokenizer, condition)], pad=pad)
+    sentence = sentence_of(model, text)
+    batch = Batch.from_sequences([sentence.ids], pad=pad, condition=given)
+    return _staged(model.card, model.system, model.tokenizer, batch)
+
+
+def _own_example(model: Model) -> Example:
+    """A held-out text of the run's own that is neither very short nor very long."""
+    corpus = corpus_of(model)
+    if corpus is None:
+        raise UserError(f"what {model.path} was trained on is gone; give a text by --text.")
+    found = list(corpus.split("validation").first(200))
+    good = (each for each in found if 8 <= len(model.tokenizer.encode(each.text)) <= 16)
+    return next(good, found[0])
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _DrawnView:
+    view: View
+    seed: int
+    random: bool
+
+
+def _draw_view(stage: _Stage, seed: int | None) -> _DrawnView:
+    """The view with this seed, or with the first with which something is asked."""
+    tokens = int(stage.batch.lengths[0])
+    if tokens > MOST_TOKENS:
+        raise UserError(
+            f"a picture has room for {MOST_TOKENS} tokens, and the text has {tokens}; "
+            "give a shorter one."
+        )
+    stage.system.check_length(tokens)
+    first = _view(stage, seed or 0)
+    if seed is not None or not first.random:
+        return first
+    tried = (_view(stage, each) for each in range(SEEDS))
+    return next((each for each in tried if _asks(each.view)), first)
+
+
+def _view(stage: _Stage, seed: int) -> _DrawnView:
+    system, generator = stage.system, torch.Generator().manual_seed(seed)
+    before = generator.get_state()
+    try:
+        with evaluating(system):
+            batch = stage.batch.to(device_of(system))
+            view = system.objective.view(batch, generator=generator)
+    except TypeError as error:
+        if "does not define view" not in str(error):
+            raise
+        raise UserError(
+            f"the objective of {stage.card.name} is no view of a text ({error}), so there is "
+            "nothing to draw."
+        ) from error
+    random = not torch.equal(before, generator.get_state())
+    return _DrawnView(view=view, seed=seed, random=random)
+
+
+def _asks(view: View) -> bool:
+    targets = view.asked.targets
+    return targets is None or bool((targets[0] != NO_TARGET).any())
