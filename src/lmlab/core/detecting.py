@@ -1,0 +1,67 @@
+"""Systems that tell replaced tokens from written ones, and own a small one that replaces them."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from lmlab.core.batch import Batch
+from lmlab.core.distribution import Categorical
+from lmlab.core.filling import Filling
+from lmlab.core.kinds import Kind
+from lmlab.core.parts import Network, Objective
+from lmlab.core.protocols import LogProbs
+from lmlab.core.state import State
+from lmlab.core.system import Assembly
+from lmlab.core.view import View
+
+
+class DetectingObjective(Objective):
+    """An objective that lets its own generator replace tokens, and trains a network to find them.
+
+    The detector is no distribution over texts; the generator has the pseudo-log-likelihood of a
+    masked model, and that is the log_prob.
+    """
+
+    kind: ClassVar[Kind] = "pseudo"
+    generator: Filling
+    """The masked model that the replacements are drawn from, trained along."""
+
+    def clean_view(self, batch: Batch) -> View:
+        """A text as it stands, for the detector to judge; it is aligned with the batch."""
+        raise TypeError(f"{type(self).__name__} does not define clean_view")
+
+    def log_prob(
+        self,
+        network: Network,
+        batch: Batch,
+        *,
+        state: State | None = None,
+        generator: torch.Generator | None = None,
+    ) -> LogProbs:
+        return self.generator.log_prob(batch, generator=generator)
+
+
+class Detecting(Assembly):
+    """A detector, whose emission has two outcomes, 0 written and 1 replaced, and its generator."""
+
+    objective: DetectingObjective
+    watched = "loss"
+
+    def detect(self, batch: Batch) -> Tensor:
+        """(B, T) log-odds that the token at each place was replaced; -inf at padding."""
+        hidden = self.hidden(self.objective.clean_view(batch))
+        written, replaced = self.emission.log_probs(hidden.values).unbind(-1)
+        return (replaced - written).masked_fill(~batch.mask(), float("-inf"))
+
+    def encode(self, batch: Batch) -> Tensor:
+        """(B, W) the detector's hidden state of the first place, which has seen all of the text."""
+        return self.hidden(self.objective.clean_view(batch)).values[:, 0]
+
+    def fill(
+        self, batch: Batch, masked: Tensor, *, generator: torch.Generator | None = None
+    ) -> Categorical:
+        """(N, V) the generator's distribution at each masked place, in reading order."""
+        return self.objective.generator.fill(batch, masked, generator=generator)

@@ -1,0 +1,181 @@
+"""Replaced tokens: masking rate, guesses, labels and loss by their definitions."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from lmlab.core.batch import Batch
+from lmlab.core.detecting import Detecting
+from lmlab.core.errors import UserError
+from lmlab.core.protocols import PROTOCOLS
+from lmlab.core.view import NO_TARGET
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.objectives.replaced_tokens import REPLACED, WRITTEN, detection_view, draw
+from lmlab.zoo import electra
+
+VOCABULARY = Vocabulary(size=12)
+
+
+def build(**settings) -> Detecting:
+    torch.manual_seed(0)
+    config = electra.Config(
+        **{
+            "width": 16,
+            "layers": 1,
+            "heads": 2,
+            "generator_width": 8,
+            "length": 64,
+            "dropout": 0.0,
+            "attention_dropout": 0.0,
+            **settings,
+        }
+    )
+    return electra.build(config, VOCABULARY).eval()
+
+
+def says_seven(system: Detecting) -> Detecting:
+    """The same with a generator that always says 7."""
+    with torch.no_grad():
+        system.objective.generator.emission.bias.fill_(-1000.0)[7] = 1000.0
+    return system
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def many_texts(rows: int = 400, words: int = 40) -> Batch:
+    tokens = torch.randint(5, VOCABULARY.size, (rows, words), generator=seeded(7)).tolist()
+    return Batch.from_sequences([[2, *row, 3] for row in tokens], pad=VOCABULARY.pad)
+
+
+def test_labels_worked_by_hand():
+    """<s> 5 6 7 </s> shown as <s> 5 9 7 </s>: one replaced; the shorter row ends before padding."""
+    batch = Batch.from_sequences([[2, 5, 6, 7, 3], [2, 8, 3]], pad=0)
+    shown = torch.tensor([[2, 5, 9, 7, 3], [2, 8, 3, 0, 0]])
+    view = detection_view(batch, shown)
+    w, r, n = WRITTEN, REPLACED, NO_TARGET
+    assert view.targets.tolist() == [[w, w, r, w, w], [w, w, w, n, n]]
+    assert view.origins.tolist() == [[0, 1, 2, 3, 4], [0, 1, 2, -1, -1]]
+    assert torch.equal(view.inputs, shown)
+
+
+def test_a_guess_that_is_the_original_counts_as_written():
+    """A generator that always says 7: a masked 7 stays written, all other masked are replaced."""
+    system = says_seven(build(rate=0.5))
+    writer = system.objective.generator
+    batch = many_texts(rows=50)
+    view = system.objective.view(batch, generator=seeded())
+    masked = writer.objective.view(batch, generator=seeded()).targets != NO_TARGET
+    assert torch.equal(view.inputs, batch.tokens.masked_fill(masked, 7))
+    assert torch.equal(view.targets == REPLACED, masked & (batch.tokens != 7))
+    assert (masked & (batch.tokens == 7)).any()
+
+
+def test_the_generator_sees_masks_alone_at_the_rate():
+    """16,000 tokens, each hidden with probability 0.15: within five binomial errors of it."""
+    system, batch = build(), many_texts()
+    view = system.objective.generator.objective.view(batch, generator=seeded())
+    hidden = view.targets != NO_TARGET
+    assert (view.inputs[hidden] == VOCABULARY.mask).all()
+    assert torch.equal(view.inputs[~hidden], batch.tokens[~hidden])
+    ordinary = 400 * 40
+    error = math.sqrt(0.15 * 0.85 / ordinary)
+    assert abs(hidden.sum().item() / ordinary - 0.15) < 5 * error
+    assert not hidden[:, 0].any() and not hidden[:, -1].any()
+
+
+def test_the_detector_never_sees_a_mask():
+    system = build(rate=0.9)
+    view = system.objective.view(many_texts(rows=20), generator=seeded())
+    assert not (view.inputs == VOCABULARY.mask).any()
+
+
+def test_guesses_follow_the_generator():
+    """Pearson's statistic of 20,000 draws from five probabilities: below its 1e-6 quantile."""
+    probabilities = torch.tensor([0.5, 0.3, 0.15, 0.05, 0.0])
+    drawn = draw(probabilities.log().expand(20_000, -1), generator=seeded())
+    counts = torch.bincount(drawn, minlength=5).double()
+    assert counts[4] == 0
+    expected = 20_000 * probabilities[:4].double()
+    statistic = ((counts[:4] - expected) ** 2 / expected).sum().item()
+    # Upper tail with three degrees of freedom.
+    tail = torch.special.gammaincc(torch.tensor(1.5).double(), torch.tensor(statistic / 2).double())
+    assert tail > 1e-6
+
+
+def test_the_loss_is_the_masked_mean_and_fifty_times_the_detection_mean():
+    system, batch = build(), many_texts(rows=6)
+    loss, _ = system.loss(batch, generator=seeded())
+    writer = system.objective.generator
+    masked_view = writer.objective.view(batch, generator=seeded())
+    masked = -writer.target_log_probs(masked_view).log_probs
+    view = system.objective.view(batch, generator=seeded())
+    detection = -system.target_log_probs(view).log_probs
+    assert len(detection) == int(batch.lengths.sum())
+    assert loss.count.item() == len(masked)
+    expected = masked.mean() + 50 * detection.mean()
+    torch.testing.assert_close(loss.mean, expected, atol=1e-4, rtol=0)
+    torch.testing.assert_close(loss.parts["masked"].mean, masked.mean())
+    torch.testing.assert_close(loss.parts["detection"].mean, detection.mean())
+
+
+def test_detection_passes_no_gradient_to_the_generator():
+    """Its layers learn from the masked tokens alone: the same gradient for any weight."""
+    gradients = []
+    for weight in (0.0, 50.0):
+        system = build(detection_weight=weight)
+        loss, _ = system.loss(many_texts(rows=4), generator=seeded())
+        loss.total.backward()
+        gradients.append(system.objective.generator.backbone.stack.blocks[0].attention.project)
+    first, second = (part.weight.grad for part in gradients)
+    assert first.abs().sum() > 0
+    assert torch.equal(first, second)
+
+
+def test_both_networks_share_one_embedding():
+    system = build(segments=2)
+    detector, writer = system.backbone.embedding, system.objective.generator.backbone.embedding
+    for part in ("tokens", "positions", "segments", "norm"):
+        assert getattr(detector, part) is getattr(writer, part)
+    assert writer.projection.weight.shape == (8, 16)
+    assert detector.projection is None
+
+
+def test_an_idle_row_counts_nothing():
+    """What a process without rows gets: a text cut to its start."""
+    batch = Batch.from_sequences([[2]], pad=0)
+    loss, _ = build().loss(batch, generator=seeded())
+    assert loss.count.item() == 0
+    assert loss.total.item() == 0
+
+
+def test_it_learns_to_detect():
+    """A generator that always writes 7, which no text has: log-odds part it from the others."""
+    system = says_seven(build(rate=0.3))
+    batch = Batch.from_sequences([[2, 5, 6, 8, 9, 10, 11, 3]] * 4, pad=0)
+    parts = [*system.backbone.stack.parameters(), *system.emission.parameters()]
+    optimizer = torch.optim.Adam(parts, lr=0.02)
+    for step in range(25):
+        loss, _ = system.loss(batch, generator=seeded(step))
+        optimizer.zero_grad()
+        loss.mean.backward()
+        optimizer.step()
+    changed = Batch.from_sequences([[2, 5, 6, 7, 9, 7, 11, 3]], pad=0)
+    with torch.no_grad():
+        odds = system.detect(changed)[0]
+    seven = changed.tokens[0] == 7
+    assert odds[seven].min() > 0 > odds[~seven].max()
+
+
+def test_detect_is_a_protocol_that_electra_keeps():
+    assert isinstance(build(), PROTOCOLS["Detect"])
+
+
+def test_a_generator_that_can_not_be_divided_is_told():
+    config = electra.Config(width=16, heads=2, generator_width=7, generator_heads=2)
+    with pytest.raises(UserError, match="width 7 can't be shared among 2 heads"):
+        electra.build(config, VOCABULARY)
