@@ -38,7 +38,8 @@ class Stretch:
     """(B, n), or (B, n, 2) where positions are pairs."""
     ranks: Tensor | int
     """When a place is written: it sees what has the same rank or a lower one."""
-    segments: Tensor | int = 0
+    segments: Tensor | int | None = None
+    """None where the network tells no segments apart."""
     targets: Tensor | int = NO_TARGET
     origins: Tensor | int = -1
     asking: Tensor | bool = False
@@ -57,7 +58,8 @@ def joined(stretches: Sequence[Stretch], *, pad: int) -> View:
 
     Places of one rank stand as they are given. Cost O(T log T) to sort, O(T²) for the visibility.
     """
-    names = [field.name for field in fields(Stretch)]
+    plain = any(each.segments is None for each in stretches)
+    names = [each.name for each in fields(Stretch) if not (plain and each.name == "segments")]
     parts = {name: torch.cat([each.tensor(name) for each in stretches], 1) for name in names}
     real = parts.pop("real")
     lengths = real.sum(1)
@@ -73,7 +75,7 @@ def joined(stretches: Sequence[Stretch], *, pad: int) -> View:
         visibility=seen_by_rank(parts["ranks"], parts["asking"]),
         targets=parts["targets"].masked_fill(padding, NO_TARGET),
         positions=parts["positions"].masked_fill(several, 0),
-        segments=parts["segments"].masked_fill(padding, 0),
+        segments=None if plain else parts["segments"].masked_fill(padding, 0),
         origins=parts["origins"].masked_fill(padding, -1),
     )
 

@@ -1,0 +1,267 @@
+"""Blank infilling: spans are taken out of a text and written again behind it, one after another.
+
+Du et al. 2022, GLM: the text reads both ways, what is written left to right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lmlab.core.batch import Batch
+from lmlab.core.kinds import Kind
+from lmlab.core.parts import Network, Objective
+from lmlab.core.protocols import LogProbs
+from lmlab.core.state import State
+from lmlab.core.view import View
+from lmlab.core.visibility import Full
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.objectives.masking import ordinary_places
+from lmlab.objectives.ranks import Stretch, joined
+
+Span = tuple[int, int]
+"""The first token of a span, counted from 0, and how many it has."""
+
+
+class SpanLaw(Protocol):
+    """Which spans are taken out of a text of so many tokens."""
+
+    def __call__(self, tokens: int, random: np.random.Generator) -> list[Span]:
+        """From left to right, with a token at least between each two."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoissonSpans:
+    """Spans of Poisson(`mean`) tokens, but at least one, until `rate` of the text is taken out.
+
+    Lengths are drawn one after another, and the last one may overshoot; where spans go is even over
+    all ways to lay them (Du et al. 2022: 3 and 0.15).
+    """
+
+    rate: float = 0.15
+    mean: float = 3.0
+
+    def __call__(self, tokens: int, random: np.random.Generator) -> list[Span]:
+        lengths: list[int] = []
+        while tokens and sum(lengths) < self.rate * tokens:
+            lengths.append(self.length(random))
+        # Between two blanks stands a token; what finds no room is left out.
+        while lengths and sum(lengths) + len(lengths) - 1 > tokens:
+            surplus = sum(lengths) + len(lengths) - 1 - tokens
+            lengths[-1] -= surplus
+            lengths = [length for length in lengths if length > 0]
+        random.shuffle(lengths)
+        return laid(lengths, tokens, random)
+
+    def length(self, random: np.random.Generator) -> int:
+        """Poisson, drawn again where it is 0."""
+        while not (drawn := int(random.poisson(self.mean))):
+            pass
+        return drawn
+
+
+@dataclass(frozen=True, kw_only=True)
+class LongSpan:
+    """One span of a length that is even over `least` to all of the text (Du et al. 2022: 0.5)."""
+
+    least: float = 0.5
+
+    def __call__(self, tokens: int, random: np.random.Generator) -> list[Span]:
+        if not tokens:
+            return []
+        fewest = max(1, int(np.ceil(self.least * tokens)))
+        return laid([int(random.integers(fewest, tokens + 1))], tokens, random)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpanMixture:
+    """Now one law, now another: `second` with probability `share`, drawn for each text."""
+
+    first: SpanLaw
+    second: SpanLaw
+    share: float = 0.5
+
+    def __call__(self, tokens: int, random: np.random.Generator) -> list[Span]:
+        law = self.second if random.random() < self.share else self.first
+        return law(tokens, random)
+
+
+def laid(lengths: Sequence[int], tokens: int, random: np.random.Generator) -> list[Span]:
+    """Spans of these lengths, in this order, at places even over all with a token between each."""
+    count = len(lengths)
+    free = tokens - sum(lengths) - max(count - 1, 0)
+    assert free >= 0, "the spans must fit"
+    # Each span with the token behind it counts as one thing among the tokens that are free.
+    things = np.sort(random.choice(free + count, count, replace=False)).tolist()
+    spans, taken = [], 0
+    for index, (thing, length) in enumerate(zip(things, lengths, strict=True)):
+        spans.append((thing - index + taken, length))
+        taken += length + 1
+    return spans
+
+
+class BlankInfilling(Objective):
+    """-Σ_spans Σ_j log p(s_j | text with blanks, spans before, s_<j), in an order drawn at random.
+
+    Part A is the text with a <mask> for each span, and sees itself both ways. Part B has the spans
+    in a shuffled order, each as [START] s_1 … s_l, which is asked for s_1 … s_l [END]; it sees A
+    and its own past. Positions are pairs: the place in A (that of its <mask> for a span) and the
+    place in the span from 1 on, 0 in A; so the length of a blank shows nowhere. [END] is the end
+    symbol; [START], `start`, is one of the system's own.
+
+    log_prob is exact: all of the text is one blank, log p(s) = log p(s | <s> <mask> </s>). A
+    condition is what stands before the blank: log p(s | <s> x <mask> </s>), which is also what is
+    trained where the batch has one.
+    """
+
+    kind: ClassVar[Kind] = "exact"
+
+    def __init__(self, vocabulary: Vocabulary, spans: SpanLaw, *, start: int) -> None:
+        super().__init__()
+        assert vocabulary.end is not None and vocabulary.mask is not None
+        self.vocabulary = vocabulary
+        self.end, self.mask = vocabulary.end, vocabulary.mask
+        self.spans = spans
+        self.start = start
+
+    def view(self, batch: Batch, *, generator: torch.Generator | None = None) -> View:
+        if batch.condition is not None:
+            return self.one_blank(batch)
+        home = "cpu" if generator is None else generator.device
+        seed = torch.randint(2**62, (1,), generator=generator, device=home)
+        random = np.random.default_rng(int(seed))
+        counts = ordinary_places(batch, self.vocabulary).sum(1).tolist()
+        drawn = [self.spans(count, random) for count in counts]
+        turns = [random.permutation(len(spans)).tolist() for spans in drawn]
+        return self.view_of(batch, drawn, turns)
+
+    def view_of(
+        self, batch: Batch, spans: Sequence[Sequence[Span]], turns: Sequence[Sequence[int]]
+    ) -> View:
+        """The batch with these spans of each row taken out, written in these turns.
+
+        Spans count from place 1, where a text's first token stands.
+        """
+        within, turn = np.zeros((2, *batch.tokens.shape), dtype=np.int64)
+        for row, (its_spans, its_turns) in enumerate(zip(spans, turns, strict=True)):
+            for (first, length), when in zip(its_spans, its_turns, strict=True):
+                places = slice(1 + first, 1 + first + length)
+                within[row, places], turn[row, places] = np.arange(1, length + 1), when
+        device = batch.tokens.device
+        return self._assembled(
+            batch, torch.from_numpy(within).to(device), torch.from_numpy(turn).to(device)
+        )
+
+    def _assembled(self, batch: Batch, within: Tensor, turn: Tensor) -> View:
+        """`within` (B, T): the place in its span of each token that is taken out, from 1 on, 0 of
+        the others; `turn` (B, T): when its span is written."""
+        tokens, time = batch.tokens, batch.tokens.shape[1]
+        hidden, begins = within > 0, within == 1
+        kept = batch.mask() & (~hidden | begins)
+        # Inside a span nothing is kept but its mask, so its tokens count as far as that.
+        in_text = kept.long().cumsum(1) - 1
+        place = torch.arange(time, device=tokens.device).expand_as(tokens)
+        goes_on = torch.cat([within[:, 1:] > 1, torch.zeros_like(begins[:, :1])], 1)
+        text = Stretch(
+            inputs=tokens.masked_fill(begins, self.mask),
+            real=kept,
+            positions=torch.stack([in_text, torch.zeros_like(in_text)], -1),
+            ranks=0,
+        )
+        rank = 1 + turn * (time + 1)
+        starts = Stretch(
+            inputs=torch.full_like(tokens, self.start),
+            real=begins,
+            positions=torch.stack([in_text, torch.ones_like(in_text)], -1),
+            ranks=rank,
+            targets=tokens,
+            origins=place,
+        )
+        written = Stretch(
+            inputs=tokens,
+            real=hidden,
+            positions=torch.stack([in_text, within + 1], -1),
+            ranks=rank + within,
+            targets=tokens.roll(-1, 1).masked_fill(~goes_on, self.end),
+            origins=(place + 1).masked_fill(~goes_on, -1),
+        )
+        return joined([text, starts, written], pad=self.vocabulary.pad)
+
+    def one_blank(self, batch: Batch) -> View:
+        """All that follows place 0, or the condition, as one blank; a cut text has no [END]."""
+        lead = self.lead(batch.condition, batch.tokens[:, 0])
+        asked = batch.tokens[:, 1:]
+        starts = torch.full_like(batch.tokens[:, :1], self.start)
+        place = torch.arange(1, batch.tokens.shape[1], device=asked.device).expand_as(asked)
+        before = lead.blanks.expand_as(asked)
+        text = Stretch(
+            inputs=lead.view.inputs,
+            real=torch.arange(lead.view.inputs.shape[1], device=asked.device)
+            < lead.view.lengths[:, None],
+            positions=pairs(lead.view.inputs),
+            ranks=0,
+        )
+        written = Stretch(
+            inputs=torch.cat([starts, asked[:, :-1]], 1),
+            real=batch.targets_mask()[:, 1:],
+            positions=torch.stack([before, place], -1),
+            ranks=place,
+            targets=asked,
+            origins=place,
+        )
+        return joined([text, written], pad=self.vocabulary.pad)
+
+    def lead(self, condition: Batch | None, first: Tensor) -> Lead:
+        """Part A where all is one blank: `first` (B,) or the condition, <mask>, </s>."""
+        if condition is None:
+            marks = torch.tensor([self.mask, self.end], device=first.device)
+            tokens = torch.cat([first[:, None], marks.expand(len(first), 2)], 1)
+            lengths = torch.full_like(first, 3)
+            return Lead(self.text_view(tokens, lengths), torch.ones_like(first)[:, None])
+        last = condition.tokens.gather(1, condition.lengths[:, None] - 1)
+        blank = condition.lengths[:, None] - (last == self.end).long()
+        place = torch.arange(condition.tokens.shape[1] + 1, device=first.device)
+        source = (place - (place > blank).long()).clamp(max=condition.tokens.shape[1] - 1)
+        tokens = condition.tokens.gather(1, source).masked_fill(place == blank, self.mask)
+        return Lead(self.text_view(tokens, condition.lengths + 1), blank)
+
+    def text_view(self, tokens: Tensor, lengths: Tensor) -> View:
+        """A text as part A, nothing asked of it."""
+        return View(inputs=tokens, lengths=lengths, visibility=Full(), positions=pairs(tokens))
+
+    def log_prob(
+        self,
+        network: Network,
+        batch: Batch,
+        *,
+        state: State | None = None,
+        generator: torch.Generator | None = None,
+    ) -> LogProbs:
+        view = self.one_blank(batch)
+        predictions = network.target_log_probs(view)
+        assert view.origins is not None
+        rows = predictions.places.nonzero(as_tuple=True)[0]
+        found = predictions.log_probs.new_zeros(batch.tokens.shape)
+        found = found.index_put((rows, view.origins[predictions.places]), predictions.log_probs)
+        return LogProbs(per_token=found[:, 1:], kind=self.kind)
+
+
+@dataclass(frozen=True, eq=False)
+class Lead:
+    """A part A and where its blanks are."""
+
+    view: View
+    blanks: Tensor
+    """(B, n) the places of its masks."""
+
+
+def pairs(tokens: Tensor) -> Tensor:
+    """(B, T, 2) the positions of a part A: (0, 0), (1, 0), (2, 0) …"""
+    place = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
+    return torch.stack([place, torch.zeros_like(place)], -1)

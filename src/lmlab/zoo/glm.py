@@ -1,0 +1,79 @@
+"""GLM: spans are taken out of a text that reads both ways, and written again left to right.
+
+    loss = -Σ_spans Σ_j log p(s_j | text with blanks, spans before, s_<j);  p(s) = p(s | <mask>)
+
+Spans of Poisson(3) tokens to 15 % of the text, or one of 50 to 100 %; their order is shuffled, not
+their contents. Positions are pairs: the blank's place in the text, and the place in the blank, so
+that nothing tells how long a blank is. A text from nothing is one blank; so is a class of a text,
+written as a word: `lmlab fill RUN "… it was <mask>" --among good --among bad`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from lmlab.core.card import Card
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.objectives.blank_infilling import BlankInfilling, LongSpan, PoissonSpans, SpanMixture
+from lmlab.zoo._glm import BlankWriting, never_written
+from lmlab.zoo._transformer import (
+    TRANSFORMER_RECIPES,
+    PositionName,
+    TransformerConfig,
+    make_softmax,
+    make_tokens,
+    make_transformer,
+)
+
+CARD = Card(
+    family="transformer",
+    kind="exact",
+    paper="Du et al. 2022, GLM: General Language Model Pretraining with Autoregressive Blank "
+    "Infilling",
+    source="004 §1.3.1",
+    protocols=("LogProb", "Step", "Encode", "Infill"),
+    objectives=("blank-infilling",),
+    conditional=True,
+    oracle="a view worked by hand, who sees whom by perturbation, the spans' laws: "
+    "tests/unit/objectives/test_blank_infilling.py",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(TransformerConfig):
+    """Settings of GLM."""
+
+    positions: PositionName = "pairs"
+    """pairs: the place in the text and the place in the blank."""
+    rate: float = field(default=0.15, metadata={"above": 0, "below": 1})
+    """Share of a text that short spans take out."""
+    mean: float = field(default=3.0, metadata={"above": 0})
+    """Mean of the Poisson distribution of their lengths; 0 is drawn again."""
+    long_share: float = field(default=0.5, metadata={"at_least": 0, "at_most": 1})
+    """How often one long span is taken out instead."""
+    long_least: float = field(default=0.5, metadata={"above": 0, "at_most": 1})
+    """The least share of the text that a long span takes out; the most is all."""
+
+
+SIZES = {
+    "tiny": Config(width=16, layers=2, heads=2, length=64, dropout=0.0, attention_dropout=0.0),
+    "small": Config(),
+    "base": Config(width=768, layers=12, heads=12, length=512),
+}
+RECIPES = TRANSFORMER_RECIPES
+
+
+def build(config: Config, vocabulary: Vocabulary) -> BlankWriting:
+    start, extended = vocabulary.size, vocabulary.extended(1)
+    tokens = make_tokens(config, extended)
+    short = PoissonSpans(rate=config.rate, mean=config.mean)
+    long = LongSpan(least=config.long_least)
+    spans = SpanMixture(first=short, second=long, share=config.long_share)
+    system = BlankWriting(
+        vocabulary=vocabulary,
+        backbone=make_transformer(config, tokens),
+        emission=never_written(make_softmax(config, extended, tokens, bias=True), start),
+        objective=BlankInfilling(vocabulary, spans, start=start),
+    )
+    system.window = config.length - 1
+    return system
