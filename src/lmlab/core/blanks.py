@@ -1,0 +1,205 @@
+"""Systems that write what was hidden behind sentinels: one stretch after another, or a whole text.
+
+The pieces that filling blanks of unknown length needs (`Infill`) are here too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lmlab.core.batch import Batch
+from lmlab.core.distribution import Categorical
+from lmlab.core.errors import UserError
+from lmlab.core.system import SteppingState
+from lmlab.core.view import View
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.core.writing import SequenceToSequence, SourceObjective
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sentinels:
+    """Symbols X_0, X_1 … that stand for hidden stretches, and before them in what is written.
+
+    A stretch ends where the writer names the next one or ends: with whichever of these symbols. So
+    the probability that it ends is the sum of theirs, and nothing needs to be renormalised.
+    """
+
+    ids: tuple[int, ...]
+    """X_0, X_1 …; none where nothing is ever hidden."""
+    end: int
+    """What ends all writing."""
+
+    @classmethod
+    def of(
+        cls, vocabulary: Vocabulary, count: int, *, first: int = -1, step: int = 1
+    ) -> tuple[Sentinels, Vocabulary]:
+        """`count` sentinels, and the vocabulary that they are in.
+
+        They are ids appended to the given one, or those from `first` on where it has them.
+        """
+        if vocabulary.end is None:
+            raise UserError(
+                "a system with sentinels ends what it writes by an end symbol, and this tokeniser "
+                "has none; give one with </s>."
+            )
+        written = vocabulary if first >= 0 else vocabulary.extended(count)
+        start, step = (first, step) if first >= 0 else (vocabulary.size, 1)
+        ids = tuple(start + step * number for number in range(count))
+        if step == 0 or not 0 <= min(ids) <= max(ids) < written.size:
+            raise UserError(
+                f"{count} sentinels from {first} on by steps of {step} are not ids of a vocabulary "
+                f"of {written.size}; mend first_sentinel, sentinel_step or sentinels."
+            )
+        return cls(ids=ids, end=vocabulary.end), written
+
+    @property
+    def closers(self) -> list[int]:
+        """All symbols with which a stretch can end."""
+        return [self.end, *self.ids]
+
+    def log_closing(self, log_probs: Tensor) -> Tensor:
+        """(…) log-probability that the stretch ends, given the next token's (…, V)."""
+        return log_probs[..., self.closers].logsumexp(-1)
+
+    def closed_by(self, symbol: Tensor, log_probs: Tensor) -> Tensor:
+        """(rows, V) the same, with all that ends the stretch gathered at `symbol` (rows,)."""
+        gathered = log_probs.clone()
+        gathered[:, self.closers] = float("-inf")
+        return gathered.scatter(1, symbol[:, None], self.log_closing(log_probs)[:, None])
+
+
+class BlankObjective(SourceObjective):
+    """An objective whose network writes whole texts, and stretches hidden behind sentinels."""
+
+    sentinels: Sentinels
+    written: Vocabulary
+    """The ids that the decoder writes: the tokeniser's, and the sentinels where they are others."""
+
+    def opening(self, given: bool = False) -> tuple[int, ...]:
+        """What the decoder is given before a text; `given` tells whether there is a source."""
+        raise TypeError(f"{type(self).__name__} does not define opening")
+
+    def blank_opening(self) -> tuple[int, ...]:
+        """What the decoder is given before the first of several stretches."""
+        raise TypeError(f"{type(self).__name__} does not define blank_opening")
+
+    def blanked_view(self, batch: Batch) -> View:
+        """What the encoder sees of texts in which each mask symbol, or sentinel, is a blank."""
+        raise TypeError(f"{type(self).__name__} does not define blanked_view")
+
+    def count_blanks(self, batch: Batch) -> Tensor:
+        """(B,) how many blanks each text of `blanked_view` has."""
+        raise TypeError(f"{type(self).__name__} does not define count_blanks")
+
+
+class BlankWriting(SequenceToSequence):
+    """An encoder and a decoder that writes a text, or what belongs into the blanks of one.
+
+    `peek` is over texts: all that the sentinels get is the end's, since they end a stretch as well.
+    """
+
+    objective: BlankObjective
+    watched = "loss"
+
+    def start(self, rows: int, *, condition: Batch | None = None) -> SteppingState:
+        view = self.objective.source_view(condition, rows, next(self.parameters()).device)
+        return self.open(view, self.objective.opening(condition is not None))
+
+    def open(self, view: View, tokens: Sequence[int]) -> SteppingState:
+        """The state after the decoder was given some tokens, the same for all rows."""
+        memory: Any = self.backbone.begin(view)
+        rows, device = len(view.inputs), view.inputs.device
+        for token in tokens:
+            state = self._step(memory, torch.full((rows,), token, device=device))
+            memory = state.memory
+        return state
+
+    def peek(self, state: SteppingState) -> Categorical:
+        log_probs = self.emission.log_probs(state.values)
+        end = torch.full((len(log_probs),), self.objective.sentinels.end, device=log_probs.device)
+        texts = self.objective.sentinels.closed_by(end, log_probs)
+        return Categorical(texts[:, : self.vocabulary.size])
+
+    def infilling(self, batch: Batch) -> BlankAnswers:
+        """What writes the blanks of each row, one after another (`core.protocols.Infill`)."""
+        return BlankAnswers(self, batch)
+
+
+@dataclass(frozen=True, eq=False)
+class BlankState:
+    """Where the decoder is, and which blank it is writing."""
+
+    writing: SteppingState
+    blank: Tensor
+    """(rows,) number of the blank that is being written, from 0."""
+    blanks: Tensor
+    """(rows,) how many there are."""
+
+    def select(self, rows: Tensor) -> BlankState:
+        return BlankState(self.writing.select(rows), self.blank[rows], self.blanks[rows])
+
+    def detach(self) -> BlankState:
+        return BlankState(self.writing.detach(), self.blank, self.blanks)
+
+
+class BlankAnswers(nn.Module):
+    """The answers of some texts to their blanks: a distribution that sums to one over all of them.
+
+        p(a_0 … a_{K-1} | text) = Π_k p(a_k, closed | X_0 a_0 … X_k, text)
+
+    What it writes is a_0 X_1 a_1 X_2 … </s>: after blank k comes X_{k+1}, after the last the end,
+    each with the probability of all symbols that end a stretch.
+    """
+
+    def __init__(self, system: BlankWriting, batch: Batch) -> None:
+        super().__init__()
+        self.system = system
+        objective = system.objective
+        self.vocabulary = objective.written
+        self.sentinels = objective.sentinels
+        self.view = objective.blanked_view(batch)
+        self.blanks = objective.count_blanks(batch)
+        most = len(self.sentinels.ids)
+        if int(self.blanks.max()) > most:
+            raise UserError(
+                f"this system can tell {most} blanks of a text apart, and one with "
+                f"{int(self.blanks.max())} came; leave fewer of them, or train it with --set "
+                "sentinels=…"
+            )
+
+    def start(self, rows: int, *, condition: Batch | None = None) -> BlankState:
+        assert rows == len(self.view.inputs), "as many rows as there are texts with blanks"
+        opened = self.system.open(self.view, self.system.objective.blank_opening())
+        return BlankState(opened, torch.zeros_like(self.blanks), self.blanks)
+
+    def peek(self, state: BlankState) -> Categorical:
+        log_probs = self.system.emission.log_probs(state.writing.values)
+        names = torch.tensor(self.sentinels.ids, device=log_probs.device)
+        after = (state.blank + 1).clamp(max=len(names) - 1)
+        last = state.blank + 1 >= state.blanks
+        closing = torch.where(last, self.sentinels.end, names[after])
+        return Categorical(self.sentinels.closed_by(closing, log_probs))
+
+    def advance(self, state: BlankState, tokens: Tensor) -> BlankState:
+        names = torch.tensor(self.sentinels.ids, device=tokens.device)
+        moved = state.blank + torch.isin(tokens, names)
+        return BlankState(self.system.advance(state.writing, tokens), moved, state.blanks)
+
+    def answers(self, row: int, tokens: Sequence[int]) -> list[tuple[int, ...]]:
+        """The answer to each blank of a text, read out of what was written for it."""
+        found: list[list[int]] = [[]]
+        for token in tokens:
+            if token == self.sentinels.end:
+                break
+            if token in self.sentinels.ids:
+                found.append([])
+            else:
+                found[-1].append(token)
+        count = int(self.blanks[row])
+        found += [[] for _ in range(count - len(found))]
+        return [tuple(answer) for answer in found[:count]]

@@ -1,0 +1,206 @@
+"""Text to text: whatever is to be done, a source is read and a text is written.
+
+Raffel et al. 2020. A task is told by words at the front of the source ("translate English to
+German: …"), so nothing here knows of tasks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from lmlab.core.batch import Batch
+from lmlab.core.blanks import BlankObjective, Sentinels
+from lmlab.core.errors import UserError
+from lmlab.core.kinds import Kind
+from lmlab.core.parts import Network
+from lmlab.core.protocols import LogProbs
+from lmlab.core.state import State
+from lmlab.core.system import Assembly
+from lmlab.core.view import NO_TARGET, View
+from lmlab.core.visibility import Causal, Full
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.layers.noise import uniform
+
+
+class TextToText(BlankObjective):
+    """log p(s | x) = Σ_t log p(s_t | s_<t, x); a text that is given nothing is written beside </s>.
+
+    That is what T5 calls language modelling. Sources are read without place 0 of their batch, the
+    start symbol; the decoder begins with `begin`. Where the vocabulary has sentinels, a text ends
+    with </s> or with any of them, so that log_prob sums to one over texts without them.
+    """
+
+    kind: ClassVar[Kind] = "exact"
+
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        sentinels: Sentinels,
+        *,
+        begin: int | None = None,
+        written: Vocabulary | None = None,
+    ) -> None:
+        super().__init__()
+        self.vocabulary = vocabulary
+        self.sentinels = sentinels
+        self.begin = vocabulary.opening if begin is None else begin
+        self.written = written or vocabulary
+
+    def opening(self, given: bool = False) -> tuple[int, ...]:
+        return (self.begin,)
+
+    def source_view(self, condition: Batch | None, rows: int, device: torch.device) -> View:
+        if condition is None:
+            return self.symbols_view((self.sentinels.end,), rows, device)
+        lengths = (condition.lengths - 1).clamp(min=0)
+        return View(inputs=condition.tokens[:, 1:], lengths=lengths, visibility=Full())
+
+    @staticmethod
+    def symbols_view(symbols: tuple[int, ...], rows: int, device: torch.device) -> View:
+        """The same few symbols as the source of every row."""
+        inputs = torch.tensor([symbols], device=device).expand(rows, -1)
+        lengths = torch.full((rows,), len(symbols), device=device)
+        return View(inputs=inputs, lengths=lengths, visibility=Full())
+
+    def view(self, batch: Batch, *, generator: torch.Generator | None = None) -> View:
+        return self.text_view(batch)
+
+    def text_view(self, batch: Batch) -> View:
+        """A source beside which the whole text is written."""
+        given = batch.condition is not None
+        source = self.source_view(batch.condition, len(batch), batch.tokens.device)
+        return replace(source, decoder=whole_text(batch, self.opening(given)))
+
+    def log_prob(
+        self,
+        network: Network,
+        batch: Batch,
+        *,
+        state: State | None = None,
+        generator: torch.Generator | None = None,
+    ) -> LogProbs:
+        assert isinstance(network, Assembly)
+        view = self.text_view(batch)
+        hidden = network.hidden(view)
+        found = network.predict(view, hidden).spread()
+        if self.sentinels.ids:
+            assert view.decoder is not None and view.decoder.targets is not None
+            targets = view.decoder.targets
+            found = found.masked_fill(torch.isin(targets, self._names(targets)), float("-inf"))
+            ends = targets == self.sentinels.end
+            closing = self.sentinels.log_closing(network.emission.log_probs(hidden.values[ends]))
+            found = found.masked_scatter(ends, closing.to(found))
+        before = len(self.opening(batch.condition is not None)) - 1
+        return LogProbs(per_token=found[:, before:], kind=self.kind)
+
+    def blank_opening(self) -> tuple[int, ...]:
+        return (self.begin, self.sentinels.ids[0])
+
+    def blanked_view(self, batch: Batch) -> View:
+        blank, tokens = self._blanks(batch), batch.tokens[:, 1:]
+        names = self._names(tokens)
+        number = (blank.cumsum(1) - 1).clamp(0, len(names) - 1)
+        lengths = (batch.lengths - 1).clamp(min=0)
+        shown = torch.where(blank, names[number], tokens)
+        return View(inputs=shown, lengths=lengths, visibility=Full())
+
+    def count_blanks(self, batch: Batch) -> Tensor:
+        return self._blanks(batch).sum(1)
+
+    def _blanks(self, batch: Batch) -> Tensor:
+        """(B, T - 1) true at the mask symbols and sentinels of texts, place 0 left out."""
+        if not self.sentinels.ids:
+            raise UserError("this system was built without sentinels, so it has no blanks to fill.")
+        tokens = batch.tokens[:, 1:]
+        found = torch.isin(tokens, self._names(tokens))
+        if self.vocabulary.mask is not None:
+            found |= tokens == self.vocabulary.mask
+        return found & batch.targets_mask()[:, 1:]
+
+    def _names(self, like: Tensor) -> Tensor:
+        return torch.tensor(self.sentinels.ids, device=like.device)
+
+
+class PrefixText(TextToText):
+    """-log p(s_>c | s_≤c), c drawn evenly: the encoder reads a prefix, the decoder writes the rest.
+
+    Of n tokens between 0 and n - 1 are shown (Raffel et al. 2020, prefix language modelling; Liu et
+    al. 2018); the source is closed by </s>. A text is scored with nothing shown, one split of n; a
+    text that is given a source is written beside it.
+    """
+
+    def view(self, batch: Batch, *, generator: torch.Generator | None = None) -> View:
+        if batch.condition is not None:
+            return self.text_view(batch)
+        rows, device = len(batch), batch.tokens.device
+        count = text_places(batch, self.sentinels.end).sum(1)
+        drawn = uniform((rows,), device, generator=generator)
+        cut = torch.minimum((drawn * count).long(), (count - 1).clamp(min=0))
+        place = torch.arange(batch.tokens.shape[1], device=device).expand_as(batch.tokens)
+        shown = (place >= 1) & (place <= cut[:, None])
+        closing = torch.full((rows, 1), self.sentinels.end, device=device)
+        always = torch.ones_like(closing, dtype=torch.bool)
+        inputs, lengths = compact(
+            torch.cat([batch.tokens, closing], 1),
+            torch.cat([shown, always], 1),
+            self.vocabulary.pad,
+        )
+        asked = batch.targets_mask() & ~shown
+        targets, _ = compact(batch.tokens, asked, NO_TARGET)
+        origins, written = compact(place, asked, -1)
+        decoder = written_after(self.begin, targets, written, origins, self.vocabulary.pad)
+        return View(inputs=inputs, lengths=lengths, visibility=Full(), decoder=decoder)
+
+
+def text_places(batch: Batch, end: int) -> Tensor:
+    """(B, T) bool: the places of a text's own tokens: not place 0, padding or a closing end."""
+    place = torch.arange(batch.tokens.shape[1], device=batch.tokens.device)
+    closes = (batch.tokens == end) & (place == batch.lengths[:, None] - 1)
+    return batch.targets_mask() & ~closes
+
+
+def compact(values: Tensor, kept: Tensor, fill: int) -> tuple[Tensor, Tensor]:
+    """The values (B, T) at `kept` places moved together to the left, and how many each row has.
+
+    As wide as the longest row and at least 1; `fill` stands behind shorter ones.
+    """
+    lengths = kept.sum(1)
+    widest = max(int(lengths.max()) if len(lengths) else 0, 1)
+    inside = torch.arange(widest, device=values.device) < lengths[:, None]
+    together = torch.full_like(values[:, :1], fill).expand(-1, widest)
+    # Both masks have as many places in each row, in reading order.
+    return together.masked_scatter(inside, values[kept]), lengths
+
+
+def written_after(begin: int, targets: Tensor, lengths: Tensor, origins: Tensor, pad: int) -> View:
+    """A decoder's view: targets (B, T) one after another, each given `begin` and those before."""
+    first = torch.full_like(targets[:, :1], begin)
+    inputs = torch.cat([first, targets[:, :-1]], 1)
+    return View(
+        inputs=inputs.masked_fill(inputs == NO_TARGET, pad),
+        lengths=lengths,
+        visibility=Causal(),
+        targets=targets,
+        origins=origins,
+    )
+
+
+def whole_text(batch: Batch, opening: tuple[int, ...]) -> View:
+    """A decoder's view of a whole text, places 1 … of the batch, after the ids of `opening`."""
+    rows, device, before = len(batch), batch.tokens.device, len(opening) - 1
+    given = torch.tensor([opening], device=device).expand(rows, -1)
+    nothing = torch.full((rows, before), NO_TARGET, device=device)
+    asked = batch.targets_mask()[:, 1:]
+    place = torch.arange(1, batch.tokens.shape[1], device=device).expand_as(asked)
+    targets = batch.tokens[:, 1:].masked_fill(~asked, NO_TARGET)
+    return View(
+        inputs=torch.cat([given, batch.tokens[:, 1:-1]], 1),
+        lengths=(batch.lengths - 1).clamp(min=0) + before,
+        visibility=Causal(),
+        targets=torch.cat([nothing, targets], 1),
+        origins=torch.cat([nothing.clamp(min=-1), place.masked_fill(~asked, -1)], 1),
+    )
