@@ -85,11 +85,13 @@ def _straight(
     """Each input is the word at its place, or another in place of one that is asked."""
     if not inputs or len(inputs) + shift > len(clean):
         return None
+    # An end symbol that stands early ends another text, unless just one word was changed into it.
     frame = (vocabulary.start, vocabulary.end, vocabulary.pad)
+    whole = len(inputs) + shift == len(clean)
     places = []
     for place, id in enumerate(inputs):
         same = id == clean[place + shift]
-        if not same and (place + shift not in asked or id in frame):
+        if not same and (place + shift not in asked or (id in frame and not whole)):
             return None
         places.append(place + shift if same else -1)
     return tuple(places) if any(place > 0 for place in places) or len(inputs) == 1 else None

@@ -86,6 +86,13 @@ class NamesSymbols(Protocol):
     symbols: Mapping[int, str]
 
 
+@runtime_checkable
+class NamesOutcomes(Protocol):
+    """An emission whose outcomes are no tokens, and that says what they are."""
+
+    outcomes: tuple[str, ...]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Names:
     """How ids are written."""
@@ -96,6 +103,12 @@ class Names:
     """The tokeniser's; what lies beyond are symbols of the system."""
     symbols: Mapping[int, str]
     """Names of such symbols, where the objective tells them; the others are numbered."""
+    outcomes: tuple[str, ...] = ()
+    """What targets are called where they are no tokens."""
+
+    def target(self, id: int) -> str:
+        """What is predicted."""
+        return self.outcomes[id] if self.outcomes else self.of(id)
 
     def of(self, id: int) -> str:
         """The text of any id."""
@@ -193,7 +206,7 @@ def _fed(view: View, names: Names, reading: Reading | None) -> tuple[Cell, ...]:
     if view.inputs.ndim != 2:
         return tuple(Cell(text=f"vector {place + 1}") for place in range(_length(view)))
     inputs = _inputs(view)
-    back = given_back(inputs, _told(view.targets))
+    back = frozenset() if names.outcomes else given_back(inputs, _told(view.targets))
     cells = []
     for place, id in enumerate(inputs):
         look: Look = "plain"
@@ -246,7 +259,7 @@ def _asked_strips(view: View, names: Names) -> list[Strip]:
     length = _length(view)
     targets = view.targets[0, :length]
     words = tuple(
-        None if id == NO_TARGET else Cell(text=names.of(id), look="target")
+        None if id == NO_TARGET else Cell(text=names.target(id), look="target")
         for id in targets.tolist()
     )
     strips = [Strip(name="target", cells=words)]
@@ -310,7 +323,7 @@ def _asked_words(view: View, names: Names) -> tuple[str, ...]:
     if view.targets is None:
         return ("",) * _length(view)
     ids = view.targets[0, : _length(view)].tolist()
-    return tuple("" if id == NO_TARGET else names.of(id) for id in ids)
+    return tuple("" if id == NO_TARGET else names.target(id) for id in ids)
 
 
 def _rows(mask: Tensor) -> tuple[tuple[bool, ...], ...]:
@@ -320,6 +333,7 @@ def _rows(mask: Tensor) -> tuple[tuple[bool, ...], ...]:
 def _remarks(view: View) -> tuple[str, ...]:
     found = []
     for part in (view, view.decoder):
-        if part is not None and part.labels is not None and part.labels.ndim == 1:
-            found.append(f"Label of the whole text: {int(part.labels[0])}.")
+        told = None if part is None else part.labels
+        if told is not None and told.ndim == 1 and int(told[0]) != NO_TARGET:
+            found.append(f"Label of the whole text: {int(told[0])}.")
     return tuple(found)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,15 @@ from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.readers import Example
 from lmlab.data.tokenizers import Tokenizer, train_tokenizer
 from lmlab.diagnostics.objective_picture import objective_picture
-from lmlab.diagnostics.objective_view import Names, NamesSymbols, Showing, show_view
+from lmlab.diagnostics.objective_view import (
+    Names,
+    NamesOutcomes,
+    NamesSymbols,
+    Showing,
+    show_view,
+)
 from lmlab.diagnostics.picture import Drawn, render
-from lmlab.diagnostics.subjects import corpus_of, sentence_of
+from lmlab.diagnostics.subjects import corpus_of, fits, sentence_of
 from lmlab.scoring.evaluating import device_of, evaluating
 from lmlab.training.config import apply_settings
 from lmlab.training.files import telling_disk_errors, write_bytes, write_text
@@ -30,6 +37,8 @@ from lmlab.training.runs import Model, build_system, build_tiny, load_run
 
 TEXT = "the cat sat on the mat . it was warm , so it slept there ."
 """What is shown of a system of the zoo where no text is given."""
+COMPANY = "a dog barked all night ."
+"""Another text beside it: objectives of pairs take their second sentence from there."""
 SOURCE = "le chat dort sur le tapis ."
 TRANSLATION = "the cat sleeps on the mat ."
 MOST_TOKENS = 64
@@ -100,11 +109,12 @@ def show_objective(
             raise UserError("a text to show must hold a word, and an empty one came.")
     stage = _stage(system, text, condition, dict(settings or {}))
     drawn = _draw_view(stage, seed)
-    objective = stage.system.objective
+    objective, emission = stage.system.objective, stage.system.emission
     names = Names(
         token=stage.tokenizer.token,
         vocabulary=stage.tokenizer.vocabulary,
         symbols=objective.symbols if isinstance(objective, NamesSymbols) else {},
+        outcomes=emission.outcomes if isinstance(emission, NamesOutcomes) else (),
     )
     showing = show_view(drawn.view, stage.batch, names)
     notes = (stage.card.paper, f"seed {drawn.seed}" if drawn.random else "")
@@ -173,18 +183,35 @@ def is_run(named: str) -> bool:
 def _zoo_stage(
     card: Card, text: str | None, condition: str | None, settings: dict[str, Any]
 ) -> _Stage:
-    if text is None and condition is None and card.conditional:
-        text, condition = TRANSLATION, SOURCE
-    elif condition is not None and not card.conditional:
+    if condition is not None and not card.conditional:
         raise UserError(f"{card.name} is given no other text; leave --condition out.")
-    words = [spaced(each) for each in (text or TEXT, condition) if each is not None]
-    tokenizer = train_tokenizer("word", words)
-    vocabulary = tokenizer.vocabulary
-    sides = [_framed(tokenizer, each) for each in words]
-    given = Batch.from_sequences(sides[1:], pad=vocabulary.pad) if sides[1:] else None
-    batch = Batch.from_sequences(sides[:1], pad=vocabulary.pad, condition=given)
-    system = _tiny(card, vocabulary, settings)
-    return _staged(card, system, tokenizer, batch)
+    stage = _zoo_texts(card, text or TEXT, condition, settings)
+    if text is None and condition is None and _reads_nothing(stage):
+        return _zoo_texts(card, TRANSLATION, SOURCE, settings)
+    return stage
+
+
+def _zoo_texts(card: Card, text: str, condition: str | None, settings: dict[str, Any]) -> _Stage:
+    texts = [spaced(each) for each in (text, condition or COMPANY)]
+    tokenizer = train_tokenizer("word", texts)
+    pad = tokenizer.vocabulary.pad
+    first, second = ([_framed(tokenizer, each)] for each in texts)
+    if condition is None:
+        batch = Batch.from_sequences([*first, *second], pad=pad)
+    else:
+        batch = Batch.from_sequences(
+            first, pad=pad, condition=Batch.from_sequences(second, pad=pad)
+        )
+    return _staged(card, _tiny(card, tokenizer.vocabulary, settings), tokenizer, batch)
+
+
+def _reads_nothing(stage: _Stage) -> bool:
+    """Whether the encoder has no word to read, as a translator's that is given no source."""
+    found = _view(stage, 0)
+    if found.random or found.view.decoder is None:
+        return False
+    words = set(stage.batch.tokens[0, 1:-1].tolist())
+    return not words & set(found.view.inputs[0].flatten().tolist())
 
 
 def _staged(card: Card, system: System, tokenizer: Tokenizer, batch: Batch) -> _Stage:
@@ -229,19 +256,32 @@ def _run_stage(model: Model, text: str | None, condition: str | None) -> _Stage:
     given = None
     if condition is not None:
         given = Batch.from_sequences([_framed(model.tokenizer, condition)], pad=pad)
-    sentence = sentence_of(model, text)
-    batch = Batch.from_sequences([sentence.ids], pad=pad, condition=given)
+    rows = [sentence_of(model, text).ids]
+    if given is None and model.system.vocabulary.end is not None:
+        rows += [sentence_of(model, other).ids for other in _company(model, text)]
+    batch = Batch.from_sequences(rows, pad=pad, condition=given)
     return _staged(model.card, model.system, model.tokenizer, batch)
 
 
 def _own_example(model: Model) -> Example:
     """A held-out text of the run's own that is neither very short nor very long."""
-    corpus = corpus_of(model)
-    if corpus is None:
+    found = _own_examples(model)
+    if not found:
         raise UserError(f"what {model.path} was trained on is gone; give a text by --text.")
-    found = list(corpus.split("validation").first(200))
     good = (each for each in found if 8 <= len(model.tokenizer.encode(each.text)) <= 16)
     return next(good, found[0])
+
+
+def _own_examples(model: Model) -> list[Example]:
+    corpus = corpus_of(model)
+    return [] if corpus is None else list(corpus.split("validation").first(200))
+
+
+def _company(model: Model, text: str) -> list[str]:
+    """Another text of the run's own that it can read, where there is one."""
+    others = (each.text for each in _own_examples(model) if each.text != text)
+    fitting = (other for other in others if fits(model, sentence_of(model, other)))
+    return list(islice(fitting, 1))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

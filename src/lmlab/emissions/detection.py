@@ -20,6 +20,8 @@ class Detection(Emission):
     """
 
     takes: ClassVar[frozenset[str]] = frozenset({"vectors"})
+    outcomes: ClassVar[tuple[str, ...]] = ("written", "replaced")
+    """What is told of a token."""
 
     def __init__(self, width: int, *, activation: ActivationName = "gelu") -> None:
         super().__init__()
