@@ -1,0 +1,109 @@
+"""Star-Transformer: each word looks at its neighbours and at a relay, which looks at all words.
+
+    h_i ← norm(relu(MultiAtt(h_i, [h_{i-1}; h_i; h_{i+1}; e_i; s])))
+    s ← norm(relu(MultiAtt(s, [s; h_1 … h_T])))
+
+Its cost is linear in the length, a Transformer's quadratic; far words meet at the relay. It looks
+both ways, so it is trained as BERT is. As in the paper the first and the last word are neighbours,
+and there is neither a residual nor a feed-forward layer. The relay's last update, which the paper
+reads off to classify a text, is not made, since no hidden word would read it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from torch import nn
+
+from lmlab.backbones.star import StarLayer, StarTransformer
+from lmlab.core.card import Card
+from lmlab.core.errors import UserError
+from lmlab.core.filling import Filling
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.emissions.softmax import Softmax
+from lmlab.layers.attention import Attention
+from lmlab.layers.initialising import initialise
+from lmlab.layers.input_embedding import InputEmbedding
+from lmlab.layers.positions import LearnedPositions
+from lmlab.layers.star import RelayAttention, RingAttention
+from lmlab.objectives.masked import MaskedTokens
+from lmlab.objectives.masking import EachToken, Replacement
+from lmlab.zoo._transformer import TRANSFORMER_RECIPES
+
+CARD = Card(
+    family="transformer",
+    kind="pseudo",
+    paper="Guo et al. 2019, Star-Transformer",
+    source="002 §3.5.3, on the cost of attention",
+    protocols=("LogProb", "Fill", "Encode"),
+    objectives=("masked",),
+    exempt={
+        "distribution": "a sum of conditionals that need not come from one joint distribution",
+        "sample": "it gives single tokens given all the others, and no way to draw a text",
+    },
+    oracle="the update written out in loops: tests/parity/test_star_transformer.py",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """Settings of the Star-Transformer."""
+
+    width: int = field(default=256, metadata={"at_least": 1})
+    """Numbers in a hidden state."""
+    layers: int = field(default=4, metadata={"at_least": 1})
+    """Rounds in which the words and then the relay are updated."""
+    heads: int = field(default=4, metadata={"at_least": 1})
+    """Attention functions side by side in each layer."""
+    reach: int = field(default=1, metadata={"at_least": 0})
+    """Neighbours on each side that a word looks at."""
+    length: int = field(default=128, metadata={"at_least": 2})
+    """The longest input that it takes at once."""
+    dropout: float = field(default=0.1, metadata={"at_least": 0, "below": 1})
+    """Share of embeddings and of attention's outputs set to zero in training."""
+    rate: float = field(default=0.15, metadata={"at_least": 0, "below": 1})
+    """Share of the tokens that are hidden and predicted."""
+
+    def __post_init__(self) -> None:
+        if self.width % self.heads:
+            raise UserError(
+                f"width {self.width} can't be shared among {self.heads} heads; give a multiple."
+            )
+
+
+SIZES = {
+    "tiny": Config(width=16, layers=2, heads=2, length=64, dropout=0.0),
+    "small": Config(),
+    "base": Config(width=768, layers=12, heads=12, length=512),
+}
+RECIPES = TRANSFORMER_RECIPES
+
+
+def build(config: Config, vocabulary: Vocabulary) -> Filling:
+    tokens = nn.Embedding(vocabulary.size, config.width)
+    positions = LearnedPositions(config.length, config.width)
+    embedding = InputEmbedding(tokens, positions=positions, dropout=config.dropout)
+    layers = [make_layer(config, relay=n + 1 < config.layers) for n in range(config.layers)]
+    backbone = StarTransformer(embedding, layers, width=config.width)
+    initialise(backbone, config.width)
+    choice, replacement = EachToken(config.rate), Replacement(vocabulary=vocabulary)
+    system = Filling(
+        vocabulary=vocabulary,
+        backbone=backbone,
+        emission=Softmax(config.width, vocabulary, tied=tokens),
+        objective=MaskedTokens(vocabulary, choice, replacement),
+    )
+    system.window = config.length - 1
+    return system
+
+
+def make_layer(config: Config, *, relay: bool) -> StarLayer:
+    """One round; `relay` says whether the relay is updated after the words."""
+    width, heads = config.width, config.heads
+    return StarLayer(
+        RingAttention(Attention(width, heads), reach=config.reach),
+        nn.LayerNorm(width),
+        relay=RelayAttention(Attention(width, heads)) if relay else None,
+        relay_norm=nn.LayerNorm(width) if relay else None,
+        dropout=config.dropout,
+    )
