@@ -142,6 +142,24 @@ class HiddenSource(SourceObjective):
             origins=F.pad(view.origins, (more, 0), value=-1),
         )
 
+    def part_written(self, batch: Batch, parts: Sequence[np.ndarray]) -> View:
+        """The decoder's view where it writes, of each text, the tokens at some places of its body.
+
+        The end symbol follows, whether or not the text was ended there.
+        """
+        end = [] if self.vocabulary.end is None else [self.vocabulary.end]
+        bodies, firsts = bodies_of(batch, self.vocabulary), batch.tokens[:, 0].tolist()
+        rows = [
+            [first, *body[part].tolist(), *end]
+            for first, body, part in zip(firsts, bodies, parts, strict=True)
+        ]
+        view = self.written(Batch.from_sequences(rows, self.vocabulary.pad).to(batch.tokens.device))
+        assert view.origins is not None
+        origins, before = torch.full_like(view.origins, -1), len(self.opening()) - 1
+        for row, part in enumerate(parts):
+            origins[row, before : before + len(part)] = torch.from_numpy(part + 1).to(origins)
+        return replace(view, origins=origins)
+
     def given_view(self, batch: Batch) -> View:
         """Texts beside their conditions, or beside nothing."""
         source = self.source_view(batch.condition, len(batch), batch.tokens.device)

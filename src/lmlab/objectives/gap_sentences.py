@@ -1,0 +1,196 @@
+"""Gap sentences: the encoder reads a text without its telling sentences, the decoder writes them.
+
+Zhang et al. 2020, PEGASUS: Pre-training with Extracted Gap-sentences for Abstractive Summarization.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from lmlab.core.batch import Batch
+from lmlab.core.errors import unknown_name
+from lmlab.core.protocols import Pieces
+from lmlab.core.view import View
+from lmlab.objectives.hidden_source import HiddenSource, Shown, Spelling, bodies_of, random_of
+from lmlab.objectives.sentences import Sentences
+
+
+class GapChoice(Protocol):
+    """Which sentences of a text are taken out."""
+
+    def __call__(
+        self, sentences: Sequence[np.ndarray], count: int, *, random: np.random.Generator
+    ) -> list[int]:
+        """The numbers of `count` of the sentences, each given by its tokens, in rising order."""
+        ...
+
+
+def rouge(chosen: Counter[int], rest: Counter[int]) -> float:
+    """ROUGE-1 F1 of two bags of tokens: 2PR/(P + R), overlap = Σ_w min of both counts,
+    P = overlap / tokens chosen, R = overlap / tokens of the rest (Lin 2004)."""
+    overlap = (chosen & rest).total()
+    tokens = chosen.total() + rest.total()
+    # 2PR/(P + R) with P and R written out.
+    return 2 * overlap / tokens if tokens else 0.0
+
+
+@dataclass(frozen=True)
+class Independent:
+    """The sentences that score highest, each alone: ROUGE-1 F1 of it against all the others (Ind).
+
+    `unique` counts each word of a side once (Uniq), else as often as it stands there (Orig). Of
+    equal ones the earlier is taken.
+    """
+
+    unique: bool = False
+
+    def __call__(
+        self, sentences: Sequence[np.ndarray], count: int, *, random: np.random.Generator
+    ) -> list[int]:
+        bags = [Counter(sentence.tolist()) for sentence in sentences]
+        scores = [score_of([number], bags, self.unique) for number in range(len(bags))]
+        best = sorted(range(len(bags)), key=lambda number: -scores[number])
+        return sorted(best[:count])
+
+
+@dataclass(frozen=True)
+class Sequential:
+    """One after another the sentence that raises the score of all chosen most (Seq): ROUGE-1 F1 of
+    the chosen ones together against those that are left."""
+
+    unique: bool = False
+
+    def __call__(
+        self, sentences: Sequence[np.ndarray], count: int, *, random: np.random.Generator
+    ) -> list[int]:
+        bags = [Counter(sentence.tolist()) for sentence in sentences]
+        chosen: list[int] = []
+        for _ in range(count):
+            left = [number for number in range(len(bags)) if number not in chosen]
+            chosen.append(max(left, key=lambda n: score_of([*chosen, n], bags, self.unique)))
+        return sorted(chosen)
+
+
+@dataclass(frozen=True)
+class AtRandom:
+    """Any of the sentences, all as likely."""
+
+    def __call__(
+        self, sentences: Sequence[np.ndarray], count: int, *, random: np.random.Generator
+    ) -> list[int]:
+        return sorted(random.choice(len(sentences), count, replace=False).tolist())
+
+
+@dataclass(frozen=True)
+class Lead:
+    """The first sentences of the text."""
+
+    def __call__(
+        self, sentences: Sequence[np.ndarray], count: int, *, random: np.random.Generator
+    ) -> list[int]:
+        return list(range(count))
+
+
+CHOICES: dict[str, GapChoice] = {
+    "ind-orig": Independent(),
+    "ind-uniq": Independent(unique=True),
+    "seq-orig": Sequential(),
+    "seq-uniq": Sequential(unique=True),
+    "random": AtRandom(),
+    "lead": Lead(),
+}
+
+
+def make_choice(name: str) -> GapChoice:
+    """One of the paper's ways to choose gap sentences, by its name."""
+    if name not in CHOICES:
+        raise unknown_name("choice of gap sentences", name, CHOICES)
+    return CHOICES[name]
+
+
+def score_of(chosen: Sequence[int], bags: Sequence[Counter[int]], unique: bool) -> float:
+    """ROUGE-1 F1 of the chosen sentences, joined, against the rest of the text, joined."""
+    inside: Counter[int] = Counter()
+    outside: Counter[int] = Counter()
+    for number, bag in enumerate(bags):
+        (inside if number in chosen else outside).update(bag)
+    if unique:
+        inside, outside = Counter(set(inside)), Counter(set(outside))
+    return rouge(inside, outside)
+
+
+class GapSentences(HiddenSource):
+    """-log p(gap sentences | text with one mask symbol in the place of each).
+
+    A share `rate` of a text's sentences is taken out, rounded, at least one and not all; the
+    decoder writes them one after another, and the end. End marks don't count for ROUGE. A text of
+    one sentence is cut into stretches of `stretch` tokens (two halves, if it is no longer than
+    that), which stand for sentences; of a single token nothing is shown. A share `whole` of the
+    texts is hidden as a whole, which the paper has not: it trains what `log_prob` tells of.
+    """
+
+    def __init__(
+        self,
+        spelling: Spelling,
+        choice: GapChoice,
+        *,
+        sentences: Sentences | None = None,
+        rate: float = 0.3,
+        stretch: int = 4,
+        whole: float = 0.0,
+    ) -> None:
+        super().__init__(spelling)
+        self.choice = choice
+        self.sentences = sentences or Sentences()
+        self.rate = rate
+        self.stretch = stretch
+        self.whole = whole
+
+    def meet_tokenizer(self, pieces: Pieces) -> None:
+        self.sentences.meet(pieces, self.vocabulary.size)
+
+    def view(self, batch: Batch, *, generator: torch.Generator | None = None) -> View:
+        if batch.condition is not None:
+            return self.given_view(batch)
+        random = random_of(generator)
+        bodies = bodies_of(batch, self.vocabulary)
+        divided = [self.divide(body, random) for body in bodies]
+        gaps = [places for _, places in divided]
+        source = self.shown_view([shown for shown, _ in divided], batch.tokens.device)
+        return replace(source, decoder=self.part_written(batch, gaps))
+
+    def divide(self, tokens: np.ndarray, random: np.random.Generator) -> tuple[Shown, np.ndarray]:
+        """What the source shows of a text, and the places of the gap sentences, in order."""
+        parts = self.cut(tokens)
+        if len(parts) < 2 or random.random() < self.whole:
+            return self.everything_hidden(), np.arange(len(tokens))
+        count = min(max(1, int(self.rate * len(parts) + 0.5)), len(parts) - 1)
+        worded = [self._words(tokens[part]) for part in parts]
+        gaps = set(self.choice(worded, count, random=random))
+        hidden = self.everything_hidden()
+        shown = [
+            hidden if number in gaps else Shown(tokens[part], part)
+            for number, part in enumerate(parts)
+        ]
+        source = Shown(
+            np.concatenate([each.tokens for each in shown]),
+            np.concatenate([each.places for each in shown]),
+        )
+        return source, np.concatenate([parts[number] for number in sorted(gaps)])
+
+    def cut(self, tokens: np.ndarray) -> list[np.ndarray]:
+        """The places of each sentence, or of each stretch where there is one sentence only."""
+        parts = self.sentences.cut(tokens)
+        if len(parts) != 1:
+            return parts
+        size = min(self.stretch, (len(tokens) + 1) // 2)
+        return np.split(np.arange(len(tokens)), range(size, len(tokens), size))
+
+    def _words(self, tokens: np.ndarray) -> np.ndarray:
+        return tokens[~self.sentences.is_end(tokens)]

@@ -1,0 +1,77 @@
+"""PEGASUS: an encoder reads a text without its telling sentences, a decoder writes those.
+
+    gaps = the sentences with the highest ROUGE-1 F1 against the rest,
+    p(gaps | text with <mask> for each gap)
+
+30 % of the sentences are gaps, at least one; `choice` takes them otherwise. Norms stand before the
+sublayers, positions are sinusoidal, embeddings are multiplied by √width. Texts of one sentence are
+cut into stretches of `stretch` tokens. A text's score is p(s | <mask>): given a source whose only
+sentence is a gap. Left out, as in the paper's final model: masked tokens beside the gaps; and the
+fifth of the gaps that its mixed model leaves in the source.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from lmlab.core.card import Card
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.layers.feed_forward import ActivationName
+from lmlab.objectives.gap_sentences import GapSentences, make_choice
+from lmlab.zoo._denoising import (
+    DenoisingConfig,
+    Restoring,
+    make_restoring,
+    make_sentences,
+    make_spelling,
+)
+from lmlab.zoo._transformer import TRANSFORMER_RECIPES, PositionName
+
+CARD = Card(
+    family="transformer",
+    kind="exact",
+    paper="Zhang et al. 2020, PEGASUS: Pre-training with Extracted Gap-sentences",
+    source="004 §1.3.1",
+    protocols=("LogProb", "Step", "Encode"),
+    objectives=("gap-sentences",),
+    conditional=True,
+    oracle="transformers' Pegasus with the same weights: tests/parity/test_hf_pegasus.py",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(DenoisingConfig):
+    """Settings of PEGASUS."""
+
+    positions: PositionName = "sinusoidal"
+    """learned, sinusoidal, concatenated, buckets (T5), shaw, alibi, rotary or none."""
+    scaled: bool = True
+    """Whether embeddings are multiplied by √width."""
+    activation: ActivationName = "relu"
+    """gelu, gelu-tanh, relu, silu or tanh."""
+    choice: str = "ind-orig"
+    """How gap sentences are chosen: ind-orig, ind-uniq, seq-orig, seq-uniq, random or lead."""
+    rate: float = field(default=0.3, metadata={"at_least": 0, "at_most": 1})
+    """Share of the sentences that are gaps."""
+    stretch: int = field(default=4, metadata={"at_least": 1})
+    """Tokens that stand for a sentence, where a text is but one."""
+
+
+SIZES = {
+    "tiny": Config(width=16, layers=2, heads=2, length=64, dropout=0.0, attention_dropout=0.0),
+    "small": Config(),
+    "base": Config(width=768, layers=12, heads=12, length=512),
+}
+RECIPES = TRANSFORMER_RECIPES
+
+
+def build(config: Config, vocabulary: Vocabulary) -> Restoring:
+    objective = GapSentences(
+        make_spelling(config, vocabulary),
+        make_choice(config.choice),
+        sentences=make_sentences(vocabulary),
+        rate=config.rate,
+        stretch=config.stretch,
+        whole=config.whole,
+    )
+    return make_restoring(config, vocabulary, objective)

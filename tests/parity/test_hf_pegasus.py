@@ -1,0 +1,157 @@
+"""PEGASUS against transformers' PegasusForConditionalGeneration with the same weights."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from lmlab.core.batch import Batch
+from lmlab.core.view import View
+from lmlab.core.visibility import Causal, Full
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.zoo import pegasus
+
+transformers = pytest.importorskip("transformers")
+
+VOCABULARY = Vocabulary(size=41)
+CONFIGS = {
+    "small": {"width": 24, "layers": 2, "heads": 3, "length": 20},
+    "deep": {"width": 16, "layers": 2, "decoder_layers": 4, "heads": 2, "length": 16, "inner": 40},
+    "gelu, unscaled": {
+        "width": 16,
+        "layers": 1,
+        "heads": 4,
+        "length": 32,
+        "activation": "gelu",
+        "scaled": False,
+    },
+}
+PARTS = {
+    "attention.output": "self_attn.out_proj",
+    "around_attention.norm": "self_attn_layer_norm",
+    "source_attention.output": "encoder_attn.out_proj",
+    "around_source.norm": "encoder_attn_layer_norm",
+    "feed_forward.widen": "fc1",
+    "feed_forward.narrow": "fc2",
+    "around_feed_forward.norm": "final_layer_norm",
+}
+"""Our parts of a layer, and theirs."""
+
+
+def build_pair(settings: dict):
+    """Our system with the weights of a random Pegasus."""
+    config = pegasus.Config(**settings)
+    torch.manual_seed(0)
+    theirs = transformers.PegasusForConditionalGeneration(
+        transformers.PegasusConfig(
+            vocab_size=VOCABULARY.size,
+            max_position_embeddings=config.length,
+            d_model=config.width,
+            encoder_layers=config.layers,
+            decoder_layers=config.decoder_layers or config.layers,
+            encoder_attention_heads=config.heads,
+            decoder_attention_heads=config.heads,
+            encoder_ffn_dim=config.inner or 4 * config.width,
+            decoder_ffn_dim=config.inner or 4 * config.width,
+            activation_function=config.activation,
+            scale_embedding=config.scaled,
+            pad_token_id=VOCABULARY.pad,
+            eos_token_id=VOCABULARY.end,
+            decoder_start_token_id=VOCABULARY.pad,
+        )
+    ).eval()
+    for parameter in theirs.parameters():
+        if parameter.requires_grad:  # their sinusoids are a parameter that is not trained
+            torch.nn.init.normal_(parameter, std=0.6)
+    torch.nn.init.normal_(theirs.final_logits_bias, std=0.6)
+    ours = pegasus.build(config, VOCABULARY).eval()
+    ours.load_state_dict(our_names(theirs.state_dict(), ours.state_dict()))
+    return ours, theirs
+
+
+def our_names(theirs: dict, ours: dict) -> dict:
+    """Pegasus's names by hand; queries, keys and values are one matrix here, and three there."""
+    found = {
+        "emission.weight": theirs["model.shared.weight"],
+        "emission.bias": theirs["final_logits_bias"][0],
+    }
+    for side in ("encoder", "decoder"):
+        here, there = f"backbone.{side}", f"model.{side}"
+        found |= {
+            f"{here}.embedding.tokens.weight": theirs["model.shared.weight"],
+            f"{here}.stack.norm.weight": theirs[f"{there}.layer_norm.weight"],
+            f"{here}.stack.norm.bias": theirs[f"{there}.layer_norm.bias"],
+        }
+    for name in ours:
+        if ".stack.blocks." in name:
+            found[name] = in_layer(name, theirs)
+    return found
+
+
+def in_layer(name: str, theirs: dict) -> torch.Tensor:
+    """What stands there for one of our parameters of a layer."""
+    _, side, _, _, layer, *part, kind = name.split(".")
+    body = f"model.{side}.layers.{layer}"
+    if part[-1] != "project":
+        return theirs[f"{body}.{PARTS['.'.join(part)]}.{kind}"]
+    attention = {"attention": "self_attn", "source_attention": "encoder_attn"}[part[0]]
+    return torch.cat([theirs[f"{body}.{attention}.{each}_proj.{kind}"] for each in "qkv"])
+
+
+def padded(*lengths: int, ends: tuple[int, ...] = ()) -> Batch:
+    tokens = [torch.randint(5, VOCABULARY.size, (length,)).tolist() for length in lengths]
+    return Batch.from_sequences([[*row, *ends] for row in tokens], VOCABULARY.pad)
+
+
+@pytest.mark.parametrize("settings", CONFIGS.values(), ids=CONFIGS)
+def test_logits_are_those_of_pegasus(settings: dict):
+    """With padding in the source and in the text."""
+    ours, theirs = build_pair(settings)
+    source, text = padded(11, 6, 3), padded(5, 9, 7)
+    with torch.no_grad():
+        decoder = View(inputs=text.tokens, lengths=text.lengths, visibility=Causal())
+        view = View(
+            inputs=source.tokens, lengths=source.lengths, visibility=Full(), decoder=decoder
+        )
+        found = ours.emission.logits(ours.hidden(view).values)
+        expected = theirs(
+            input_ids=source.tokens,
+            attention_mask=source.mask().long(),
+            decoder_input_ids=text.tokens,
+            decoder_attention_mask=text.mask().long(),
+        ).logits
+    real = text.mask()
+    assert expected[real].std() > 1
+    torch.testing.assert_close(found[real], expected[real], atol=1e-4, rtol=0)
+
+
+def test_logits_step_by_step_are_those_of_pegasus_with_its_cache():
+    """Started as they start: <pad>; a source ends with </s> and has no start symbol."""
+    customs = {"opening": (VOCABULARY.pad,), "source_start": False}
+    ours, theirs = build_pair({**CONFIGS["small"], **customs})
+    theirs_source = padded(8, 5, ends=(VOCABULARY.end,))
+    rows = theirs_source.tokens.tolist()
+    lengths = theirs_source.lengths.tolist()
+    condition = Batch.from_sequences(
+        [[VOCABULARY.start, *row[:length]] for row, length in zip(rows, lengths, strict=True)],
+        VOCABULARY.pad,
+    )
+    text = torch.randint(5, VOCABULARY.size, (2, 9))
+    cache, token = None, torch.full((2, 1), VOCABULARY.pad)
+    with torch.no_grad():
+        state = ours.start(2, condition=condition)
+        seen = theirs_source.mask().long()
+        memory = theirs.get_encoder()(theirs_source.tokens, attention_mask=seen)
+        for place in range(9):
+            answer = theirs(
+                encoder_outputs=memory,
+                attention_mask=seen,
+                decoder_input_ids=token,
+                past_key_values=cache,
+                use_cache=True,
+            )
+            cache = answer.past_key_values
+            logits = ours.emission.logits(state.values)
+            torch.testing.assert_close(logits, answer.logits[:, 0], atol=1e-4, rtol=0)
+            token = text[:, place : place + 1]
+            state = ours.advance(state, token[:, 0])

@@ -1,0 +1,214 @@
+"""PEGASUS's gap sentences: chosen as brute force chooses them, hidden, and written."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from lmlab.core.batch import Batch
+from lmlab.core.errors import UserError
+from lmlab.core.view import NO_TARGET
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.objectives.gap_sentences import (
+    AtRandom,
+    GapSentences,
+    Independent,
+    Lead,
+    Sequential,
+    make_choice,
+)
+from lmlab.objectives.hidden_source import Spelling
+from lmlab.objectives.sentences import Sentences
+from lmlab.zoo import pegasus
+
+VOCABULARY = Vocabulary(size=16)
+PAD, START, END, MASK, STOP = 0, 2, 3, 4, 5
+
+
+def draw_sentences(seed: int) -> list[list[int]]:
+    """3 to 7 sentences of 1 to 6 words out of 6, so that they share many."""
+    random = np.random.default_rng(seed)
+    return [
+        random.integers(6, 12, random.integers(1, 7)).tolist() for _ in range(random.integers(3, 8))
+    ]
+
+
+def rouge_by_hand(chosen: list[int], rest: list[int]) -> float:
+    """Precision and recall of words, clipped by how often the other side has them."""
+    wanted, there = Counter(chosen), Counter(rest)
+    overlap = sum(min(count, there[word]) for word, count in wanted.items())
+    if overlap == 0:
+        return 0.0
+    precision, recall = overlap / len(chosen), overlap / len(rest)
+    return 2 * precision * recall / (precision + recall)
+
+
+def score_by_hand(chosen: tuple[int, ...], sentences: list[list[int]], unique: bool) -> float:
+    inside = [word for number in chosen for word in sentences[number]]
+    outside = [word for n, sentence in enumerate(sentences) if n not in chosen for word in sentence]
+    if unique:
+        inside, outside = list(set(inside)), list(set(outside))
+    return rouge_by_hand(inside, outside)
+
+
+def arrays(sentences: list[list[int]]) -> list[np.ndarray]:
+    return [np.array(sentence) for sentence in sentences]
+
+
+@pytest.mark.parametrize("unique", [False, True], ids=["orig", "uniq"])
+def test_independent_takes_the_highest_scores(unique: bool):
+    """Of all sets of that size, one with the largest sum of scores; ties go to the earlier."""
+    random = np.random.default_rng(0)
+    for seed in range(60):
+        sentences = draw_sentences(seed)
+        scores = [score_by_hand((n,), sentences, unique) for n in range(len(sentences))]
+        count = 1 + seed % (len(sentences) - 1)
+        found = Independent(unique)(arrays(sentences), count, random=random)
+        sets = itertools.combinations(range(len(sentences)), count)
+        best = max(sets, key=lambda each: (round(sum(scores[n] for n in each), 9), -sum(each)))
+        assert sum(scores[n] for n in found) == pytest.approx(sum(scores[n] for n in best))
+        assert found == sorted(set(found)) and len(found) == count
+        for taken in found:
+            equal = [n for n in range(taken) if scores[n] == pytest.approx(scores[taken])]
+            assert set(equal) <= set(found), "an earlier one as good was passed over"
+
+
+@pytest.mark.parametrize("unique", [False, True], ids=["orig", "uniq"])
+def test_sequential_takes_what_raises_the_score_most(unique: bool):
+    random, differs = np.random.default_rng(0), 0
+    for seed in range(60):
+        sentences = draw_sentences(seed)
+        expected: list[int] = []
+        for _ in range(2):
+            left = [n for n in range(len(sentences)) if n not in expected]
+            gains = [round(score_by_hand((*expected, n), sentences, unique), 12) for n in left]
+            expected.append(left[gains.index(max(gains))])
+        found = Sequential(unique)(arrays(sentences), 2, random=random)
+        assert found == sorted(expected)
+        differs += found != Independent(unique)(arrays(sentences), 2, random=random)
+    assert differs > 0, "the two ways never differ: the test would pass on either"
+
+
+def test_a_case_worked_by_hand():
+    """Sentences 6 7 | 6 7 8 | 9. The first: overlap 2, P = 2/2, R = 2/4, F = 2/3; the second:
+    overlap 2, P = 2/3, R = 2/3, F = 2/3; the third shares nothing. The earlier of equals goes."""
+    sentences = arrays([[6, 7], [6, 7, 8], [9]])
+    assert score_by_hand((0,), [[6, 7], [6, 7, 8], [9]], False) == pytest.approx(2 / 3)
+    assert Independent()(sentences, 1, random=np.random.default_rng(0)) == [0]
+
+
+def test_lead_takes_the_first_and_random_any():
+    sentences, random, drawn = arrays([[6], [7], [8], [9]]), np.random.default_rng(0), 3000
+    assert Lead()(sentences, 2, random=random) == [0, 1]
+    counts = Counter(tuple(AtRandom()(sentences, 2, random=random)) for _ in range(drawn))
+    assert set(counts) == set(itertools.combinations(range(4), 2))
+    error = (drawn * (1 / 6) * (5 / 6)) ** 0.5
+    assert all(abs(count - drawn / 6) < 4 * error for count in counts.values())
+
+
+def objective(choice=None, **words) -> GapSentences:
+    return GapSentences(
+        Spelling.of(VOCABULARY), choice or Lead(), sentences=Sentences([STOP]), **words
+    )
+
+
+def batch_of(*bodies: list[int], condition: Batch | None = None) -> Batch:
+    return Batch.from_sequences([[START, *body, END] for body in bodies], PAD, condition=condition)
+
+
+def test_the_source_has_a_mask_for_each_gap_and_the_decoder_writes_the_gaps():
+    """The first, by ROUGE, of three sentences: 6 7 . | 9 . | 6 7 8 . (the marks don't count)."""
+    batch = batch_of([6, 7, STOP, 9, STOP, 6, 7, 8, STOP], [10, STOP, 11, STOP])
+    view = objective(Independent()).view(batch)
+    assert view.inputs.tolist() == [
+        [START, MASK, 9, STOP, 6, 7, 8, STOP, END],
+        [START, MASK, 11, STOP, END, PAD, PAD, PAD, PAD],
+    ]
+    assert view.origins is not None
+    assert view.origins[0].tolist() == [-1, -1, 4, 5, 6, 7, 8, 9, -1]
+    asked = view.asked
+    assert asked.inputs.tolist() == [[START, 6, 7, STOP], [START, 10, STOP, END]]
+    assert asked.lengths.tolist() == [4, 3]
+    assert asked.targets is not None and asked.origins is not None
+    assert asked.targets.tolist() == [[6, 7, STOP, END], [10, STOP, END, NO_TARGET]]
+    assert asked.origins.tolist() == [[1, 2, 3, -1], [1, 2, -1, -1]]
+
+
+def test_several_gaps_are_joined_in_the_order_of_the_text():
+    body = [6, STOP, 7, STOP, 8, STOP, 9, STOP]
+
+    class LastAndFirst:
+        def __call__(self, sentences, count, *, random) -> list[int]:
+            assert count == 2  # round(0.5 · 4)
+            return [3, 0]
+
+    view = objective(LastAndFirst(), rate=0.5).view(batch_of(body))
+    assert view.inputs.tolist() == [[START, MASK, 7, STOP, 8, STOP, MASK, END]]
+    assert view.asked.targets is not None
+    assert view.asked.targets.tolist() == [[6, STOP, 9, STOP, END]]
+
+
+@pytest.mark.parametrize(
+    ("count", "gaps"), [(2, 1), (3, 1), (4, 1), (5, 2), (6, 2), (10, 3), (20, 6)]
+)
+def test_three_sentences_in_ten_are_gaps(count: int, gaps: int):
+    """0.3 · count, rounded; at least one."""
+    view = objective(AtRandom()).view(batch_of([6, STOP] * count))
+    assert int((view.inputs == MASK).sum()) == gaps
+
+
+def test_not_all_sentences_are_gaps_but_by_the_share_of_whole_texts():
+    body = [6, STOP, 7, STOP]
+    assert int((objective(rate=1.0).view(batch_of(body)).inputs == MASK).sum()) == 1
+    whole = objective(whole=1.0).view(batch_of(body))
+    assert whole.inputs.tolist() == [[START, MASK, END]]
+    assert whole.asked.targets is not None
+    assert whole.asked.targets.tolist() == [[*body, END]]
+
+
+@pytest.mark.parametrize(
+    ("time", "sizes"),
+    [(0, []), (1, [1]), (2, [1, 1]), (3, [2, 1]), (7, [4, 3]), (8, [4, 4]), (13, [4, 4, 4, 1])],
+)
+def test_a_single_sentence_is_cut_into_stretches(time: int, sizes: list[int]):
+    parts = objective().cut(np.full(time, 6))
+    assert [len(part) for part in parts] == sizes
+    assert [place for part in parts for place in part.tolist()] == list(range(time))
+
+
+def test_of_a_single_token_nothing_is_shown():
+    view = objective().view(batch_of([6]))
+    assert view.inputs.tolist() == [[START, MASK, END]]
+    assert view.asked.targets is not None and view.asked.targets.tolist() == [[6, END]]
+
+
+def test_a_pair_is_written_beside_its_clean_source():
+    source = batch_of([6, STOP, 7, STOP])
+    view = objective(whole=1.0).view(batch_of([8, 9], condition=source))
+    assert torch.equal(view.inputs, source.tokens)
+    assert view.asked.targets is not None and view.asked.targets.tolist() == [[8, 9, END]]
+
+
+def test_other_symbols_for_checkpoints_from_elsewhere():
+    """As in transformers' Pegasus: <pad> opens the decoder, a source has no start symbol."""
+    config = replace(
+        pegasus.SIZES["tiny"], mask=15, opening=(PAD,), source_start=False, choice="lead"
+    )
+    system = pegasus.build(config, VOCABULARY).eval()
+    system.objective.sentences = Sentences([STOP])
+    view = system.objective.view(batch_of([6, STOP, 7, STOP]))
+    assert view.inputs.tolist() == [[15, 7, STOP, END]]
+    assert view.origins is not None and view.origins.tolist() == [[-1, 3, 4, -1]]
+    assert view.asked.inputs.tolist() == [[PAD, 6, STOP]]
+    hidden = system.objective.source_view(None, 1, torch.device("cpu"))
+    assert hidden.inputs.tolist() == [[15, END]]
+
+
+def test_an_unknown_choice_is_told_with_the_nearest_one():
+    with pytest.raises(UserError, match="'ind-orig'"):
+        make_choice("ind-org")
