@@ -31,6 +31,7 @@ CONFIGS = {
     "v1.1": {"width": 24, "layers": 2, "heads": 4, "inner": 50, **VERSION_1_1},
     "v1.1 tied": {"width": 16, "layers": 1, "heads": 2, **VERSION_1_1, "tied": True},
 }
+SPREADS = {"shared": 2.0, "norm": 1.0, "lm_head": 0.1}
 BOTH = pytest.mark.parametrize("settings", CONFIGS.values(), ids=CONFIGS)
 
 
@@ -58,8 +59,8 @@ def build_pair(settings: dict):
     ).eval()
     for name, parameter in theirs.named_parameters():
         # Large enough for a spread of the logits; scores are not divided by anything.
-        spread = 2.0 if "shared" in name else 1.0 if "norm" in name else 0.4
-        torch.nn.init.normal_(parameter, std=spread)
+        spread = [value for part, value in SPREADS.items() if part in name]
+        torch.nn.init.normal_(parameter, std=[*spread, 0.4][0])
     ours = t5.build(config, VOCABULARY).eval()
     ours.load_state_dict(our_names(theirs.state_dict(), config))
     return ours, theirs

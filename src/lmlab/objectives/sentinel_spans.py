@@ -161,15 +161,15 @@ class SentinelSpans(TextToText):
         allowed = text_places(batch, end)
         hidden = self.spans(batch, allowed, generator=generator) | (allowed & whole)
         place = torch.arange(batch.tokens.shape[1], device=hidden.device).expand_as(hidden)
-        clean = _Clean(batch.tokens, batch.targets_mask(), hidden, place)
+        clean = Clean(batch.tokens, batch.targets_mask(), hidden, place)
         if batch.condition is not None:
             given = batch.condition
             asked = self.spans(given, text_places(given, end), generator=generator) & ~whole
             nowhere = torch.full_like(given.tokens, -1)
-            clean = _Clean(given.tokens, given.targets_mask(), asked, nowhere).before(clean)
+            clean = Clean(given.tokens, given.targets_mask(), asked, nowhere).before(clean)
         return self.spans_view(clean)
 
-    def spans_view(self, clean: _Clean) -> View:
+    def spans_view(self, clean: Clean) -> View:
         """The view in which these places are hidden."""
         tokens, hidden, place, lengths = clean.together(self.vocabulary.pad)
         before = torch.cat([torch.zeros_like(hidden[:, :1]), hidden[:, :-1]], 1)
@@ -198,7 +198,7 @@ class SentinelSpans(TextToText):
 
 
 @dataclass(frozen=True, eq=False)
-class _Clean:
+class Clean:
     """Clean tokens (B, T), which of them are real, which hidden, and their places of origin."""
 
     tokens: Tensor
@@ -206,9 +206,9 @@ class _Clean:
     hidden: Tensor
     place: Tensor
 
-    def before(self, other: _Clean) -> _Clean:
+    def before(self, other: Clean) -> Clean:
         """These and then the other's, row by row; padding in between is not real."""
-        return _Clean(
+        return Clean(
             torch.cat([self.tokens, other.tokens], 1),
             torch.cat([self.real, other.real], 1),
             torch.cat([self.hidden, other.hidden], 1),

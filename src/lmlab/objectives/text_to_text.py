@@ -181,7 +181,7 @@ def written_after(begin: int, targets: Tensor, lengths: Tensor, origins: Tensor,
     first = torch.full_like(targets[:, :1], begin)
     inputs = torch.cat([first, targets[:, :-1]], 1)
     return View(
-        inputs=inputs.masked_fill(inputs == NO_TARGET, pad),
+        inputs=inputs.masked_fill(targets == NO_TARGET, pad),
         lengths=lengths,
         visibility=Causal(),
         targets=targets,
