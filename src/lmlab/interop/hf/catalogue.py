@@ -15,7 +15,7 @@ from lmlab.interop.hf.family import Family
 def families() -> dict[str, Family]:
     """All families, by model type."""
     here = Path(__file__).parent / "families"
-    names = sorted(module.name for module in iter_modules([str(here)]))
+    names = sorted(module.name for module in iter_modules([str(here)]) if module.name[0] != "_")
     found = {name: import_module(f"lmlab.interop.hf.families.{name}").FAMILY for name in names}
     assert all(name == family.model_type for name, family in found.items())
     return found

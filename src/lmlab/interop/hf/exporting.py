@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from lmlab.core.errors import UserError
+from lmlab.data.tokenizers import Tokenizer
 from lmlab.interop.hf.catalogue import family_of_system
-from lmlab.interop.hf.family import Family, Shape
+from lmlab.interop.hf.family import Family, Shape, resolved
 from lmlab.interop.hf.folders import WEIGHTS, appearing_whole, write_weights
-from lmlab.interop.hf.tokenizer_files import has_pad, write_tokenizer
+from lmlab.interop.hf.tokenizer_files import exchanged, has_pad, write_tokenizer
 from lmlab.training.files import write_json
-from lmlab.training.runs import Model, load_run
+from lmlab.training.runs import Model, RunFolder, load_run
 
 DROPPED = ("tokenizer_class", "auto_map", "tokenizer_file", "vocab_file", "name_or_path")
 """Entries of another's tokenizer_config.json that do not hold in a new folder."""
@@ -26,31 +28,56 @@ def export_hf(run: str | Path, folder: str | Path) -> Family:
     """
     model = load_run(run)
     family = family_of_system(model.card.name)
-    shape = shape_of(model, family)
+    tokenizer, shape = numbered(model, family)
     config = family.their_config(shape)
-    weights = family.table(shape).to_theirs(model.system.state_dict())
+    table, state = family.table(shape), model.system.state_dict()
+    assert table.our_names == state.keys(), f"not in the table: {table.our_names ^ state.keys()}"
+    weights = {**table.to_theirs(state), **family.fillers(shape)}
     imported: Mapping[str, Any] = model.config.get("imported", {})
     # What came with an imported checkpoint and says nothing about its shape goes out with it again.
     before = {k: v for k, v in imported.get("config", {}).items() if k not in OUTDATED}
     with appearing_whole(Path(folder)) as partial:
-        write_json(partial / "config.json", {**before, **config})
-        write_weights(partial / WEIGHTS, weights)
-        write_tokenizer(
-            partial,
-            model.tokenizer,
-            extra=family.extra(shape.settings, shape.vocabulary),
-            template="" if imported else family.template,
-            told=_tokenizer_config(family, shape, imported.get("tokenizer_config")),
-        )
+        for name, (its_config, its_weights) in family.parts({**before, **config}, weights).items():
+            part = partial / name
+            part.mkdir(exist_ok=True)
+            write_json(part / "config.json", its_config)
+            write_weights(part / WEIGHTS, its_weights)
+            write_tokenizer(
+                part,
+                tokenizer,
+                extra=family.extra(shape.settings, shape.vocabulary),
+                framing="" if imported else family.framing(shape.settings),
+                told=_tokenizer_config(family, shape, imported.get("tokenizer_config")),
+            )
     return family
 
 
-def shape_of(model: Model, family: Family) -> Shape:
-    """What the name table of a run depends on."""
-    settings, vocabulary = model.config["system_config"], model.tokenizer.vocabulary
-    extra = len(family.extra(settings, vocabulary))
-    tokens = vocabulary.size - (0 if has_pad(model.tokenizer) else 1)
-    return Shape(settings=settings, vocabulary=vocabulary, rows=tokens + extra, extra=extra)
+def numbered(model: Model, family: Family) -> tuple[Tokenizer, Shape]:
+    """The tokeniser as it is exported, and what the name table depends on.
+
+    Where their code knows padding by a number of its own, ours and the token of that number change
+    places.
+    """
+    settings, tokenizer, exchange = resolved(model.config["system_config"]), model.tokenizer, None
+    pad = tokenizer.vocabulary.pad
+    if family.pad is not None and pad != family.pad:
+        if "imported" in model.config or not has_pad(tokenizer):
+            raise UserError(
+                f"in a {family.model_type} checkpoint padding has the id {family.pad}, and in this "
+                f"run's tokeniser, which is not of lmlab, it has {pad}; it can't be exported."
+            )
+        exchange = (family.pad, pad)
+        tokenizer = exchanged(RunFolder(model.path).tokenizer, *exchange)
+    extra = len(family.extra(settings, tokenizer.vocabulary))
+    tokens = tokenizer.vocabulary.size - (0 if has_pad(tokenizer) else 1)
+    shape = Shape(
+        settings=settings,
+        vocabulary=tokenizer.vocabulary,
+        rows=tokens + extra,
+        extra=extra,
+        exchanged=exchange,
+    )
+    return tokenizer, shape
 
 
 def _tokenizer_config(

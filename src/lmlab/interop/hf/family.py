@@ -5,11 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar
+
+from torch import Tensor
 
 from lmlab.core.errors import UserError
 from lmlab.core.registry import system_module
 from lmlab.core.vocabulary import Vocabulary
+from lmlab.data.tokenizers import Tokenizer
+from lmlab.interop.hf.folders import read_weights
 from lmlab.interop.hf.tables import NameTable, Pair, Rows
 
 ACTIVATIONS = {
@@ -44,10 +49,10 @@ class Setting:
 
 def activation(theirs: str, default: str) -> Setting:
     """The activation of the feed-forward layers."""
-    return Setting("activation", theirs, default, _our_activation, ACTIVATIONS.__getitem__)
+    return Setting("activation", theirs, default, our_activation, ACTIVATIONS.__getitem__)
 
 
-def _our_activation(name: Any) -> str:
+def our_activation(name: Any) -> str:
     known = {theirs: ours for ours, theirs in ACTIVATIONS.items()} | OTHER_ACTIVATIONS
     if name not in known:
         raise UserError(
@@ -68,6 +73,8 @@ class Shape:
     """Token vectors that the checkpoint has."""
     extra: int = 0
     """Token vectors of ours beyond the tokeniser's: a system's own symbols."""
+    exchanged: tuple[int, int] | None = None
+    """Two tokens whose ids are exchanged in the checkpoint."""
 
     @property
     def layers(self) -> int:
@@ -76,7 +83,8 @@ class Shape:
     @property
     def token_rows(self) -> Rows:
         """The way of whatever has a row for each token."""
-        return Rows(ours=self.vocabulary.size + self.extra, theirs=self.rows)
+        size = self.vocabulary.size + self.extra
+        return Rows(ours=size, theirs=self.rows, exchanged=self.exchanged)
 
 
 class Family:
@@ -86,6 +94,8 @@ class Family:
     systems: ClassVar[tuple[str, ...]]
     """Systems that are written as this family; the first is what a checkpoint becomes."""
     settings: ClassVar[tuple[Setting, ...]]
+    told_more: ClassVar[frozenset[str]] = frozenset()
+    """Further settings of ours that `read_more` and `tell_more` translate."""
     fixed: ClassVar[Mapping[str, Any]] = {}
     """Settings of ours that all checkpoints of the family have, where not our own default."""
     free: ClassVar[frozenset[str]] = frozenset({"reach", "buckets", "furthest"})
@@ -102,8 +112,10 @@ class Family:
     optional: ClassVar[Mapping[str, str]] = {}
     """Pattern of their weights that ours has no place for → what they are, for a note."""
 
-    template: ClassVar[str] = "start text end"
-    """How a text is framed by a tokeniser of ours."""
+    may_lack: ClassVar[Mapping[str, str]] = {}
+    """Pattern of weights that may be missing, all together → what they are, for a note."""
+    pad: ClassVar[int | None] = None
+    """The id that padding must have, where their code knows of one only."""
     inputs: ClassVar[tuple[str, ...]] = ("input_ids", "attention_mask")
     """What transformers' tokeniser gives its model."""
 
@@ -121,6 +133,14 @@ class Family:
         """Theirs."""
         return {}
 
+    def fillers(self, shape: Shape) -> Mapping[str, Tensor]:
+        """Weights of theirs that ours has no need of, with values that say so."""
+        return {}
+
+    def defaults(self, shape: Shape) -> Mapping[str, Tensor]:
+        """Weights of theirs that a checkpoint need not have, and what they are then."""
+        return {}
+
     def architecture(self, settings: Mapping[str, Any]) -> str:
         """The class of transformers that has all these weights."""
         raise TypeError(f"{type(self).__name__} does not define architecture")
@@ -130,7 +150,7 @@ class Family:
         return {}
 
     def read_more(
-        self, config: Mapping[str, Any], names: frozenset[str], vocabulary: Vocabulary
+        self, config: Mapping[str, Any], names: frozenset[str], tokenizer: Tokenizer
     ) -> dict[str, Any]:
         """Further settings of ours, which depend on several of theirs or on which weights exist."""
         return {}
@@ -147,10 +167,26 @@ class Family:
         """Spellings of the symbols that our system appends to the tokeniser's."""
         return ()
 
+    def framing(self, settings: Mapping[str, Any]) -> str:
+        """What stands around a text that their network reads: of start, text and end."""
+        return "start text end"
+
+    def gather(
+        self, folder: Path, config: Mapping[str, Any]
+    ) -> tuple[Mapping[str, Any], Mapping[str, Tensor]]:
+        """The config and the weights of a checkpoint, where it is not simply what a folder has."""
+        return config, read_weights(folder)
+
+    def parts(
+        self, config: Mapping[str, Any], weights: Mapping[str, Tensor]
+    ) -> dict[str, tuple[Mapping[str, Any], Mapping[str, Tensor]]]:
+        """Folder within the checkpoint's → the config and the weights that are written there."""
+        return {"": (config, weights)}
+
     # What follows from it.
 
     def our_settings(
-        self, config: Mapping[str, Any], names: frozenset[str], vocabulary: Vocabulary
+        self, config: Mapping[str, Any], names: frozenset[str], tokenizer: Tokenizer
     ) -> dict[str, Any]:
         """All settings of ours that a checkpoint means."""
         for key, value in self.required.items():
@@ -162,8 +198,13 @@ class Family:
         told = {}
         for each in self.settings:
             value = config.get(each.theirs)
-            told[each.ours] = each.read(each.default if value is None else value)
-        found = {**self.fixed, **told, **self.read_more(config, names, vocabulary)}
+            try:
+                told[each.ours] = each.read(each.default if value is None else value)
+            except (TypeError, ValueError) as error:
+                raise UserError(
+                    f"the checkpoint's config.json has a strange {each.theirs}, {value!r}."
+                ) from error
+        found = {**self.fixed, **told, **self.read_more(config, names, tokenizer)}
         return asdict(system_module(self.systems[0]).Config(**found))
 
     def their_config(self, shape: Shape) -> dict[str, Any]:
@@ -183,7 +224,7 @@ class Family:
 
     def told(self) -> set[str]:
         """Settings of ours that their config.json tells."""
-        return {each.ours for each in self.settings}
+        return {each.ours for each in self.settings} | self.told_more
 
     def table(self, shape: Shape) -> NameTable:
         """The names of all weights, of both sides."""
@@ -208,13 +249,22 @@ class Family:
             if name in self.told() or name in self.free:
                 continue
             usual = neutral.get(name, value)
-            if name == "head_width" and value == settings["width"] // settings["heads"]:
-                continue  # the usual one, spelled out
             if _plain(value) != _plain(usual):
                 raise UserError(
                     f"the run has {name}={_plain(value)!r}, which a {self.model_type} checkpoint "
                     f"can't express (it always means {_plain(usual)!r}); it can't be exported."
                 )
+
+
+def resolved(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings with one spelling each: 0 may stand for the usual size, which they also may tell."""
+    width, found = settings["width"], dict(settings)
+    found["inner"] = settings["inner"] or 4 * width
+    if settings["head_width"] * settings["heads"] == width:
+        found["head_width"] = 0
+    if settings["embedding_width"] == width:
+        found["embedding_width"] = 0
+    return found
 
 
 def symbol_ids(shape: Shape) -> dict[str, int | None]:

@@ -15,8 +15,8 @@ from lmlab.core.system import System
 from lmlab.data.corpus import Layout
 from lmlab.data.tokenizers import Tokenizer
 from lmlab.interop.hf.catalogue import family_of_checkpoint
-from lmlab.interop.hf.family import Family, Shape
-from lmlab.interop.hf.folders import appearing_whole, find_folder, read_config, read_weights
+from lmlab.interop.hf.family import Family, Shape, resolved
+from lmlab.interop.hf.folders import appearing_whole, find_folder, read_config
 from lmlab.interop.hf.tables import NameTable
 from lmlab.interop.hf.tokenizer_files import has_pad, read_tokenizer, read_tokenizer_config
 from lmlab.training.config import TrainingConfig
@@ -39,11 +39,12 @@ def import_hf(source: str | Path, out: str | Path, *, family: str | None = None)
     known = family_of_checkpoint(config.get("model_type"), family)
     tokenizer = read_tokenizer(folder)
     known.needs(tokenizer.vocabulary)
-    made = build_imported(known, config, tokenizer, read_weights(folder))
+    described, weights = known.gather(folder, config)
+    made = build_imported(known, described, tokenizer, weights)
     imported = {
         "from": Path(source).name,
         "notes": made.notes,
-        "config": config,
+        "config": dict(described),
         "tokenizer_config": read_tokenizer_config(folder),
     }
     with appearing_whole(Path(out)) as partial:
@@ -70,19 +71,20 @@ def build_imported(
     spelled = family.spelled(weights)
     theirs = {new: weights[name] for name, new in spelled.items() if not family.says_nothing(new)}
     vocabulary = tokenizer.vocabulary
-    settings = family.our_settings(config, frozenset(theirs), vocabulary)
+    settings = family.our_settings(config, frozenset(theirs), tokenizer)
     shape = Shape(
-        settings=settings,
+        settings=resolved(settings),
         vocabulary=vocabulary,
         rows=_rows(config, tokenizer),
         extra=len(family.extra(settings, vocabulary)),
     )
     table = family.table(shape)
+    theirs = {**family.defaults(shape), **table.without_copies(theirs)}
     notes = _check_names(family, table, theirs)
     system = build_system(family.systems[0], settings, vocabulary, seed=0)
-    state = {name: value.float() for name, value in table.to_ours(theirs).items()}
-    _check_shapes(system.state_dict(), state)
-    system.load_state_dict(state)
+    state = {n: value.float() for n, value in table.among(theirs).to_ours(theirs).items()}
+    _check_shapes(family, system.state_dict(), state, whole=not notes)
+    system.load_state_dict(state, strict=False)
     return Imported(name=family.systems[0], settings=settings, system=system, notes=notes)
 
 
@@ -102,15 +104,18 @@ def _rows(config: Mapping[str, Any], tokenizer: Tokenizer) -> int:
 
 def _check_names(family: Family, table: NameTable, theirs: Mapping[str, Tensor]) -> list[str]:
     """Sentences on weights without a place here; errors where some are missing or strange."""
-    missing = [name for name in table.their_names if name not in theirs]
+    missing, notes = [name for name in table.their_names if name not in theirs], []
+    for pattern, what in family.may_lack.items():
+        part = [name for name in table.their_names if re.search(pattern, name)]
+        if set(part) <= set(missing):
+            missing = [name for name in missing if name not in part]
+            notes.append(f"the checkpoint has no {what}, which got random first weights.")
     if missing:
         raise UserError(
             f"the checkpoint lacks weights of {family.model_type}: {_listed(missing)}; a model "
             "saved whole, with its language modelling head, is needed."
         )
-    known = {*table.their_names, *table.their_copies}
-    unknown = [name for name in theirs if name not in known]
-    notes = []
+    unknown = [name for name in theirs if name not in set(table.their_names)]
     for pattern, what in family.optional.items():
         found = [name for name in unknown if re.search(pattern, name)]
         unknown = [name for name in unknown if name not in found]
@@ -128,8 +133,11 @@ def _listed(names: list[str]) -> str:
     return ", ".join(names[:SHOWN]) + more
 
 
-def _check_shapes(ours: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> None:
-    assert ours.keys() == found.keys(), f"the table is not whole: {ours.keys() ^ found.keys()}"
+def _check_shapes(
+    family: Family, ours: Mapping[str, Tensor], found: Mapping[str, Tensor], *, whole: bool
+) -> None:
+    strange = ours.keys() ^ found.keys() if whole else found.keys() - ours.keys()
+    assert not strange, f"the table of {family.model_type} is not whole: {strange}"
     for name, value in found.items():
         if value.shape != ours[name].shape:
             raise UserError(

@@ -8,7 +8,7 @@ has.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -68,16 +68,26 @@ class Rows(Way):
     ours: int
     theirs: int
     first: int = 0
+    exchanged: tuple[int, int] | None = None
+    """Two rows that have changed places."""
 
     def to_ours(self, theirs: Sequence[Tensor]) -> Tensor:
         [table] = theirs
         if len(table) != self.theirs:
             raise ValueError(f"has {len(table)} rows, and config.json says {self.theirs}")
-        return _sized(table[self.first :], self.ours)
+        return self._exchanged(_sized(table[self.first :], self.ours))
 
     def to_theirs(self, ours: Tensor, count: int) -> list[Tensor]:
         before = ours.new_zeros(self.first, *ours.shape[1:])
-        return [_sized(torch.cat([before, ours]), self.theirs)]
+        return [_sized(torch.cat([before, self._exchanged(ours)]), self.theirs)]
+
+    def _exchanged(self, table: Tensor) -> Tensor:
+        if self.exchanged is None:
+            return table
+        order = list(range(len(table)))
+        first, second = self.exchanged
+        order[first], order[second] = second, first
+        return table[order]
 
 
 def _sized(table: Tensor, rows: int) -> Tensor:
@@ -112,6 +122,19 @@ class Reshaped(Way):
     @property
     def _order(self) -> tuple[int, ...]:
         return self.order or tuple(range(len(self.theirs)))
+
+
+@dataclass(frozen=True)
+class Unsqueezed(Way):
+    """What they keep with one more axis of size 1 at the front; the rest goes by `way`."""
+
+    way: Way
+
+    def to_ours(self, theirs: Sequence[Tensor]) -> Tensor:
+        return self.way.to_ours([theirs[0].squeeze(0)])
+
+    def to_theirs(self, ours: Tensor, count: int) -> list[Tensor]:
+        return [self.way.to_theirs(ours, 1)[0][None]]
 
 
 @dataclass(frozen=True)
@@ -168,9 +191,20 @@ class NameTable:
     their_copies: Mapping[str, str]
     """Their name → the one in `pairs` that is the same weight; a checkpoint need not hold it."""
 
+    def without_copies(self, theirs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Their weights by the names in `pairs`: which of a shared one's names is kept, varies."""
+        found = {name: value for name, value in theirs.items() if name not in self.their_copies}
+        for name, kept in self.their_copies.items():
+            value = theirs.get(name)
+            if value is not None and not torch.equal(found.setdefault(kept, value), value):
+                raise UserError(
+                    f"{name} and {kept} should be one weight shared, by config.json, and they "
+                    "differ; lmlab has no place for both."
+                )
+        return found
+
     def to_ours(self, theirs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Our state of their weights; all of theirs that the table names must be there."""
-        self._check_copies(theirs)
+        """Our state of their weights, which are those that `pairs` names."""
         found = {}
         for each in self.pairs:
             try:
@@ -182,7 +216,8 @@ class NameTable:
                     "belongs together."
                 ) from error
             found[each.ours] = value.contiguous()
-        return found | {name: found[kept] for name, kept in self.our_copies.items()}
+        copies = {name: kept for name, kept in self.our_copies.items() if kept in found}
+        return found | {name: found[kept] for name, kept in copies.items()}
 
     def to_theirs(self, ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Their weights of our state, shared ones once."""
@@ -203,10 +238,8 @@ class NameTable:
         """In the order of the table, without copies."""
         return [name for each in self.pairs for name in each.theirs]
 
-    def _check_copies(self, theirs: Mapping[str, Tensor]) -> None:
-        for name, kept in self.their_copies.items():
-            if name in theirs and not torch.equal(theirs[name], theirs[kept]):
-                raise UserError(
-                    f"{name} should be the same weight as {kept} by config.json, and it differs; "
-                    "set tie_word_embeddings to false there if that is meant."
-                )
+    def among(self, theirs: Iterable[str]) -> NameTable:
+        """The part of the table of which they have the weights."""
+        there = set(theirs)
+        kept = tuple(each for each in self.pairs if there.issuperset(each.theirs))
+        return replace(self, pairs=kept)

@@ -3,6 +3,7 @@ transformers asks for."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,13 +19,7 @@ from lmlab.training.files import write_json, write_text
 
 SENTENCEPIECE = ("spiece.model", "sentencepiece.bpe.model", "tokenizer.model", "spm.model")
 ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
-WORDPIECE_SYMBOLS = {
-    "unk": "[UNK]",
-    "sep": "[SEP]",
-    "pad": "[PAD]",
-    "cls": "[CLS]",
-    "mask": "[MASK]",
-}
+WORDPIECE_SYMBOLS = {role: f"[{role.upper()}]" for role in ("unk", "sep", "pad", "cls", "mask")}
 
 
 def read_tokenizer(folder: Path) -> Tokenizer:
@@ -43,8 +38,8 @@ def read_tokenizer(folder: Path) -> Tokenizer:
                 "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)."
             )
     raise UserError(
-        f"{folder} has no tokeniser (tokenizer.json, vocab.txt, or vocab.json with merges.txt), and "
-        "without the one it was trained with a checkpoint means nothing; fetch it too."
+        f"{folder} has no tokeniser (tokenizer.json, vocab.txt, or vocab.json with merges.txt), "
+        "and without the one it was trained with a checkpoint means nothing; fetch it too."
     )
 
 
@@ -80,7 +75,8 @@ def _byte_pairs(folder: Path) -> hf.Tokenizer:
     settings = read_tokenizer_config(folder)
     vocabulary = read_json(folder / "vocab.json")
     rules = [line for line in _read(folder / "merges.txt").split("\n") if line.strip()]
-    merges = [tuple(line.split(" ")) for line in rules if not line.startswith("#version")]
+    parted = [line.partition(" ") for line in rules if not line.startswith("#version")]
+    merges = [(first, second) for first, _, second in parted]
     symbols = _spelled(folder, settings)
     if not symbols:
         end = "<|endoftext|>"
@@ -144,20 +140,20 @@ def write_tokenizer(
     tokenizer: Tokenizer,
     *,
     extra: Sequence[str],
-    template: str,
+    framing: str,
     told: Mapping[str, Any],
 ) -> None:
     """tokenizer.json, tokenizer_config.json and special_tokens_map.json.
 
-    `extra` are spellings of a system's own symbols, which follow the tokeniser's ids; `template`
+    `extra` are spellings of a system's own symbols, which follow the tokeniser's ids; `framing`
     says how a text is framed where the tokeniser does not; `told` goes into the second file.
     """
     tokenizer.save(folder / "tokenizer.json")
     inner = hf.Tokenizer.from_file(str(folder / "tokenizer.json"))
     symbols = spelled_symbols(tokenizer)
     inner.add_special_tokens([AddedToken(token, special=True) for token in extra])
-    if inner.post_processor is None and template:
-        inner.post_processor = _framing(template, tokenizer)
+    if inner.post_processor is None and framing:
+        inner.post_processor = _framing(framing, tokenizer)
     write_text(folder / "tokenizer.json", inner.to_str(pretty=True))
     named = {f"{role}_token": token for role, token in symbols.items()}
     more = {"additional_special_tokens": list(extra)} if extra else {}
@@ -185,17 +181,29 @@ def spelled_symbols(tokenizer: Tokenizer) -> dict[str, str]:
     return {role: tokenizer.token(number) for role, number in ids.items() if number is not None}
 
 
+def exchanged(path: Path, first: int, second: int) -> Tokenizer:
+    """The tokeniser of a run of ours with the ids of two tokens exchanged."""
+    settings = read_json(path)
+    swap = {first: second, second: first}
+    vocabulary: dict[str, int] = settings["model"]["vocab"]
+    moved = {token: swap.get(number, number) for token, number in vocabulary.items()}
+    settings["model"]["vocab"] = dict(sorted(moved.items(), key=lambda item: item[1]))
+    for token in settings["added_tokens"]:
+        token["id"] = swap.get(token["id"], token["id"])
+    return Tokenizer(hf.Tokenizer.from_str(json.dumps(settings)))
+
+
 def has_pad(tokenizer: Tokenizer) -> bool:
     """Whether the padding is a token; where it is none, an id beyond the last serves."""
     vocabulary: Vocabulary = tokenizer.vocabulary
     return tokenizer.id(tokenizer.token(vocabulary.pad)) == vocabulary.pad
 
 
-def _framing(template: str, tokenizer: Tokenizer) -> Any:
+def _framing(framing: str, tokenizer: Tokenizer) -> Any:
     """`start text end` as what the library calls a template; a second text has segment 1."""
     symbols = spelled_symbols(tokenizer)
     spelled = {"start": symbols.get("bos"), "text": "$A", "end": symbols.get("eos")}
-    single = [spelled[word] for word in template.split() if spelled[word]]
+    single = [spelled[word] for word in framing.split() if spelled[word]]
     second = [f"{word}:1" for word in ("$B", spelled["end"]) if word]
     used = {str(spelled[word]) for word in ("start", "end") if spelled[word]}
     return processors.TemplateProcessing(

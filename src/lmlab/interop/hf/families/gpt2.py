@@ -16,7 +16,7 @@ class Gpt2(Family):
         Setting("width", "n_embd", 768),
         Setting("layers", "n_layer", 12),
         Setting("heads", "n_head", 12),
-        Setting("inner", "n_inner", 0, write=lambda inner: inner or None),
+        Setting("inner", "n_inner", 0),
         Setting("length", "n_positions", 1024),
         Setting("dropout", "resid_pdrop", 0.1),
         Setting("attention_dropout", "attn_pdrop", 0.1),
@@ -30,7 +30,6 @@ class Gpt2(Family):
         "add_cross_attention": False,
     }
     prefix = "transformer."
-    template = "start text"
     # Causal masks, which old versions kept beside the weights.
     ignored = (r"\.attn\.(bias|masked_bias)$",)
 
@@ -56,6 +55,9 @@ class Gpt2(Family):
 
     def architecture(self, settings: Mapping[str, Any]) -> str:
         return "GPT2LMHeadModel"
+
+    def framing(self, settings: Mapping[str, Any]) -> str:
+        return "start text"
 
     def tell_more(self, shape: Shape) -> dict[str, Any]:
         return {"embd_pdrop": shape.settings["dropout"]}

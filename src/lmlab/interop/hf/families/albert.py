@@ -1,0 +1,104 @@
+"""ALBERT (Lan et al. 2020): one layer for all, and narrow token vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from lmlab.core.errors import UserError
+from lmlab.data.tokenizers import Tokenizer
+from lmlab.interop.hf.bert_like import (
+    ENCODER_FIXED,
+    ENCODER_REQUIRED,
+    LENGTH,
+    MASKED_FREE,
+    SEGMENTS,
+    MaskedFamily,
+    embedding_pairs,
+    pooled_pairs,
+)
+from lmlab.interop.hf.family import Setting, Shape, activation
+from lmlab.interop.hf.tables import Pair, joined, linear, pair
+
+CLASSIFIER = "sop_classifier.classifier"
+LAYER = "albert.encoder.albert_layer_groups.0.albert_layers.0"
+
+
+class Albert(MaskedFamily):
+    model_type = "albert"
+    systems = ("albert",)
+    settings = (
+        Setting("width", "hidden_size", 4096),
+        Setting("embedding_width", "embedding_size", 128),
+        Setting("layers", "num_hidden_layers", 12),
+        Setting("heads", "num_attention_heads", 64),
+        Setting("inner", "intermediate_size", 16384),
+        Setting("dropout", "hidden_dropout_prob", 0.0),
+        Setting("attention_dropout", "attention_probs_dropout_prob", 0.0),
+        Setting("norm_epsilon", "layer_norm_eps", 1e-12),
+        LENGTH,
+        SEGMENTS,
+        activation("hidden_act", "gelu_new"),
+    )
+    told_more = frozenset({"pairs"})
+    fixed = {**ENCODER_FIXED, "shared_layers": True}
+    required = {**ENCODER_REQUIRED, "num_hidden_groups": 1, "inner_group_num": 1}
+    free = MASKED_FREE | {"longest"}
+    prefix = "albert."
+    heads = ("predictions.", "sop_classifier.")
+    inputs = ("input_ids", "token_type_ids", "attention_mask")
+    optional = {r"^albert\.pooler\.": "the pooler"}
+    base = "albert"
+    dense, norm = "predictions.dense", "predictions.LayerNorm"
+    bias, decoder = "predictions.bias", "predictions.decoder"
+
+    def pairs(self, shape: Shape) -> Iterator[Pair]:
+        yield from embedding_pairs(shape, "backbone.embedding", "albert.embeddings")
+        widening = "albert.encoder.embedding_hidden_mapping_in"
+        yield from linear("backbone.embedding.projection", widening)
+        ours = "backbone.stack.blocks.0"
+        parts = [f"{LAYER}.attention.{name}" for name in ("query", "key", "value")]
+        yield from joined(f"{ours}.attention.project", parts)
+        yield from linear(f"{ours}.attention.output", f"{LAYER}.attention.dense")
+        yield from linear(f"{ours}.around_attention.norm", f"{LAYER}.attention.LayerNorm")
+        yield from linear(f"{ours}.feed_forward.widen", f"{LAYER}.ffn")
+        yield from linear(f"{ours}.feed_forward.narrow", f"{LAYER}.ffn_output")
+        yield from linear(f"{ours}.around_feed_forward.norm", f"{LAYER}.full_layer_layer_norm")
+        yield from linear("emission.transform.dense", self.dense)
+        yield from linear("emission.transform.norm", self.norm)
+        yield pair("emission.bias", self.bias, shape.token_rows)
+        if _asks(shape.settings):
+            yield from pooled_pairs("albert.pooler", CLASSIFIER)
+
+    def read_more(
+        self, config: Mapping[str, Any], names: frozenset[str], tokenizer: Tokenizer
+    ) -> dict[str, Any]:
+        if config.get("embedding_size", 128) == config.get("hidden_size", 4096):
+            raise UserError(
+                "the checkpoint's token vectors are as wide as its layers, with a matrix between "
+                "them, which lmlab's has only where they are not."
+            )
+        return {"pairs": "order" if f"{CLASSIFIER}.weight" in names else "none"}
+
+    def tell_more(self, shape: Shape) -> dict[str, Any]:
+        if shape.settings["pairs"] == "next":
+            raise UserError(
+                "the run was trained to tell whether a segment follows, and an albert checkpoint's "
+                "head tells the order; it can't be exported."
+            )
+        if not shape.settings["embedding_width"]:
+            raise UserError(
+                "the run's token vectors are as wide as its layers, and an albert checkpoint "
+                "always has a matrix between them; it can't be exported."
+            )
+        return {}
+
+    def architecture(self, settings: Mapping[str, Any]) -> str:
+        return "AlbertForPreTraining" if _asks(settings) else "AlbertForMaskedLM"
+
+
+def _asks(settings: Mapping[str, Any]) -> bool:
+    return settings["pairs"] != "none"
+
+
+FAMILY = Albert()

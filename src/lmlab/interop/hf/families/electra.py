@@ -1,0 +1,149 @@
+"""ELECTRA (Clark et al. 2020): two networks, which the Hub keeps in two checkpoints.
+
+The folder is the detector's (ElectraForPreTraining), its subfolder `generator` the generator's
+(ElectraForMaskedLM). Where one of them is missing, or the folder is the generator's own, the other
+network gets random weights. They share their embeddings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from lmlab.core.registry import system_module
+from lmlab.data.tokenizers import Tokenizer
+from lmlab.interop.hf.bert_like import (
+    ENCODER_FIXED,
+    ENCODER_REQUIRED,
+    ENCODER_SETTINGS,
+    LENGTH,
+    MASKED_FREE,
+    SEGMENTS,
+    MaskedFamily,
+    embedding_pairs,
+    layer_pairs,
+    segment_filler,
+    with_defaults,
+)
+from lmlab.interop.hf.family import Shape, resolved
+from lmlab.interop.hf.folders import read_config, read_weights
+from lmlab.interop.hf.tables import Pair, linear, pair
+
+GENERATOR = "generator"
+"""The subfolder, and what stands before the generator's names while both are in one table."""
+SIZES = ("width", "layers", "heads", "inner")
+"""Settings that the generator has of its own, with `generator_` before them."""
+DEFAULTS = {"hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 1024}
+HEAD = "generator_predictions."
+
+
+class Electra(MaskedFamily):
+    model_type = "electra"
+    systems = ("electra",)
+    settings = (*with_defaults(ENCODER_SETTINGS, DEFAULTS), LENGTH, SEGMENTS)
+    told_more = frozenset({"embedding_width", *(f"generator_{name}" for name in SIZES)})
+    # The generator's head has gelu whatever the layers have, and ours are the same.
+    fixed = {**ENCODER_FIXED, "activation": "gelu"}
+    required = {**ENCODER_REQUIRED, "hidden_act": "gelu"}
+    free = MASKED_FREE | {"detection_weight"}
+    inputs = ("input_ids", "token_type_ids", "attention_mask")
+    prefix = "electra."
+    heads = ("discriminator_predictions.", HEAD, "generator_lm_head.", f"{GENERATOR}/")
+    may_lack = {
+        r"^(electra\.(encoder|embeddings_project)|discriminator_predictions)\.": "detector",
+        r"^generator/(electra\.(encoder|embeddings_project)|generator_)": "generator",
+    }
+
+    def pairs(self, shape: Shape) -> Iterator[Pair]:
+        yield from embedding_pairs(shape, "backbone.embedding", "electra.embeddings")
+        yield from _network(shape, "backbone", "electra")
+        yield from linear("emission.dense", "discriminator_predictions.dense")
+        yield from linear("emission.score", "discriminator_predictions.dense_prediction")
+        small, ours, theirs = generator_shape(shape), "objective.generator", f"{GENERATOR}/"
+        yield from _network(small, f"{ours}.backbone", f"{theirs}electra")
+        yield from linear(f"{ours}.emission.transform.dense", f"{theirs}{HEAD}dense")
+        yield from linear(f"{ours}.emission.transform.norm", f"{theirs}{HEAD}LayerNorm")
+        bias = f"{theirs}generator_lm_head.bias"
+        yield pair(f"{ours}.emission.bias", bias, shape.token_rows)
+
+    def our_copies(self, shape: Shape) -> Mapping[str, str]:
+        shared = [each.ours for each in embedding_pairs(shape, "backbone.embedding", "")]
+        again = {f"objective.generator.{name}": name for name in shared}
+        tokens = "backbone.embedding.tokens.weight"
+        return {**again, "objective.generator.emission.weight": tokens}
+
+    def their_copies(self, shape: Shape) -> Mapping[str, str]:
+        base = "electra.embeddings"
+        shared = [name for each in embedding_pairs(shape, "", base) for name in each.theirs]
+        again = {f"{GENERATOR}/{name}": name for name in shared}
+        return {**again, f"{GENERATOR}/generator_lm_head.weight": f"{base}.word_embeddings.weight"}
+
+    def fillers(self, shape: Shape) -> Mapping[str, Tensor]:
+        return segment_filler(shape, "electra.embeddings")
+
+    def architecture(self, settings: Mapping[str, Any]) -> str:
+        return "ElectraForPreTraining"
+
+    def read_more(
+        self, config: Mapping[str, Any], names: frozenset[str], tokenizer: Tokenizer
+    ) -> dict[str, Any]:
+        found = {"embedding_width": config.get("embedding_size", 128)}
+        small = config.get(GENERATOR)
+        if small is not None:
+            own = {each.ours: small.get(each.theirs, each.default) for each in self.settings}
+            found |= {f"generator_{name}": own[name] for name in SIZES}
+        return found
+
+    def tell_more(self, shape: Shape) -> dict[str, Any]:
+        settings, small = shape.settings, generator_shape(shape).settings
+        told = {each.theirs: small[each.ours] for each in self.settings if each.ours in SIZES}
+        return {
+            "embedding_size": settings["embedding_width"] or settings["width"],
+            GENERATOR: {**told, "architectures": ["ElectraForMaskedLM"]},
+        }
+
+    def gather(
+        self, folder: Path, config: Mapping[str, Any]
+    ) -> tuple[Mapping[str, Any], Mapping[str, Tensor]]:
+        weights = read_weights(folder)
+        if any(name.startswith(HEAD) for name in weights):
+            return {**config, GENERATOR: config}, self._generator(weights)
+        beside = folder / GENERATOR
+        if not beside.is_dir():
+            return config, weights
+        both = self._generator(read_weights(beside)) | weights
+        return {**config, GENERATOR: read_config(beside)}, both
+
+    def _generator(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The generator's weights, under names that tell them from the detector's."""
+        return {f"{GENERATOR}/{new}": weights[name] for name, new in self.spelled(weights).items()}
+
+    def parts(
+        self, config: Mapping[str, Any], weights: Mapping[str, Tensor]
+    ) -> dict[str, tuple[Mapping[str, Any], Mapping[str, Tensor]]]:
+        own = {name: value for name, value in config.items() if name != GENERATOR}
+        mine = {name: value for name, value in weights.items() if GENERATOR not in name}
+        shared = {n: value for n, value in mine.items() if n.startswith("electra.embeddings.")}
+        beside = {n.removeprefix(f"{GENERATOR}/"): weights[n] for n in weights if n not in mine}
+        return {"": (own, mine), GENERATOR: ({**own, **config[GENERATOR]}, {**shared, **beside})}
+
+
+def _network(shape: Shape, ours: str, theirs: str) -> Iterator[Pair]:
+    """The layers, and the widening of the embedding before them where there is one."""
+    width = shape.settings["width"]
+    if (shape.settings["embedding_width"] or width) != width:
+        yield from linear(f"{ours}.embedding.projection", f"{theirs}.embeddings_project")
+    yield from layer_pairs(shape, f"{ours}.stack.blocks", f"{theirs}.encoder.layer")
+
+
+def generator_shape(shape: Shape) -> Shape:
+    """The same for the generator, which has sizes of its own."""
+    config = system_module(Electra.systems[0]).Config(**shape.settings)
+    return replace(shape, settings=resolved(asdict(config.generator)))
+
+
+FAMILY = Electra()

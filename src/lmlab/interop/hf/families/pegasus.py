@@ -1,0 +1,54 @@
+"""PEGASUS (Zhang et al. 2020): norms before the sublayers, positions that are not learned."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lmlab.data.tokenizers import Tokenizer
+from lmlab.interop.hf.encoder_decoders import SIDES, RestoringFamily
+from lmlab.interop.hf.family import Shape
+from lmlab.interop.hf.tables import Pair, linear
+from lmlab.layers.positions import SinusoidalPositions
+
+GAP = "<mask_1>"
+"""What stands for a gap sentence in the published tokenisers; they have no other mask symbol."""
+
+
+class Pegasus(RestoringFamily):
+    model_type = "pegasus"
+    systems = ("pegasus",)
+    fixed = {
+        "pre_norm": True,
+        "embedding_norm": False,
+        "positions": "sinusoidal",
+        "norm_epsilon": 1e-5,
+    }
+    free = RestoringFamily.free | {"choice", "stretch"}
+    ignored = (r"\.embed_positions\.weight$",)
+    begins_with_start = False
+
+    def side_pairs(self, shape: Shape, ours: str, theirs: str) -> Iterator[Pair]:
+        yield from linear(f"{ours}.stack.norm", f"{theirs}.layer_norm")
+
+    def fillers(self, shape: Shape) -> Mapping[str, Tensor]:
+        waves = SinusoidalPositions(shape.settings["width"]).waves(
+            torch.arange(shape.settings["length"])
+        )
+        return {f"model.{side}.embed_positions.weight": waves for side in SIDES}
+
+    def read_more(
+        self, config: Mapping[str, Any], names: frozenset[str], tokenizer: Tokenizer
+    ) -> dict[str, Any]:
+        gap = tokenizer.id(GAP)
+        told = {} if gap is None else {"mask": gap}
+        return {**super().read_more(config, names, tokenizer), **told}
+
+    def architecture(self, settings: Mapping[str, Any]) -> str:
+        return "PegasusForConditionalGeneration"
+
+
+FAMILY = Pegasus()

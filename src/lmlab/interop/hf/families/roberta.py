@@ -1,0 +1,58 @@
+"""RoBERTa (Liu et al. 2019): BERT's layers; its positions are counted from padding's id + 1."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.data.tokenizers import Tokenizer
+from lmlab.interop.hf.bert_like import (
+    ENCODER_FIXED,
+    ENCODER_REQUIRED,
+    ENCODER_SETTINGS,
+    SEGMENTS,
+    MaskedFamily,
+    with_defaults,
+)
+from lmlab.interop.hf.family import Shape
+from lmlab.interop.hf.tables import Rows, Way
+
+
+class Roberta(MaskedFamily):
+    model_type = "roberta"
+    systems = ("roberta",)
+    settings = (*with_defaults(ENCODER_SETTINGS, {}), SEGMENTS)
+    told_more = frozenset({"length"})
+    # The head's activation is gelu whatever the layers' is, and ours are the same.
+    fixed = {**ENCODER_FIXED, "activation": "gelu", "pairs": "none"}
+    required = {**ENCODER_REQUIRED, "hidden_act": "gelu"}
+    prefix = "roberta."
+    optional = {r"^roberta\.pooler\.": "the pooler"}
+    base = "roberta"
+    dense, norm, bias = "lm_head.dense", "lm_head.layer_norm", "lm_head.bias"
+    decoder = "lm_head.decoder"
+
+    def position_rows(self, shape: Shape) -> Way:
+        length, first = shape.settings["length"], first_position(shape.vocabulary)
+        return Rows(ours=length, theirs=length + first, first=first)
+
+    def read_more(
+        self, config: Mapping[str, Any], names: frozenset[str], tokenizer: Tokenizer
+    ) -> dict[str, Any]:
+        first = first_position(tokenizer.vocabulary)
+        return {"length": config.get("max_position_embeddings", 512) - first}
+
+    def tell_more(self, shape: Shape) -> dict[str, Any]:
+        first = first_position(shape.vocabulary)
+        return {"max_position_embeddings": shape.settings["length"] + first}
+
+    def architecture(self, settings: Mapping[str, Any]) -> str:
+        return "RobertaForMaskedLM"
+
+
+def first_position(vocabulary: Vocabulary) -> int:
+    return vocabulary.pad + 1
+
+
+FAMILY = Roberta()

@@ -1,0 +1,201 @@
+"""T5 (Raffel et al. 2020), and its version 1.1 with gated units and an output of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import count
+from typing import Any
+
+from lmlab.core.errors import UserError
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.data.tokenizers import Tokenizer
+from lmlab.interop.hf.encoder_decoders import SIDES
+from lmlab.interop.hf.family import ACTIVATIONS, Family, Setting, Shape, our_activation
+from lmlab.interop.hf.tables import Pair, joined, linear, pair
+
+GATED = "gated-"
+SENTINEL = "<extra_id_{}>"
+
+
+class T5(Family):
+    model_type = "t5"
+    systems = ("t5",)
+    settings = (
+        Setting("width", "d_model", 512),
+        Setting("layers", "num_layers", 6),
+        Setting("heads", "num_heads", 8),
+        Setting("inner", "d_ff", 2048),
+        Setting("length", "n_positions", 512),
+        Setting("dropout", "dropout_rate", 0.1),
+        Setting("attention_dropout", "dropout_rate", 0.1),
+        Setting("buckets", "relative_attention_num_buckets", 32),
+        Setting("furthest", "relative_attention_max_distance", 128),
+        Setting("norm_epsilon", "layer_norm_epsilon", 1e-6),
+    )
+    told_more = frozenset(
+        {
+            "head_width",
+            "activation",
+            "gated",
+            "tied",
+            "sentinels",
+            "first_sentinel",
+            "sentinel_step",
+            "decoder_start",
+        }
+    )
+    fixed = {
+        "positions": "buckets",
+        "norm": "rms",
+        "scaled_scores": False,
+        "biases": False,
+        "pre_norm": True,
+        "embedding_norm": False,
+    }
+    required = {"is_encoder_decoder": True}
+    free = Family.free | {
+        "objective",
+        "rate",
+        "span_length",
+        "anywhere",
+        "whole",
+        "pairs",
+        "final_sentinel",
+    }
+    # A table that the first versions kept, and no layer reads.
+    ignored = (r"EncDecAttention\.relative_attention_bias\.weight$",)
+
+    def pairs(self, shape: Shape) -> Iterator[Pair]:
+        tokens = "backbone.encoder.embedding.tokens.weight"
+        yield pair(tokens, "shared.weight", shape.token_rows)
+        for side in SIDES:
+            bias = f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
+            yield pair(f"backbone.{side}.stack.bias.table.weight", bias)
+            for layer in range(shape.layers):
+                ours = f"backbone.{side}.stack.blocks.{layer}"
+                yield from _layer(shape, ours, f"{side}.block.{layer}.layer", side == "decoder")
+            norm = f"{side}.final_layer_norm"
+            yield from linear(f"backbone.{side}.stack.norm", norm, bias=False)
+        if not shape.settings["tied"]:
+            yield pair("emission.weight", "lm_head.weight", shape.token_rows)
+
+    def our_copies(self, shape: Shape) -> Mapping[str, str]:
+        tokens = "backbone.encoder.embedding.tokens.weight"
+        shared = {"backbone.decoder.embedding.tokens.weight": tokens}
+        return {**shared, "emission.weight": tokens} if shape.settings["tied"] else shared
+
+    def their_copies(self, shape: Shape) -> Mapping[str, str]:
+        again = ["encoder.embed_tokens.weight", "decoder.embed_tokens.weight"]
+        again += ["lm_head.weight"] if shape.settings["tied"] else []
+        return dict.fromkeys(again, "shared.weight")
+
+    def architecture(self, settings: Mapping[str, Any]) -> str:
+        return "T5ForConditionalGeneration"
+
+    def framing(self, settings: Mapping[str, Any]) -> str:
+        return "text end"
+
+    def extra(self, settings: Mapping[str, Any], vocabulary: Vocabulary) -> tuple[str, ...]:
+        if settings["first_sentinel"] >= 0:
+            return ()
+        return tuple(SENTINEL.format(number) for number in range(settings["sentinels"]))
+
+    def read_more(
+        self, config: Mapping[str, Any], names: frozenset[str], tokenizer: Tokenizer
+    ) -> dict[str, Any]:
+        layers = config.get("num_layers", 6)
+        if config.get("num_decoder_layers") not in (None, layers):
+            raise UserError(
+                f"the checkpoint's encoder has {layers} layers and its decoder "
+                f"{config['num_decoder_layers']}, and lmlab's t5 has as many in both."
+            )
+        units = str(config.get("feed_forward_proj", "relu"))
+        gated = units.startswith(GATED)
+        # Their gelu, if gated, is the approximation by tanh.
+        name = "gelu_new" if units == f"{GATED}gelu" else units.removeprefix(GATED)
+        begin = config.get("decoder_start_token_id", config.get("pad_token_id", 0))
+        return {
+            "head_width": config.get("d_kv", 64),
+            "gated": gated,
+            "activation": our_activation(name),
+            "tied": _is_tied(config, names),
+            "decoder_start": -1 if begin is None else begin,
+            **_sentinels(tokenizer),
+        }
+
+    def tell_more(self, shape: Shape) -> dict[str, Any]:
+        settings, vocabulary = shape.settings, shape.vocabulary
+        units, begin = ACTIVATIONS[settings["activation"]], settings["decoder_start"]
+        if settings["gated"]:
+            units = f"{GATED}gelu" if settings["activation"] == "gelu-tanh" else f"{GATED}{units}"
+        if units == f"{GATED}gelu" and settings["activation"] == "gelu":
+            raise UserError(
+                "the run's gated units have the exact gelu, and a t5 checkpoint's gated-gelu means "
+                "the one by tanh; it can't be exported."
+            )
+        return {
+            "num_decoder_layers": settings["layers"],
+            "d_kv": settings["head_width"] or settings["width"] // settings["heads"],
+            "feed_forward_proj": units,
+            "tie_word_embeddings": settings["tied"],
+            "scale_decoder_outputs": settings["tied"],
+            "decoder_start_token_id": vocabulary.opening if begin < 0 else begin,
+            "dropout_rate": settings["dropout"],
+        }
+
+
+def _is_tied(config: Mapping[str, Any], names: frozenset[str]) -> bool:
+    """Whether the output is that of the embedding, and scaled, which go together in ours."""
+    told = config.get("tie_word_embeddings") is not False
+    scaled = config.get("scale_decoder_outputs", told)
+    if not scaled and "lm_head.weight" not in names:
+        raise UserError(
+            "the checkpoint does not scale its output and has no lm_head.weight; lmlab's t5 scales "
+            "a tied output and no other."
+        )
+    return bool(scaled)
+
+
+def _sentinels(tokenizer: Tokenizer) -> dict[str, int]:
+    """Where a tokeniser has its sentinels; where it has none, ids are appended."""
+    ids: list[int] = []
+    for number in count():
+        found = tokenizer.id(SENTINEL.format(number))
+        if found is None:
+            break
+        ids.append(found)
+    if not ids:
+        return {}
+    step = ids[1] - ids[0] if len(ids) > 1 else 1
+    expected = [ids[0] + step * number for number in range(len(ids))]
+    if ids != expected or abs(step) != 1:
+        raise UserError("the tokeniser's sentinels <extra_id_0>, <extra_id_1> … are not in a row.")
+    return {"sentinels": len(ids), "first_sentinel": ids[0], "sentinel_step": step}
+
+
+def _layer(shape: Shape, ours: str, theirs: str, reads_source: bool) -> Iterator[Pair]:
+    """One layer; theirs counts sublayers, each with the norm before it."""
+    yield from _attention(f"{ours}.attention", f"{theirs}.0.SelfAttention")
+    yield from linear(f"{ours}.around_attention.norm", f"{theirs}.0.layer_norm", bias=False)
+    last = 1
+    if reads_source:
+        last = 2
+        yield from _attention(f"{ours}.source_attention", f"{theirs}.1.EncDecAttention")
+        yield from linear(f"{ours}.around_source.norm", f"{theirs}.1.layer_norm", bias=False)
+    dense, gated = f"{theirs}.{last}.DenseReluDense", shape.settings["gated"]
+    widen = f"{dense}.wi_0" if gated else f"{dense}.wi"
+    yield from linear(f"{ours}.feed_forward.widen", widen, bias=False)
+    if gated:
+        yield from linear(f"{ours}.feed_forward.gate", f"{dense}.wi_1", bias=False)
+    yield from linear(f"{ours}.feed_forward.narrow", f"{dense}.wo", bias=False)
+    norm = f"{theirs}.{last}.layer_norm"
+    yield from linear(f"{ours}.around_feed_forward.norm", norm, bias=False)
+
+
+def _attention(ours: str, theirs: str) -> Iterator[Pair]:
+    names = [f"{theirs}.{name}" for name in ("q", "k", "v")]
+    yield from joined(f"{ours}.project", names, bias=False)
+    yield from linear(f"{ours}.output", f"{theirs}.o", bias=False)
+
+
+FAMILY = T5()
