@@ -31,6 +31,7 @@ from lmlab.sampling.beam import Beam, beam_search
 from lmlab.sampling.decode import Generated
 from lmlab.sampling.decode import greedy as decode_greedily
 from lmlab.sampling.decode import sample as draw
+from lmlab.sampling.filling import Filled, Filler
 from lmlab.sampling.prefix import Prefix, encode_prefix
 from lmlab.scoring.compare import compare as compare_models
 from lmlab.scoring.comparison import Comparison
@@ -209,6 +210,40 @@ class LanguageModel:
         written = self._write(n, method, ids, max_length, seed, options)
         return [self._text(each) for each in written]
 
+    def fill(self, texts: Sequence[str], **options: Any) -> list[Filled]:
+        """What stands where each text has `<mask>` or `[MASK]`; options as of `fill_stream`.
+
+        >>> [filled] = lmlab.load("runs/hmm").fill(["the <mask> sleeps"], top=3)
+        >>> [option.probability > 0 for option in filled.gaps[0].options]
+        [True, True, True]
+        """
+        if isinstance(texts, str):
+            raise UserError("fill takes a list of texts, and one text came; put it in a list.")
+        return list(self.fill_stream(texts, **options))
+
+    def fill_stream(
+        self,
+        texts: Iterable[str],
+        *,
+        joint: bool = False,
+        blanks: bool = False,
+        among: Sequence[str] = (),
+        seed: int | None = None,
+        **options: Any,
+    ) -> Iterator[Filled]:
+        """What stands in the gaps of any number of texts, one by one, in constant memory.
+
+        The likeliest tokens of each gap by itself, or of all together (`joint`); for systems with
+        `Infill` blanks of any length (`blanks`, or where the system has no `Fill`), drawn where a
+        seed is given. `among` are the only candidates. `options`: `top`, `beam`, `max_length`.
+        """
+        generator = None if seed is None else torch.Generator().manual_seed(seed)
+        model = self.model
+        filler = Filler(
+            system=model.system, tokenizer=model.tokenizer, layout=model.layout, **options
+        )
+        return filler.fill(texts, joint=joint, blanks=blanks, among=among, generator=generator)
+
     def _write(
         self, n: int, method: str, prefix: list[int], most: int, seed: int, options: dict[str, Any]
     ) -> Sequence[Generated]:
@@ -351,7 +386,7 @@ def show_objective(
 ) -> ShownObjective:
     """Draw what an objective shows of one text and what it asks: a system of the zoo, or a run.
 
-    A system of the zoo is built tiny over the words of the text, with `settings` of one's own;
+    A system of the zoo is built small over the words of the text, with `settings` of one's own;
     `condition` is what the text is given. `out` also writes the picture, as .svg or .png.
 
     >>> shown = lmlab.show_objective("bert", text="the cat sat on the mat", seed=0, out="bert.svg")

@@ -121,6 +121,15 @@ class Encode(Protocol):
 
 
 @runtime_checkable
+class EncodeTokens(Protocol):
+    """Each token of a sequence as a vector that has seen the others (as far as it may)."""
+
+    def encode_tokens(self, batch: Batch) -> Tensor:
+        """(B, T, W) a vector for each place of the batch; anything at padding."""
+        ...
+
+
+@runtime_checkable
 class Given(Protocol):
     """A distribution over sequences for each value of a latent vector."""
 
@@ -172,6 +181,10 @@ class Answering(Step, Protocol):
 
         An answer may be empty. Where the writing was cut off, later answers are empty.
         """
+        ...
+
+    def written(self, row: int, answers: Sequence[Sequence[int]]) -> list[int]:
+        """The other way: what is written where these are the answers, its end left out."""
         ...
 
 

@@ -169,3 +169,7 @@ class BlanksInTurn:
                 found[-1].append(token)
         found += [[]] * (int(self.counts[row]) - len(found))
         return [tuple(answer) for answer in found]
+
+    def written(self, row: int, answers: Sequence[Sequence[int]]) -> list[int]:
+        first, *others = answers
+        return [*first, *(token for each in others for token in (self.separator, *each))]

@@ -1,0 +1,118 @@
+"""`lmlab fill RUN TEXT...`."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lmlab.cli.options import Errors, Json, Run
+from lmlab.cli.output import print_json_list, print_table
+from lmlab.core.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from lmlab.sampling.filling import Filled
+
+
+def fill(
+    run: Run,
+    texts: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[TEXT... | -]",
+            help="Texts with <mask> or [MASK] where something is missing; - is standard input.",
+        ),
+    ] = None,
+    file: Annotated[str | None, typer.Option(metavar="FILE", help="A text a line.")] = None,
+    top: Annotated[int, typer.Option(help="How many are given, best first.")] = 5,
+    joint: Annotated[
+        bool, typer.Option("--joint", help="Tokens for all gaps of a text together.")
+    ] = False,
+    blanks: Annotated[
+        bool,
+        typer.Option("--blanks", help="Blanks of any length; so where a system has no other way."),
+    ] = False,
+    among: Annotated[
+        list[str] | None,
+        typer.Option(metavar="T", help="A candidate, and no others; several times: a cloze."),
+    ] = None,
+    sample: Annotated[
+        bool, typer.Option("--sample", help="Blanks that are drawn, not the best.")
+    ] = False,
+    seed: Annotated[int, typer.Option(help="Decides every draw.")] = 0,
+    beam: Annotated[int, typer.Option(help="Width of the search for several gaps.")] = 8,
+    max_length: Annotated[int, typer.Option(help="Most tokens in the blanks of a text.")] = 20,
+    as_json: Json = False,
+    errors: Errors = "strict",
+) -> None:
+    """Fill in what is missing: the likeliest tokens at each mask, or blanks of any length."""
+    if joint and (blanks or sample):
+        raise UserError("blanks are always filled jointly; leave out --joint.")
+
+    from lmlab.api import load
+
+    given = _texts(texts or [], file, errors)
+    model = load(run)
+    found = model.fill_stream(
+        given,
+        top=top,
+        joint=joint,
+        blanks=blanks,
+        among=among or (),
+        seed=seed if sample else None,
+        beam=beam,
+        max_length=max_length,
+    )
+    if as_json:
+        print_json_list(each.as_dict() for each in found)
+        return
+    print_filled(found)
+
+
+def _texts(texts: list[str], file: str | None, errors: str) -> Iterator[str]:
+    """Those of the command line, of a file, or of standard input (-)."""
+    from lmlab.cli.texts import texts_from
+
+    if (file is None) == (not texts):
+        raise UserError(
+            "give what to fill in, and only one of: texts, - for standard input, --file."
+        )
+    if texts == ["-"]:
+        return texts_from("-", [], errors).texts
+    return texts_from(file, texts, errors).texts
+
+
+def print_filled(found: Iterator[Filled]) -> None:
+    """Each text, and below it a table of what may stand in its gaps."""
+    told: set[str] = set()
+    for number, each in enumerate(found):
+        if each.note and each.note not in told:
+            told.add(each.note)
+            print(f"note: {each.note}", file=sys.stderr)
+        print("\n" * (number > 0) + each.text.replace("\n", "\\n"))
+        if each.fillings:
+            _print_fillings(each)
+        else:
+            _print_gaps(each)
+
+
+def _print_gaps(filled: Filled) -> None:
+    rows = [
+        (str(number), option.text, f"{option.probability:.4f}", f"{option.log_prob:.4f}")
+        for number, gap in enumerate(filled.gaps, 1)
+        for option in gap.options
+    ]
+    print_table(("gap", "text", "probability", "nats"), rows)
+
+
+def _print_fillings(filled: Filled) -> None:
+    several = len(filled.fillings[0].answers) > 1
+    names = [f"gap {n}" for n, _ in enumerate(filled.fillings[0].answers, 1)]
+    rows = [
+        (f"{each.log_prob:.4f}", *each.answers, each.text + ("" if each.finished else " …"))
+        for each in filled.fillings
+    ]
+    print_table(("nats", *(names if several else ["gap"]), "text"), rows)

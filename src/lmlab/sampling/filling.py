@@ -1,0 +1,368 @@
+"""Filling in: what stands where a text has gaps, by whichever protocol a system has for it.
+
+`Fill` gives the distribution of a token at each gap, the other gaps unknown; by the chain rule it
+also gives them together. `Infill` writes blanks of unknown length, by the same beam search and the
+same sampling as any other text.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lmlab.core.errors import UserError
+from lmlab.core.protocols import Answering, Fill, Infill, require
+from lmlab.sampling.beam import Beam, beam_search
+from lmlab.sampling.decode import Generated, look, sample
+from lmlab.sampling.gaps import GappedText, read_gaps
+from lmlab.scoring.batching import batch_of
+from lmlab.scoring.evaluating import evaluating
+
+
+@dataclass(frozen=True, kw_only=True)
+class Option:
+    """What may stand in one gap."""
+
+    text: str
+    log_prob: float
+    """The system's own log-probability, in nats."""
+    probability: float
+    """Its probability; where candidates were given, its share of theirs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gap:
+    """One gap of a text by itself, the others unknown."""
+
+    start: int
+    end: int
+    """Its characters are [start, end)."""
+    options: tuple[Option, ...]
+    """Best first."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Filling:
+    """Something for every gap of a text, together."""
+
+    answers: tuple[str, ...]
+    text: str
+    """The text with the answers in its gaps."""
+    log_prob: float
+    """The system's own log-probability, in nats, of all that was written for them."""
+    tokens: int
+    """Of all answers together."""
+    finished: bool = True
+    """Whether the system ended the last answer; if not, the greatest length cut it off."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Filled:
+    """A text with gaps and what a system puts there: gap by gap, or all together."""
+
+    text: str
+    gaps: tuple[Gap, ...] = ()
+    """Where each gap was asked by itself."""
+    fillings: tuple[Filling, ...] = ()
+    """Where they were asked together: best first, or as they were drawn."""
+    note: str | None = None
+    """A sentence on words that the system does not know."""
+
+    def as_dict(self) -> dict[str, object]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Filler:
+    """Fills in texts with one system; texts go through one by one, in constant memory."""
+
+    system: Any
+    tokenizer: Any
+    layout: Any
+    top: int = 5
+    """How many options of a gap, or fillings of a text, are given."""
+    beam: int = 8
+    """Hypotheses that a search keeps, where gaps are filled together; at least `top`."""
+    max_length: int = 20
+    """Most tokens in all blanks of a text, where their length is unknown."""
+
+    def __post_init__(self) -> None:
+        for what, value in (
+            ("number of fillings", self.top),
+            ("beam width", self.beam),
+            ("greatest length", self.max_length),
+        ):
+            if value < 1:
+                raise UserError(f"the {what} must be 1 or more, and {value} came.")
+
+    def tokens(self, texts: Iterable[str], *, among: Sequence[str] = ()) -> Iterator[Filled]:
+        """The best tokens of each gap, given the text and not the other gaps; one pass a text.
+
+        `among` are the candidates, where others are of no interest.
+        """
+        require(self.system, Fill, "filling in tokens")
+        candidates = {text: self._one_token(text) for text in among}
+        for text in texts:
+            read = read_gaps(text, self.tokenizer)
+            log_probs = self._at_gaps([self._row(read)], self._places(read))[0]
+            options = [self._options(each, candidates) for each in log_probs]
+            yield _gap_by_gap(read, options)
+
+    def together(self, texts: Iterable[str]) -> Iterator[Filled]:
+        """The best tokens for all gaps together: log p(a) = Σ_i log p(a_i | text, a_<i).
+
+        By beam search over the gaps from left to right, a pass for each. Where what the system
+        fills in comes from one distribution (an HMM), so do these; a masked model's need not.
+        """
+        require(self.system, Fill, "filling in tokens")
+        for text in texts:
+            read = read_gaps(text, self.tokenizer)
+            row, places = self._row(read), self._places(read)
+            found: list[tuple[tuple[int, ...], float]] = [((), 0.0)]
+            for number in range(len(places)):
+                rows = [_with(row, places, answers) for answers, _ in found]
+                log_probs = self._at_gaps(rows, places[number:])[:, 0]
+                found = _extended(found, log_probs, max(self.beam, self.top))
+            fillings = [
+                self._filling(read, [(answer,) for answer in answers], log_prob)
+                for answers, log_prob in found[: self.top]
+            ]
+            yield Filled(text=text, fillings=tuple(fillings), note=read.note)
+
+    def blanks(
+        self, texts: Iterable[str], *, generator: torch.Generator | None = None
+    ) -> Iterator[Filled]:
+        """What may stand in the gaps, each of any length: the best found, or drawn (generator)."""
+        require(self.system, Infill, "filling in blanks of unknown length")
+        for text in texts:
+            read = read_gaps(text, self.tokenizer)
+            with evaluating(self.system):
+                fillings = self._written(read, generator)
+            yield Filled(text=text, fillings=tuple(fillings), note=read.note)
+
+    def blank_among(self, texts: Iterable[str], among: Sequence[str]) -> Iterator[Filled]:
+        """Which of some candidates, of any length, stands in the one gap of each text: a cloze.
+
+        Classification by words for the classes (Du et al. 2022; Schick and Schütze 2021).
+        """
+        require(self.system, Infill, "filling in blanks of unknown length")
+        candidates = [tuple(self.tokenizer.encode(text)) for text in among]
+        for text in texts:
+            read = read_gaps(text, self.tokenizer)
+            if len(read.spans) != 1:
+                raise UserError(
+                    f"candidates are for texts with one blank, and one with {len(read.spans)} came."
+                )
+            with evaluating(self.system):
+                writer = self._writer(read, len(candidates))
+                rows = [writer.written(i, [ids]) for i, ids in enumerate(candidates)]
+                log_probs = written_log_probs(writer, rows)
+            options = _ranked(list(among), log_probs)[: self.top]
+            yield _gap_by_gap(read, [options])
+
+    def fill(
+        self,
+        texts: Iterable[str],
+        *,
+        joint: bool = False,
+        blanks: bool = False,
+        among: Sequence[str] = (),
+        generator: torch.Generator | None = None,
+    ) -> Iterator[Filled]:
+        """By whichever way is asked for; tokens where the system has them, else blanks.
+
+        `generator` draws blanks instead of searching for the best.
+        """
+        if not isinstance(self.system, (Fill, Infill)):
+            require(self.system, Fill, "filling in")
+        blanks = blanks or generator is not None or not isinstance(self.system, Fill)
+        if joint and among:
+            raise UserError("candidates are judged gap by gap, not jointly; leave one of them out.")
+        if among and generator is not None:
+            raise UserError("what stands among candidates is not drawn; leave one of them out.")
+        if blanks:
+            if among:
+                return self.blank_among(texts, among)
+            return self.blanks(texts, generator=generator)
+        return self.together(texts) if joint else self.tokens(texts, among=among)
+
+    # Tokens --------------------------------------------------------------------------------------
+
+    def _at_gaps(self, rows: Sequence[Sequence[int]], places: Sequence[int]) -> Tensor:
+        """(rows, places, V) log-probabilities at these places of rows of one length, all hidden."""
+        batch = batch_of(rows, self.system)
+        masked = torch.zeros_like(batch.tokens, dtype=torch.bool)
+        masked[:, list(places)] = True
+        with evaluating(self.system):
+            # One seed, one result: systems whose fillings are estimates draw from this.
+            found = self.system.fill(batch, masked, generator=torch.Generator().manual_seed(0))
+        log_probs: Tensor = found.log_probs.double().cpu()
+        if log_probs.isnan().any():
+            raise UserError(
+                "this model gives probabilities that are not numbers: its training has gone "
+                "wrong, so train it again with a lower learning rate."
+            )
+        return log_probs.view(len(rows), len(places), -1)
+
+    def _options(self, log_probs: Tensor, candidates: dict[str, int]) -> tuple[Option, ...]:
+        if candidates:
+            values = log_probs[list(candidates.values())].tolist()
+            return _ranked(list(candidates), values)[: self.top]
+        best = log_probs.topk(min(self.top, len(log_probs)))
+        return tuple(
+            Option(text=self._spelled(id), log_prob=value, probability=math.exp(value))
+            for id, value in zip(best.indices.tolist(), best.values.tolist(), strict=True)
+            if value > -math.inf
+        )
+
+    def _one_token(self, text: str) -> int:
+        ids = self.tokenizer.encode(text)
+        if len(ids) != 1 or ids[0] == self.tokenizer.vocabulary.unknown:
+            pieces = f"{len(ids)} tokens" if len(ids) != 1 else "unknown"
+            raise UserError(
+                f"a candidate for a gap must be one token that the model knows, and {text!r} is "
+                f"{pieces}; give others, or use a system that fills in blanks of any length."
+            )
+        return int(ids[0])
+
+    # Blanks --------------------------------------------------------------------------------------
+
+    def _written(self, read: GappedText, generator: torch.Generator | None) -> list[Filling]:
+        """The best, no two alike, or as many as are asked for as they are drawn."""
+        rows = 1 if generator is None else self.top
+        writer = self._writer(read, rows)
+        least = len(writer.written(0, [()] * len(read.spans)))
+        most = least + self.max_length
+        if self.system.window is not None:
+            most = min(most, self.system.window)
+        found: Sequence[Generated]
+        if generator is None:
+            beam = Beam(width=max(self.beam, self.top), best=self.top, max_length=most)
+            found = beam_search(writer, beam)[0]
+        else:
+            found = sample(writer, rows, max_length=most, generator=generator)
+        fillings = [self._answered(read, writer, each) for each in found]
+        return fillings if generator is not None else _unlike(fillings)
+
+    def _answered(self, read: GappedText, writer: Answering, written: Generated) -> Filling:
+        # All rows are the same text, so that the first one's blanks are those of any.
+        answers = writer.answers(0, written.tokens)
+        assert written.log_prob is not None, "what is written token by token has a log_prob"
+        return self._filling(read, answers, written.log_prob, finished=written.finished)
+
+    def _writer(self, read: GappedText, rows: int) -> Answering:
+        """What writes the blanks of a text, `rows` times side by side."""
+        writer: Answering = self.system.infilling(batch_of([self._row(read)] * rows, self.system))
+        return writer
+
+    # Texts ---------------------------------------------------------------------------------------
+
+    def _row(self, read: GappedText) -> list[int]:
+        """A text as the system reads it, the mask symbol at its gaps."""
+        vocabulary = self.system.vocabulary
+        in_gap = [i for i in (vocabulary.mask, vocabulary.unknown, vocabulary.pad) if i is not None]
+        contiguous = self.layout.kind == "contiguous"
+        first = vocabulary.end if contiguous or vocabulary.start is None else vocabulary.start
+        tail = [vocabulary.end] if self.layout.end and vocabulary.end is not None else []
+        row = [first, *read.with_gap(in_gap[0]), *tail]
+        self.system.check_length(len(row))
+        return row
+
+    def _places(self, read: GappedText) -> list[int]:
+        """The gaps' places in the row."""
+        return [place for place, id in enumerate(read.ids, 1) if id is None]
+
+    def _filling(
+        self,
+        read: GappedText,
+        answers: Sequence[Sequence[int]],
+        log_prob: float,
+        *,
+        finished: bool = True,
+    ) -> Filling:
+        spelled = tuple(self.tokenizer.decode(answer) for answer in answers)
+        return Filling(
+            answers=spelled,
+            text=read.filled(spelled),
+            log_prob=log_prob,
+            tokens=sum(map(len, answers)),
+            finished=finished,
+        )
+
+    def _spelled(self, id: int) -> str:
+        """A token as it is read; a symbol by its name."""
+        text: str = self.tokenizer.decode([id]) or self.tokenizer.token(id)
+        return text
+
+
+def written_log_probs(writer: Answering, rows: Sequence[Sequence[int]]) -> list[float]:
+    """The log-probability of each row if the writer writes it, its end included, in nats."""
+    end = writer.vocabulary.end
+    assert end is not None, "what writes blanks ends"
+    rows = [[*row, end] for row in rows]
+    state, totals = writer.start(len(rows)), [0.0] * len(rows)
+    going = list(range(len(rows)))
+    for place in range(max(map(len, rows))):
+        log_probs = look(writer, state).log_probs
+        for index, row in enumerate(going):
+            totals[row] += float(log_probs[index, rows[row][place]])
+        stays = [index for index, row in enumerate(going) if place + 1 < len(rows[row])]
+        tokens = torch.tensor([rows[going[index]][place] for index in stays])
+        going = [going[index] for index in stays]
+        if going:
+            kept = torch.tensor(stays, device=log_probs.device)
+            state = writer.advance(state.select(kept), tokens.to(log_probs.device))
+    return totals
+
+
+def _gap_by_gap(read: GappedText, options: Sequence[tuple[Option, ...]]) -> Filled:
+    gaps = [
+        Gap(start=start, end=end, options=each)
+        for (start, end), each in zip(read.spans, options, strict=True)
+    ]
+    return Filled(text=read.text, gaps=tuple(gaps), note=read.note)
+
+
+def _ranked(texts: Sequence[str], log_probs: Sequence[float]) -> tuple[Option, ...]:
+    """Candidates best first, with their shares of the candidates' probability."""
+    shares = torch.softmax(torch.tensor(log_probs, dtype=torch.float64), 0).tolist()
+    options = [
+        Option(text=text, log_prob=log_prob, probability=share)
+        for text, log_prob, share in zip(texts, log_probs, shares, strict=True)
+    ]
+    return tuple(sorted(options, key=lambda option: -option.log_prob))
+
+
+def _unlike(fillings: Sequence[Filling]) -> list[Filling]:
+    """The first of those with the same answers."""
+    found: dict[tuple[str, ...], Filling] = {}
+    for each in fillings:
+        found.setdefault(each.answers, each)
+    return list(found.values())
+
+
+def _with(row: Sequence[int], places: Sequence[int], answers: Sequence[int]) -> list[int]:
+    """The row with answers at the first of the places."""
+    filled = list(row)
+    for place, answer in zip(places, answers, strict=False):
+        filled[place] = answer
+    return filled
+
+
+def _extended(
+    found: Sequence[tuple[tuple[int, ...], float]], log_probs: Tensor, most: int
+) -> list[tuple[tuple[int, ...], float]]:
+    """The best ways to go on from some answers, given (answers, V) for the next gap."""
+    totals = torch.tensor([total for _, total in found], dtype=torch.float64)[:, None] + log_probs
+    values, places = totals.flatten().topk(min(most, totals.numel()))
+    size = totals.shape[1]
+    return [
+        ((*found[place // size][0], place % size), value)
+        for place, value in zip(places.tolist(), values.tolist(), strict=True)
+        if value > -math.inf
+    ]
