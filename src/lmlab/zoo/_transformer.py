@@ -33,10 +33,20 @@ from lmlab.layers.positions import (
     SinusoidalPositions,
 )
 from lmlab.layers.prediction_head import PredictionHead
+from lmlab.layers.relative_attention import RelativePositions
 from lmlab.layers.transformer_block import Block, PostNorm, PreNorm, Residual
 
 PositionName = Literal[
-    "learned", "sinusoidal", "concatenated", "pairs", "buckets", "shaw", "alibi", "rotary", "none"
+    "learned",
+    "sinusoidal",
+    "concatenated",
+    "pairs",
+    "buckets",
+    "shaw",
+    "transformer-xl",
+    "alibi",
+    "rotary",
+    "none",
 ]
 NormName = Literal["layer", "rms"]
 
@@ -62,13 +72,18 @@ class TransformerConfig:
     attention_dropout: float = field(default=0.1, metadata={"at_least": 0, "below": 1})
     """Share of attention weights set to zero in training."""
     positions: PositionName = "learned"
-    """learned, sinusoidal, concatenated, pairs, buckets (T5), shaw, alibi, rotary or none."""
+    """learned, sinusoidal, concatenated, pairs, buckets (T5), shaw, transformer-xl, alibi, rotary
+    or none."""
     reach: int = field(default=8, metadata={"at_least": 1})
     """Distance beyond which Shaw's positions are clipped."""
     buckets: int = field(default=32, metadata={"at_least": 4})
     """Buckets of distances, where positions are buckets."""
     furthest: int = field(default=128, metadata={"at_least": 2})
     """Distance from which on all fall into the last bucket."""
+    clip_distance: int = field(default=0, metadata={"at_least": 0})
+    """Distance beyond which Transformer-XL's positions are all alike; 0 for none."""
+    relative_segments: bool = False
+    """Whether Transformer-XL's positions ask if two places are of one segment (XLNet)."""
     pre_norm: bool = True
     """Norm before each sublayer, and one at the end; else after each."""
     norm: NormName = "layer"
@@ -85,6 +100,8 @@ class TransformerConfig:
     """Whether the units of the feed-forward layers pass through gates."""
     biases: bool = True
     """Whether linear maps have biases."""
+    attention_biases: bool = True
+    """Whether those of attention have them too; XLNet's have none."""
     embedding_width: int = field(default=0, metadata={"at_least": 0})
     """Numbers in a token's vector, widened by a matrix where fewer than width; 0 for width."""
     segments: int = field(default=0, metadata={"at_least": 0})
@@ -145,7 +162,7 @@ def make_attention(
         scores=scores,
         positions=positions,
         dropout=config.attention_dropout,
-        bias=config.biases,
+        bias=config.biases and config.attention_biases,
     )
 
 
@@ -183,6 +200,14 @@ def attention_positions(config: TransformerConfig) -> AttentionPositions | None:
             return Rotary(head_width(config))
         case "shaw":
             return ShawPositions(head_width(config), reach=config.reach)
+        case "transformer-xl":
+            return RelativePositions(
+                config.width,
+                config.heads,
+                head_width(config),
+                segments=config.relative_segments,
+                furthest=config.clip_distance,
+            )
     return None
 
 

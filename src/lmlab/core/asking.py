@@ -1,0 +1,79 @@
+"""Systems that ask by a query of its own what stands at a place, in whatever order."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from lmlab.core.batch import Batch
+from lmlab.core.distribution import Categorical
+from lmlab.core.parts import Backbone, Objective
+from lmlab.core.state import State
+from lmlab.core.system import LeftToRight, SteppingState
+from lmlab.core.view import View
+
+
+class AskingBackbone(Backbone):
+    """A backbone with a stream of queries beside its content (XLNet)."""
+
+    def step(self, state: State, tokens: Tensor, segments: Tensor) -> State:
+        """The state after one more token of content in each row; both are (B,)."""
+        raise TypeError(f"{type(self).__name__} does not define step")
+
+    def ask(self, state: State, segments: Tensor) -> Tensor:
+        """(B, W) what a query at the next place, of a segment (B,), finds; the state stays."""
+        raise TypeError(f"{type(self).__name__} does not define ask")
+
+
+class AskingObjective(Objective):
+    """An objective for which the tokens of a text may come in any order."""
+
+    def fill_view(self, batch: Batch, masked: Tensor) -> View:
+        """The batch with the places of `masked` (B, T) last in the order, and those asked."""
+        raise TypeError(f"{type(self).__name__} does not define fill_view")
+
+    def content_view(self, batch: Batch) -> View:
+        """The whole text at once and nothing asked, as in fine-tuning."""
+        raise TypeError(f"{type(self).__name__} does not define content_view")
+
+    def segments(self, tokens: Tensor) -> Tensor:
+        """(B, T) the segments of texts from their place 0 on."""
+        raise TypeError(f"{type(self).__name__} does not define segments")
+
+
+class Asking(LeftToRight):
+    """An assembly that was trained to predict in any order, and writes from left to right.
+
+    A step adds content; the next token is looked for by a query at the place after it, which
+    leaves no trace.
+    """
+
+    backbone: AskingBackbone
+    objective: AskingObjective
+    watched = "loss"
+
+    def start(self, rows: int, *, condition: Batch | None = None) -> SteppingState:
+        device = next(self.parameters()).device
+        tokens = torch.full((rows,), self.vocabulary.opening, device=device)
+        segments = self.objective.segments(tokens[:, None])[:, 0]
+        return self._asked(self.backbone.initial_state(rows), tokens, segments)
+
+    def advance(self, state: SteppingState, tokens: Tensor) -> SteppingState:
+        return self._asked(state.memory, tokens, torch.zeros_like(tokens))
+
+    def _asked(self, memory: State, tokens: Tensor, segments: Tensor) -> SteppingState:
+        after = self.backbone.step(memory, tokens, segments)
+        return SteppingState(after, self.backbone.ask(after, torch.zeros_like(tokens)), None)
+
+    def fill(
+        self, batch: Batch, masked: Tensor, *, generator: torch.Generator | None = None
+    ) -> Categorical:
+        """(N, V) the distribution at each masked place, these last in the order."""
+        view = self.objective.fill_view(batch, masked)
+        return Categorical(self.emission.log_probs(self.hidden(view).values[masked]))
+
+    def encode(self, batch: Batch) -> Tensor:
+        """(B, W) the mean of the content over a text, all of which sees all of it."""
+        view = self.objective.content_view(batch)
+        real = batch.mask()[..., None]
+        return (self.hidden(view).values * real).sum(1) / real.sum(1).clamp(min=1)

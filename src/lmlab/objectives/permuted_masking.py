@@ -1,0 +1,99 @@
+"""Permuted masking: masks for what is still to come, tokens for what was predicted (MPNet)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from lmlab.core.batch import Batch
+from lmlab.core.filling import FillingObjective
+from lmlab.core.view import NO_TARGET, View
+from lmlab.core.visibility import Explicit
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.layers.noise import uniform
+from lmlab.objectives.masked import masked_view
+from lmlab.objectives.masking import ordinary_places
+from lmlab.objectives.permutation import last_share, turns
+
+
+class PermutedMasking(FillingObjective):
+    """-Σ_{t > c} log p(x_{z_t} | x_{z_<t}, M_{z_>c}) for an even order z (Song et al. 2020).
+
+    The last `rate` of the order (rounded, at least one) is predicted, by queries. Each sees the
+    tokens before it in the order, and masks at the positions of its own place and of those after
+    it: the whole text's places at every turn, as in use. That is the paper's position compensation;
+    BERT's hidden tokens don't see each other, and XLNet's don't see how many are still to come.
+
+    The view holds the text with masks at its own places, where they are asked, and behind it the
+    tokens that were masked, in their order and with the positions they came from. Their content
+    sees z_≤t and the masks after it; the text and its masks see one another and none of that.
+    """
+
+    def __init__(self, vocabulary: Vocabulary, *, rate: float = 0.15) -> None:
+        super().__init__()
+        self.vocabulary = vocabulary
+        self.rate = rate
+
+    def view(self, batch: Batch, *, generator: torch.Generator | None = None) -> View:
+        order, count = self._draw(batch, generator)
+        # Turns among those predicted: 1 … count; 0 for all that is simply shown.
+        turn = (order - (order.amax(1) - count)[:, None]).clamp(min=0)
+        return self._compensated(batch, order, turn, count)
+
+    def _draw(self, batch: Batch, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
+        """(B, T) turns 1 … n of the places that may be hidden, 0 elsewhere; (B,) how many are."""
+        allowed = ordinary_places(batch, self.vocabulary)
+        drawn = uniform(allowed.shape, allowed.device, generator=generator)
+        before = (~allowed).sum(1, keepdim=True)
+        order = (turns(drawn.masked_fill(~allowed, -1.0)) - before + 1).clamp(min=0)
+        return order, last_share(allowed.sum(1), self.rate)
+
+    def _compensated(self, batch: Batch, order: Tensor, turn: Tensor, count: Tensor) -> View:
+        """The view, given the turns (B, T) of all and of those predicted, and their number (B,)."""
+        hidden = turn > 0
+        rows, places = hidden.nonzero(as_tuple=True)
+        slots = batch.lengths[rows] + turn[rows, places] - 1
+        room = max(batch.tokens.shape[1], int((batch.lengths + count).max()))
+
+        def beside(values: Tensor, copied: Tensor, filler: int) -> Tensor:
+            """(B, room) `values` (B, T), and behind each row's text what is `copied` from it."""
+            wide = values.new_full((len(values), room), filler)
+            wide[:, : values.shape[1]] = values
+            wide[rows, slots] = copied[rows, places]
+            return wide
+
+        place = torch.arange(batch.tokens.shape[1], device=rows.device).expand_as(batch.tokens)
+        nowhere = torch.zeros_like(hidden)
+        masks, content = beside(hidden, nowhere, 0), beside(nowhere, hidden, 0)
+        turn = beside(turn, turn, 0)
+        shown = batch.tokens.masked_fill(hidden, self._mask)
+        nothing = torch.full_like(place, NO_TARGET)
+        return View(
+            inputs=beside(shown, batch.tokens, self.vocabulary.pad),
+            lengths=batch.lengths + count,
+            positions=beside(place, place, 0),
+            order=beside(order, order, 0),
+            visibility=_seen(turn.where(content, 0), turn, masks, content),
+            query_visibility=_seen(turn - 1, turn, masks, content),
+            targets=beside(batch.tokens.where(hidden, NO_TARGET), nothing, NO_TARGET),
+            origins=beside(place.where(hidden, -1), torch.full_like(place, -1), -1),
+        )
+
+    def fill_view(self, batch: Batch, masked: Tensor) -> View:
+        """Masks at all of these places: what the first query of such an order would see."""
+        return masked_view(batch, batch.tokens.masked_fill(masked, self._mask), masked)
+
+    @property
+    def _mask(self) -> int:
+        assert self.vocabulary.mask is not None, "hiding tokens needs a mask symbol"
+        return self.vocabulary.mask
+
+
+def _seen(known: Tensor, turn: Tensor, masks: Tensor, content: Tensor) -> Explicit:
+    """Who sees whom, where a place knows the tokens of turns up to `known` (B, T).
+
+    Of what it knows it sees the content, of all else that is hidden the masks; and all the text.
+    """
+    known, turn = known[:, :, None], turn[:, None, :]
+    later = (turn > known) | ~masks[:, None, :]
+    return Explicit(torch.where(content[:, None, :], turn <= known, later))

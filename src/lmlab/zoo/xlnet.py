@@ -1,0 +1,79 @@
+"""XLNet: predict the tokens of a text in a random order, by a second stream of attention.
+
+    log p(x) = E_z Σ_{t > c} log p(x_{z_t} | x_{z_<t}),  z an order drawn evenly from all of them
+
+Content h_{z_t} sees z_≤t; the query g_{z_t}, which predicts, knows its place and sees z_<t. Scores
+are exact, by the order left to right, which training hardly ever draws: short texts, of which
+`one_in=6` predicts one token from all the others, teach little of it; `--recipe sentences` adds it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from lmlab.core.asking import Asking
+from lmlab.core.card import Card
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.objectives.permutation import Permutation
+from lmlab.zoo import _transformer as parts
+from lmlab.zoo._two_streams import check_relative, make_remembering
+
+CARD = Card(
+    family="transformer",
+    kind="exact",
+    paper="Yang et al. 2019, XLNet: Generalized Autoregressive Pretraining",
+    source="004 §1.3.1",
+    protocols=("LogProb", "Step", "Fill", "Encode"),
+    objectives=("permutation",),
+    exempt={"fill": "it fills in by orders with the blanks last and scores by left to right"},
+    oracle="transformers' XLNet with the same weights: tests/parity/test_hf_xlnet.py",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(parts.TransformerConfig):
+    """Settings of XLNet."""
+
+    positions: parts.PositionName = "transformer-xl"
+    """transformer-xl, buckets, shaw, alibi or rotary: those that act on attention."""
+    pre_norm: bool = False
+    """Norm before each sublayer, and one at the end; else after each."""
+    norm_epsilon: float = field(default=1e-12, metadata={"at_least": 0})
+    """What norms add to the variance."""
+    attention_biases: bool = False
+    """Whether attention's linear maps have biases."""
+    relative_segments: bool = True
+    """Whether attention asks if two places are of one segment."""
+    one_in: int = field(default=6, metadata={"at_least": 1})
+    """One of so many tokens is predicted, the last of the order; 1 for all (the paper's K)."""
+    left_to_right: float = field(default=0.0, metadata={"at_least": 0, "at_most": 1})
+    """Share of the texts predicted wholly, from left to right, the order that scores go by."""
+    memory: int = field(default=128, metadata={"at_least": 0})
+    """Places of the text before that a stretch of contiguous text sees."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_relative(self.positions)
+
+
+TINY = Config(width=16, layers=2, heads=2, length=64, memory=16, one_in=2, left_to_right=0.1)
+SIZES = {
+    "tiny": replace(TINY, dropout=0.0, attention_dropout=0.0),
+    "small": Config(),
+    "base": Config(width=768, layers=12, heads=12, length=512, memory=384),
+}
+SENTENCES = {**parts.TRANSFORMER_RECIPES["glosses"], "left_to_right": 0.1}
+RECIPES = {**parts.TRANSFORMER_RECIPES, "sentences": SENTENCES}
+
+
+def build(config: Config, vocabulary: Vocabulary) -> Asking:
+    tokens, length = parts.make_tokens(config, vocabulary), config.length
+    one_in, left_to_right = config.one_in, config.left_to_right
+    return Asking(
+        vocabulary=vocabulary,
+        backbone=make_remembering(config, tokens, config.memory),
+        emission=parts.make_softmax(config, vocabulary, tokens, bias=True),
+        objective=Permutation(
+            vocabulary, one_in=one_in, left_to_right=left_to_right, stretch=length
+        ),
+    )
