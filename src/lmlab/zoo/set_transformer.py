@@ -1,0 +1,106 @@
+"""Set Transformer: a few inducing points read all words, and each word reads the points.
+
+    ISAB(X) = MAB(X, MAB(I, X)),  MAB(X, Y) = norm(H + ff(H)),  H = norm(X + MultiAtt(X, Y))
+
+Its cost is linear in the length, a Transformer's quadratic. It looks both ways, so it is trained as
+BERT is. A set has no order: positions are added to the inputs, and with `positions=none` the hidden
+states of permuted words are the permuted hidden states.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from lmlab.backbones.inducing import SetTransformer
+from lmlab.core.card import Card
+from lmlab.core.errors import UserError
+from lmlab.core.filling import Filling
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.layers.inducing import InducedBlock
+from lmlab.layers.initialising import initialise
+from lmlab.objectives.masked import MaskedTokens
+from lmlab.objectives.masking import EachToken, Replacement
+from lmlab.zoo._transformer import (
+    TRANSFORMER_RECIPES,
+    TransformerConfig,
+    make_block,
+    make_embedding,
+    make_norm,
+    make_softmax,
+    make_tokens,
+)
+
+CARD = Card(
+    family="transformer",
+    kind="pseudo",
+    paper="Lee et al. 2019, Set Transformer",
+    source="002 §3.5.3, on the cost of attention",
+    protocols=("LogProb", "Fill", "Encode"),
+    objectives=("masked",),
+    exempt={
+        "distribution": "a sum of conditionals that need not come from one joint distribution",
+        "sample": "it gives single tokens given all the others, and no way to draw a text",
+    },
+    oracle="torch.nn's attention with the same weights: tests/parity/test_set_transformer.py",
+)
+
+POSITIONS = ("learned", "sinusoidal", "concatenated", "none")
+"""Those that inputs carry: attention's own would ask where a point stands, and it is nowhere."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(TransformerConfig):
+    """Settings of the Set Transformer."""
+
+    pre_norm: bool = False
+    """Norm before each sublayer, and one at the end; else after each."""
+    embedding_norm: bool = True
+    """Whether a norm stands after the embedding, so that words are as long as points."""
+    points: int = field(default=16, metadata={"at_least": 1})
+    """Inducing points of each layer."""
+    rate: float = field(default=0.15, metadata={"at_least": 0, "below": 1})
+    """Share of the tokens that are hidden and predicted."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.positions not in POSITIONS:
+            raise UserError(
+                f"inducing points stand nowhere, so positions are {', '.join(POSITIONS)}, and "
+                f"{self.positions} came."
+            )
+
+
+SIZES = {
+    "tiny": Config(
+        width=16, layers=2, heads=2, length=64, points=4, dropout=0.0, attention_dropout=0.0
+    ),
+    "small": Config(),
+    "base": Config(width=768, layers=12, heads=12, length=512, points=32),
+}
+RECIPES = TRANSFORMER_RECIPES
+
+
+def build(config: Config, vocabulary: Vocabulary) -> Filling:
+    tokens = make_tokens(config, vocabulary)
+    backbone = SetTransformer(
+        make_embedding(config, tokens),
+        [make_induced(config) for _ in range(config.layers)],
+        norm=make_norm(config) if config.pre_norm else None,
+        width=config.width,
+    )
+    initialise(backbone, config.width, layers=config.layers if config.pre_norm else 0)
+    choice, replacement = EachToken(config.rate), Replacement(vocabulary=vocabulary)
+    system = Filling(
+        vocabulary=vocabulary,
+        backbone=backbone,
+        emission=make_softmax(config, vocabulary, tokens, bias=True),
+        objective=MaskedTokens(vocabulary, choice, replacement),
+    )
+    system.window = config.length - 1
+    return system
+
+
+def make_induced(config: Config) -> InducedBlock:
+    """One layer: the points gather, and the words read what they gathered."""
+    gather, spread = make_block(config), make_block(config)
+    return InducedBlock(gather, spread, points=config.points, width=config.width)

@@ -1,0 +1,152 @@
+"""The Set Transformer against torch.nn's attention with the same weights, its symmetry and cost."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from lmlab.core.errors import UserError
+from lmlab.core.filling import Filling
+from lmlab.core.view import View
+from lmlab.core.visibility import Full
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.layers.transformer_block import Block
+from lmlab.zoo import set_transformer
+
+VOCABULARY = Vocabulary(size=23)
+CONFIGS = {
+    "two layers": {"width": 12, "layers": 2, "heads": 3, "points": 5},
+    "one point": {"width": 8, "layers": 1, "heads": 2, "points": 1},
+    "relu": {"width": 12, "layers": 3, "heads": 2, "points": 4, "activation": "relu", "inner": 20},
+}
+
+
+def build(**settings) -> Filling:
+    torch.manual_seed(0)
+    given = {"length": 256, "dropout": 0.0, "attention_dropout": 0.0, **settings}
+    system = set_transformer.build(set_transformer.Config(**given), VOCABULARY).eval()
+    for name, parameter in system.backbone.named_parameters():
+        norm = "norm" in name and name.endswith("weight")
+        torch.nn.init.normal_(parameter, mean=float(norm), std=0.5)
+    return system
+
+
+def view_of(texts: list[list[int]]) -> View:
+    lengths = torch.tensor([len(text) for text in texts])
+    inputs = torch.zeros(len(texts), int(lengths.max()), dtype=torch.long)
+    for row, text in enumerate(texts):
+        inputs[row, : len(text)] = torch.tensor(text)
+    return View(inputs=inputs, lengths=lengths, visibility=Full())
+
+
+def multihead(block: Block, asking: Tensor, looked_at: Tensor, padding: Tensor | None) -> Tensor:
+    """torch's own attention; its weights are stacked as ours are, queries, keys, values."""
+    ours = block.attention
+    theirs = nn.MultiheadAttention(asking.shape[-1], ours.heads, batch_first=True)
+    theirs.load_state_dict(
+        {
+            "in_proj_weight": ours.project.weight,
+            "in_proj_bias": ours.project.bias,
+            "out_proj.weight": ours.output.weight,
+            "out_proj.bias": ours.output.bias,
+        }
+    )
+    return theirs(asking, looked_at, looked_at, key_padding_mask=padding, need_weights=False)[0]
+
+
+def mab(
+    block: Block, asking: Tensor, looked_at: Tensor, padding: Tensor | None, activation: str
+) -> Tensor:
+    """Lee et al. 2019, equations 6 and 7, written out."""
+    first, second = block.around_attention.norm, block.around_feed_forward.norm
+    values = F.layer_norm(
+        asking + multihead(block, asking, looked_at, padding),
+        asking.shape[-1:],
+        first.weight,
+        first.bias,
+    )
+    units = getattr(F, activation)(F.linear(values, *parts(block.feed_forward.widen)))
+    written = F.linear(units, *parts(block.feed_forward.narrow))
+    return F.layer_norm(values + written, asking.shape[-1:], second.weight, second.bias)
+
+
+def parts(linear: nn.Linear) -> tuple[Tensor, Tensor]:
+    return linear.weight, linear.bias
+
+
+@pytest.mark.parametrize("settings", CONFIGS.values(), ids=CONFIGS)
+@torch.no_grad()
+def test_hidden_states_are_those_of_torchs_attention(settings: dict):
+    system = build(**settings)
+    view = view_of([[2, 7, 9, 22, 5, 6, 3], [2, 14, 8, 3], [2, 3]])
+    padding = torch.arange(7) >= view.lengths[:, None]
+    backbone, activation = system.backbone, settings.get("activation", "gelu")
+    embedding = backbone.embedding
+    inputs = embedding.tokens(view.inputs) + embedding.positions.table.weight[:7]
+    values = embedding.norm(inputs)
+    for layer in backbone.layers:
+        points = layer.points.expand(3, -1, -1)
+        gathered = mab(layer.gather, points, values, padding, activation)
+        values = mab(layer.spread, values, gathered, None, activation)
+    found = system.hidden(view).values
+    assert values[~padding].std() > 0.5
+    torch.testing.assert_close(found[~padding], values[~padding], atol=1e-4, rtol=0)
+
+
+@torch.no_grad()
+def test_without_positions_permuted_words_give_permuted_hidden_states():
+    system = build(width=12, layers=2, heads=3, points=5, positions="none")
+    text, order = torch.tensor([2, 7, 9, 22, 5, 6, 3]), torch.tensor([3, 0, 6, 2, 5, 1, 4])
+    before = system.hidden(view_of([text.tolist()])).values[0]
+    after = system.hidden(view_of([text[order].tolist()])).values[0]
+    torch.testing.assert_close(after, before[order], atol=1e-5, rtol=0)
+
+
+@torch.no_grad()
+def test_with_positions_the_order_counts():
+    system = build(width=12, layers=2, heads=3, points=5)
+    before = system.hidden(view_of([[2, 7, 9, 3]])).values[0]
+    after = system.hidden(view_of([[2, 9, 7, 3]])).values[0]
+    assert (after[0] - before[0]).abs().max() > 1e-3
+
+
+def test_the_cost_is_linear_in_the_length():
+    """Each further word costs as many multiply-adds as the one before.
+
+    Counted in a pass that notes its attention, since the counter can't see fused kernels.
+    """
+    system = build(width=16, layers=2, heads=2, points=4).requires_grad_(False)
+
+    def flops(time: int) -> int:
+        with FlopCounterMode(display=False) as counter:
+            system.backbone.reveal(view_of([[5] * time]))
+        return counter.get_total_flops()
+
+    first, second = np.diff([flops(time) for time in (64, 128, 192)])
+    assert first == second
+    # By hand, for a word in a layer: keys and values 2W², query W², output W², feed-forward 8W²,
+    # and twice scores and sums over 4 points, 2 · 2 · 4 · W; two operations each.
+    assert first == 64 * 2 * 2 * (12 * 16**2 + 16 * 16)
+
+
+def test_positions_of_attention_are_refused():
+    with pytest.raises(UserError, match="inducing points stand nowhere"):
+        set_transformer.Config(positions="rotary")
+
+
+def test_it_reveals_how_attention_is_divided():
+    system = build(width=12, layers=2, heads=3, points=5)
+    captures = system.backbone.reveal(view_of([[2, 7, 9, 3]]))
+    gathering, spreading = (
+        captures[f"layer 2 {half} attention"] for half in ("gathering", "spreading")
+    )
+    assert gathering.axes == ("batch", "head", "slot", "source")
+    assert gathering.values.shape == (1, 3, 5, 4)
+    assert spreading.axes == ("batch", "head", "time", "slot")
+    assert spreading.values.shape == (1, 3, 4, 5)
+    for capture in (gathering, spreading):
+        torch.testing.assert_close(capture.values.sum(-1), torch.ones(capture.values.shape[:-1]))
