@@ -22,7 +22,9 @@ from lmlab.cli import (
     demo,
     doctor,
     export_hf,
+    fill,
     find,
+    finetune,
     import_hf,
     inspect,
     pairs,
@@ -65,12 +67,16 @@ app.add_typer(data_app, name="data")
 app.command("train")(train.train)
 app.command("score")(score.score)
 app.command("sample")(sample.sample)
+app.command("fill")(fill.fill)
 app.command("pairs")(pairs.pairs)
 app.command("compare")(compare.compare)
 app.command("inspect")(inspect.inspect)
 app.command("show-objective")(show_objective.show_objective)
 app.command("doctor")(doctor.doctor)
 app.command("ablate")(ablate.ablate)
+app.command("finetune")(finetune.finetune)
+app.command("predict")(finetune.predict)
+app.command("prompt")(finetune.prompt)
 app.command("export-arpa")(arpa.export_arpa)
 app.command("import-arpa")(arpa.import_arpa)
 app.command("export-hf")(export_hf.export_hf)

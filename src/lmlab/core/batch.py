@@ -22,6 +22,8 @@ class Batch:
     """(B,) int64: index of each sequence in its dataset (of each lane, for contiguous text)."""
     condition: Batch | None = None
     """What each sequence is given (a source sentence), row by row."""
+    labels: Tensor | None = None
+    """(B, …) what is to be told of each sequence, where a task asks for more than its tokens."""
     carries: bool = False
     """Whether each row goes on where the same row of the batch before it stopped."""
 
@@ -59,6 +61,7 @@ class Batch:
             lengths=self.lengths[index],
             rows=self.rows[index],
             condition=None if self.condition is None else self.condition.select(index),
+            labels=None if self.labels is None else self.labels[index],
         )
 
     def to(self, device: torch.device | str) -> Batch:
@@ -69,6 +72,7 @@ class Batch:
             lengths=self.lengths.to(device, non_blocking=True),
             rows=self.rows.to(device, non_blocking=True),
             condition=None if self.condition is None else self.condition.to(device),
+            labels=None if self.labels is None else self.labels.to(device),
         )
 
     @classmethod

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import ClassVar
 
 import torch
@@ -80,5 +81,17 @@ class Filling(Assembly):
 
     def encode(self, batch: Batch) -> Tensor:
         """(B, W) the hidden state of the first place, which has seen all of the text."""
+        return self.encode_tokens(batch)[:, 0]
+
+    def encode_tokens(self, batch: Batch) -> Tensor:
+        """(B, T, W) hidden states of the text with nothing hidden.
+
+        What stands after an end symbol that is not the last is the next segment: two texts in one
+        sequence are told apart as they were in training.
+        """
         nothing = torch.zeros_like(batch.tokens, dtype=torch.bool)
-        return self.hidden(self.objective.fill_view(batch, nothing)).values[:, 0]
+        view = self.objective.fill_view(batch, nothing)
+        if self.vocabulary.end is not None:
+            ended = (batch.tokens == self.vocabulary.end).long()
+            view = replace(view, segments=(ended.cumsum(1) - ended).clamp(max=1))
+        return self.hidden(view).values

@@ -10,6 +10,7 @@ from lmlab.core.parts import Backbone, Objective
 from lmlab.core.state import State
 from lmlab.core.system import LeftToRight, SteppingState
 from lmlab.core.view import View, left_to_right
+from lmlab.core.visibility import Causal
 
 
 class Writing(LeftToRight):
@@ -21,6 +22,11 @@ class Writing(LeftToRight):
         values = self.hidden(view).values
         last = (view.lengths - 1).clamp(min=0)
         return values[torch.arange(len(values), device=values.device), last]
+
+    def encode_tokens(self, batch: Batch) -> Tensor:
+        """(B, T, W) hidden states, each of which has read the tokens up to its own."""
+        view = View(inputs=batch.tokens, lengths=batch.lengths, visibility=Causal())
+        return self.hidden(view).values
 
 
 class SourceObjective(Objective):
@@ -65,7 +71,10 @@ class SequenceToSequence(Writing):
 
     def encode(self, batch: Batch) -> Tensor:
         """(B, W) the mean of the encoder's hidden states over a text."""
+        values, real = self.encode_tokens(batch), batch.mask()
+        return (values * real[..., None]).sum(1) / batch.lengths[:, None]
+
+    def encode_tokens(self, batch: Batch) -> Tensor:
+        """(B, T, W) the encoder's hidden states of a text."""
         view = self.objective.source_view(batch, len(batch), batch.tokens.device)
-        values = self.backbone.read_source(view)
-        real = torch.arange(values.shape[1], device=values.device) < view.lengths[:, None]
-        return (values * real[..., None]).sum(1) / view.lengths[:, None]
+        return self.backbone.read_source(view)

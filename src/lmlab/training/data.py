@@ -31,23 +31,29 @@ HELD_OUT_SPAN = 512
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class TrainingData:
-    """The training split, and a held-out one where the corpus has any."""
+class Watched:
+    """What is trained on, and what is watched meanwhile where there is anything."""
 
-    dataset: TokenDataset
     train: BatchSource
     held_out: BatchSource | None = None
     held_out_split: str | None = None
     """validation; or test, which is watched but decides nothing, where there is no validation."""
     carries: bool = False
     """Whether text goes on from batch to batch, and with it the system's state."""
-    longest: int = 0
-    """Tokens of the longest sequence that is read at once, its context included."""
 
     @property
     def selects(self) -> bool:
         """Whether the held-out loss may choose weights, stop training or change the rate."""
         return self.held_out_split == "validation"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TrainingData(Watched):
+    """The training split of a corpus, and a held-out one where it has any."""
+
+    dataset: TokenDataset
+    longest: int = 0
+    """Tokens of the longest sequence that is read at once, its context included."""
 
     def flat(self) -> tuple[NDArray[np.generic], NDArray[np.int64]]:
         """All ids in a row, and where sequences start and end (N + 1); a stream is one sequence."""

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from lmlab.core.protocols import Countable, ExpectationMaximisation
 from lmlab.training.checkpoints import Checkpoint
+from lmlab.training.data import TrainingData
 from lmlab.training.evaluate import evaluate
 from lmlab.training.loop import Job, Outcome, fit_by_gradient, save_weights
 from lmlab.training.processes import share
@@ -30,6 +31,7 @@ def fit_by_counting(job: Job) -> Outcome:
         return Outcome(progress=Progress(step=1, epoch=1), reason="nothing")
     job.reporter.begin(after=0)
     with job.reporter:
+        assert isinstance(job.data, TrainingData), "counting reads a corpus"
         note = job.system.fit_counts(*job.data.flat())
         if note:
             job.reporter.tell(note)

@@ -21,7 +21,7 @@ from lmlab.training.checkpoints import (
     restore_optimizer,
 )
 from lmlab.training.config import TrainingConfig
-from lmlab.training.data import BatchSource, TrainingData, groups
+from lmlab.training.data import BatchSource, Watched, groups
 from lmlab.training.evaluate import evaluate
 from lmlab.training.optimizers import build_optimizer
 from lmlab.training.processes import (
@@ -44,7 +44,7 @@ class Job:
     """Everything a fitter is given."""
 
     system: System
-    data: TrainingData
+    data: Watched
     config: TrainingConfig
     run: RunFolder
     accelerator: Accelerator

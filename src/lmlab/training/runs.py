@@ -177,6 +177,11 @@ def load_run(path: Path | str) -> Model:
     """The trained system of a run folder."""
     run = RunFolder(Path(path))
     config = run.read_config()
+    if config.get("task", {}).get("head"):
+        raise UserError(
+            f"{run.path} was fine-tuned to {config['task']['name']} and is no language model any "
+            "more; ask it by lmlab predict."
+        )
     if not run.tokenizer.exists():
         raise UserError(f"the run {run.path} has lost its tokenizer.json; train it again.")
     tokenizer = Tokenizer.load(run.tokenizer)

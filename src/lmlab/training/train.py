@@ -93,7 +93,7 @@ def train(
     check_needs(card, base=None if base is None else str(base), index=index, knowledge=knowledge)
     given = dict(settings or {}) | objective_setting(card, objective)
     budget = {"epochs": epochs, "steps": steps, "minutes": minutes}
-    before = run.read_config() if _continues(run, resume) else None
+    before = run.read_config() if continues(run, resume) else None
     accelerator.wait_for_everyone()  # all have looked before the first one writes
     if before is None:
         plan = make_plan(card, size or DEFAULT_SIZE, recipe, given, budget, seed or 0)
@@ -155,7 +155,8 @@ def train(
     return result
 
 
-def _continues(run: RunFolder, resume: bool) -> bool:
+def continues(run: RunFolder, resume: bool) -> bool:
+    """Whether a run that is there goes on; one that is there is never overwritten."""
     if run.exists() and not resume:
         raise UserError(
             f"{run.path} already holds a run, and nothing is overwritten; go on with --resume, or "

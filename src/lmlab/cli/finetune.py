@@ -1,0 +1,166 @@
+"""`lmlab finetune RUN --task T --data FILE --out RUN`, `lmlab predict` and `lmlab prompt`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from lmlab.cli.options import Json, Run
+from lmlab.cli.output import console, print_json, print_json_list
+from lmlab.cli.train import parse_settings
+from lmlab.core.errors import UserError
+
+TaskName = Annotated[
+    str,
+    typer.Option(
+        metavar="TASK",
+        help="classify, pair, tag, span or generate; docs/tasks.md says what a row of each holds.",
+    ),
+]
+Data = Annotated[
+    str,
+    typer.Option(
+        metavar="ROWS",
+        help="A file of JSON lines, a folder with train, valid and test files, or a built-in set: "
+        "gloss-part-of-speech, gloss-hypernym, capitals-mentions, capitals-span, gloss-word.",
+    ),
+]
+
+
+def finetune(
+    run: Run,
+    task: TaskName,
+    data: Data,
+    out: Annotated[str, typer.Option(metavar="RUN", help="The folder to write.")],
+    frozen: Annotated[
+        bool, typer.Option("--frozen", help="Learn the head alone (feature transfer).")
+    ] = False,
+    examples: Annotated[
+        int | None, typer.Option(metavar="N", help="Train on the first N rows only.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="A setting of the training."),
+    ] = None,
+    epochs: Annotated[int | None, typer.Option(help="Budget: passes over the rows; 10.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Budget: steps of the optimiser.")] = None,
+    minutes: Annotated[float | None, typer.Option(help="Budget: minutes by the clock.")] = None,
+    seed: Annotated[int, typer.Option(help="Decides every random choice.")] = 0,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from a checkpoint.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Put a trained run to a task: its features under a new head, or all its parameters."""
+    given = parse_settings(settings or [])
+
+    from lmlab.tasks.finetune import finetune as put_to_task
+
+    found = put_to_task(
+        run,
+        task=task,
+        data=data,
+        out=out,
+        frozen=frozen,
+        examples=examples,
+        settings=given,
+        epochs=epochs,
+        steps=steps,
+        minutes=minutes,
+        seed=seed,
+        resume=resume,
+        quiet=as_json,
+    )
+    if as_json:
+        print_json(found.as_dict())
+        return
+    counts = ", ".join(f"{count:,} {split}" for split, count in found.rows.items())
+    print(f"{task} on {data}: {counts} rows")
+    if found.cut or found.dropped:
+        print(
+            f"{found.cut:,} texts were cut to what the system takes, and {found.dropped:,} rows "
+            "left out, whose answer was cut away.",
+            file=sys.stderr,
+        )
+    show_metrics(found.metrics, f"on the {found.split} split")
+    print(f"{found.path}: answers in predictions.jsonl; ask it more by lmlab predict")
+
+
+def predict(
+    run: Run,
+    file: Annotated[
+        Path | None, typer.Argument(metavar="[FILE]", help="Rows as JSON lines; - or none: stdin.")
+    ] = None,
+    text: Annotated[
+        list[str] | None,
+        typer.Option(metavar="T", help="A text to classify or to go on from; several times."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Ask a fine-tuned run: an answer for each row or text."""
+    from lmlab.tasks.runs import load_task
+
+    model = load_task(run)
+    rows = _rows(model.task.name, file, text or [])
+    answers = model.predict(rows)
+    if as_json:
+        print_json_list({**row, "answered": a} for row, a in zip(rows, answers, strict=True))
+        return
+    for answer in answers:
+        print(" ".join(answer) if isinstance(answer, list) else answer)
+
+
+def prompt(
+    run: Run,
+    task: TaskName,
+    data: Data,
+    shots: Annotated[int, typer.Option(help="Examples shown before each question.")] = 4,
+    rows: Annotated[int, typer.Option(help="Test rows that are asked at most.")] = 200,
+    seed: Annotated[int, typer.Option(help="Decides which examples are shown.")] = 0,
+    as_json: Json = False,
+) -> None:
+    """Do a task by few-shot prompting: examples in the text itself, nothing is trained."""
+    from lmlab.api import load
+    from lmlab.tasks.catalogue import find_task
+    from lmlab.tasks.prompting import prompt_rows
+    from lmlab.tasks.rows import read_splits
+
+    kind = find_task(task)
+    splits = read_splits(data, kind, seed=seed)
+    asked = (splits.get("test") or splits.get("validation") or splits["train"])[:rows]
+    with console(stderr=True).status(f"asking {len(asked)} rows"):
+        found = prompt_rows(
+            load(run).scorer(), kind, splits["train"], asked, shots=shots, seed=seed
+        )
+    if as_json:
+        print_json(found.as_dict())
+        return
+    print(f"one prompt: {found.example}")
+    show_metrics(found.metrics, f"on {found.rows} rows with {found.shots} examples each")
+
+
+def show_metrics(metrics: Any, where: str) -> None:
+    """A line for each measure."""
+    for name, value in metrics.items():
+        print(f"{name.replace('_', ' '):12} {value:.3f}  {where}")
+
+
+def _rows(task: str, file: Path | None, texts: list[str]) -> list[dict[str, Any]]:
+    if texts:
+        single = {"classify": "text", "tag": "words", "generate": "source"}
+        if task not in single:
+            raise UserError(f"a row of {task} has several texts; give it as JSON, in a file.")
+        return [{single[task]: t.split() if task == "tag" else t} for t in texts]
+    reading = sys.stdin if file is None or str(file) == "-" else file.open(encoding="utf-8")
+    found = []
+    with reading:
+        for number, line in enumerate(reading, start=1):
+            try:
+                found += [json.loads(line)] if line.strip() else []
+            except ValueError as error:
+                raise UserError(f"line {number} is not a JSON object ({error}).") from error
+    if not found or not all(isinstance(row, dict) for row in found):
+        raise UserError("there are no rows to answer; give JSON objects, one a line, or --text.")
+    return found

@@ -1,0 +1,19 @@
+"""The tasks by name."""
+
+from __future__ import annotations
+
+from lmlab.core.errors import unknown_name
+from lmlab.tasks.classify import Classify, Pair
+from lmlab.tasks.generate import Generate
+from lmlab.tasks.span import Span
+from lmlab.tasks.tag import Tag
+from lmlab.tasks.task import Task
+
+TASKS: dict[str, type[Task]] = {task.name: task for task in (Classify, Pair, Tag, Span, Generate)}
+
+
+def find_task(name: str) -> type[Task]:
+    """The task of that name."""
+    if name not in TASKS:
+        raise unknown_name("task", name, TASKS)
+    return TASKS[name]

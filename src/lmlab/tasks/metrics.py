@@ -1,0 +1,96 @@
+"""How right the answers to a task are."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+
+def accuracy(expected: Sequence[object], found: Sequence[object]) -> float:
+    """The share of answers that are the expected ones."""
+    assert len(expected) == len(found), (len(expected), len(found))
+    return sum(a == b for a, b in zip(expected, found, strict=True)) / max(len(expected), 1)
+
+
+def macro_f1(expected: Sequence[str], found: Sequence[str]) -> float:
+    """The mean over the labels that are expected somewhere of 2PR / (P + R)."""
+    scores = []
+    for label in sorted(set(expected)):
+        hits = sum(a == b == label for a, b in zip(expected, found, strict=True))
+        told = sum(b == label for b in found)
+        scores.append(2 * hits / (told + sum(a == label for a in expected)))
+    return sum(scores) / max(len(scores), 1)
+
+
+def majority(expected: Sequence[object]) -> float:
+    """The accuracy of always giving the most frequent answer of the split itself: a ceiling for
+    guessing without reading."""
+    return max(Counter(expected).values(), default=0) / max(len(expected), 1)
+
+
+def entities(tags: Sequence[str]) -> set[tuple[int, int, str]]:
+    """(first, last + 1, kind) of each mention that B- and I- tags mark; a lone I- begins one."""
+    found: set[tuple[int, int, str]] = set()
+    begun, kind = 0, ""
+    for place, tag in enumerate([*tags, "O"]):
+        goes_on = tag.startswith("I-") and tag[2:] == kind
+        if kind and not goes_on:
+            found.add((begun, place, kind))
+            kind = ""
+        if not goes_on and tag[:2] in ("B-", "I-"):
+            begun, kind = place, tag[2:]
+    return found
+
+
+def f1(hits: int, told: int, wanted: int) -> float:
+    """2 · hits / (told + wanted), and 1 where nothing was wanted and nothing told."""
+    return 2 * hits / (told + wanted) if told + wanted else 1.0
+
+
+def entity_f1(expected: Sequence[Sequence[str]], found: Sequence[Sequence[str]]) -> float:
+    """F1 over the mentions of all sequences: right where ends and kind are (CoNLL)."""
+    hits = told = wanted = 0
+    for gold, answer in zip(expected, found, strict=True):
+        right, given = entities(gold), entities(answer)
+        hits, told, wanted = hits + len(right & given), told + len(given), wanted + len(right)
+    return f1(hits, told, wanted)
+
+
+def word_f1(expected: str, found: str) -> float:
+    """F1 of the words of two texts as bags (SQuAD)."""
+    right, given = Counter(words(expected)), Counter(words(found))
+    return f1(sum((right & given).values()), sum(given.values()), sum(right.values()))
+
+
+def words(text: str) -> list[str]:
+    """Lower-case words; characters where there are no spaces between them (Chinese)."""
+    parts = text.lower().split()
+    return list(parts[0]) if len(parts) == 1 and not parts[0].isascii() else parts
+
+
+def rouge_n(expected: str, found: str, n: int = 1) -> float:
+    """F1 of n-grams, each counted as often as both have it (Lin 2004)."""
+    right, given = (Counter(_grams(words(text), n)) for text in (expected, found))
+    return f1(sum((right & given).values()), sum(given.values()), sum(right.values()))
+
+
+def rouge_l(expected: str, found: str) -> float:
+    """F1 of the longest common subsequence of words (Lin 2004)."""
+    right, given = words(expected), words(found)
+    return f1(_longest_common(right, given), len(given), len(right))
+
+
+def _grams(tokens: list[str], n: int) -> list[tuple[str, ...]]:
+    return [tuple(tokens[i : i + n]) for i in range(len(tokens) - n + 1)]
+
+
+def _longest_common(first: list[str], second: list[str]) -> int:
+    """Length of the longest common subsequence, O(len(first) · len(second))."""
+    row = [0] * (len(second) + 1)
+    for word in first:
+        above_left = 0
+        for place, other in enumerate(second, start=1):
+            above = row[place]
+            row[place] = above_left + 1 if word == other else max(above, row[place - 1])
+            above_left = above
+    return row[-1]

@@ -1,0 +1,92 @@
+"""Few-shot prompting: a task shown by examples in the text itself, nothing trained."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from lmlab.core.errors import UserError
+from lmlab.core.protocols import Step, require
+from lmlab.scoring.conditional import conditional_scores
+from lmlab.scoring.score import Scorer
+from lmlab.tasks.classify import Classify
+from lmlab.tasks.generate import Generate
+from lmlab.tasks.rows import Row
+from lmlab.tasks.task import Task
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prompted:
+    """How well a model did a task that it was shown."""
+
+    task: str
+    shots: int
+    rows: int
+    metrics: Mapping[str, float]
+    example: str
+    """One prompt, as the model read it."""
+    answers: tuple[str, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shots:
+    """How examples become a text: `question SIGN answer SEPARATOR question SIGN answer …`."""
+
+    sign: str = " : "
+    separator: str = " . "
+
+    def text(self, task: type[Task], row: Row) -> str:
+        """What stands before the answer."""
+        asked = [str(row[name]) for name in task.fields if name not in ("label", "target")]
+        return " / ".join(asked) + self.sign
+
+    def prompt(self, task: type[Task], shown: Sequence[Row], row: Row) -> str:
+        """The shown rows with their answers, then the row without."""
+        told = [self.text(task, each) + task.expected(each) + self.separator for each in shown]
+        return "".join(told) + self.text(task, row)
+
+
+def prompt_rows(
+    scorer: Scorer,
+    task: type[Task],
+    train: Sequence[Row],
+    rows: Sequence[Row],
+    *,
+    shots: int,
+    style: Shots | None = None,
+    seed: int = 0,
+) -> Prompted:
+    """Answer each row by the likeliest of the answers seen, after `shots` examples drawn anew.
+
+    The answer is argmax over candidates of log p(answer | prompt); for generation too the
+    candidates are the answers of the training rows (Brown et al. 2020 for choices).
+    """
+    require(scorer.system, Step, "few-shot prompting")
+    if not issubclass(task, (Classify, Generate)):
+        raise UserError(f"prompting is for classify, pair and generate, not for {task.name}.")
+    if not 0 <= shots <= len(train):
+        raise UserError(f"there are {len(train)} rows to show, and {shots} shots were asked for.")
+    style, generator = style or Shots(), np.random.default_rng(seed)
+    candidates = sorted({task.expected(row) for row in train})
+    answers, prompt = [], ""
+    for row in rows:
+        drawn = generator.permutation(len(train))[:shots]
+        prompt = style.prompt(task, [train[place] for place in drawn], row)
+        scored = conditional_scores(scorer, [(prompt, answer) for answer in candidates])
+        totals = [score.total for score in scored]
+        answers.append(candidates[int(np.argmax(totals))])
+    metrics = task.measure([task.expected(row) for row in rows], answers)
+    return Prompted(
+        task=task.name,
+        shots=shots,
+        rows=len(rows),
+        metrics=metrics,
+        example=prompt,
+        answers=tuple(answers),
+    )

@@ -1,0 +1,90 @@
+"""Rows of a task: JSON lines out of a file or a folder of splits, or a built-in set."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lmlab.core.errors import UserError, nearest
+from lmlab.tasks.builtin import BUILTIN, builtin_rows
+from lmlab.tasks.task import Task
+
+Row = dict[str, Any]
+Splits = dict[str, list[Row]]
+
+FILES = {"train": ("train",), "validation": ("valid", "validation", "dev"), "test": ("test",)}
+"""How the files of a folder begin."""
+HELD_OUT = 0.1
+"""Share of a single file that becomes the validation split, and of that which becomes the test."""
+
+
+def read_splits(data: str | Path, task: type[Task], *, seed: int = 0) -> Splits:
+    """Rows by split: of a built-in set, of a folder with a file for each split, or of one file.
+
+    One file is divided 80/10/10 by the seed.
+    """
+    if str(data) in BUILTIN:
+        made_for, splits = builtin_rows(str(data))
+        if made_for != task.name:
+            raise UserError(f"{data} is made for the task {made_for}, not for {task.name}.")
+    elif (path := Path(data)).is_dir():
+        splits = _read_folder(path, task)
+    elif path.exists():
+        splits = divided(list(read_rows(path, task)), seed)
+    else:
+        close = nearest(str(data), BUILTIN)
+        hint = f"did you mean {' or '.join(close)}?" if close else f"built in: {', '.join(BUILTIN)}"
+        raise UserError(f"there are no rows at {data}; {hint}.".replace("?.", "?"))
+    if not splits.get("train"):
+        raise UserError(f"{data} has no rows to train on.")
+    return splits
+
+
+def read_rows(path: Path, task: type[Task]) -> Iterator[Row]:
+    """The rows of a file of JSON lines, each checked."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is not UTF-8 text (byte {error.start}).") from error
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            yield task.check_row(json.loads(line))
+        except json.JSONDecodeError as error:
+            raise UserError(f"{path}, line {number}: not a JSON object ({error.msg}).") from error
+        except UserError as error:
+            raise UserError(f"{path}, line {number}: {error}") from error
+
+
+def divided(rows: list[Row], seed: int) -> Splits:
+    """One list as three splits, by a random order of its own."""
+    order = np.random.default_rng(seed).permutation(len(rows))
+    held = int(len(rows) * HELD_OUT)
+    if held == 0:
+        raise UserError(
+            f"{len(rows)} rows are too few to hold any out; give at least 10, or a folder with "
+            "train, valid and test files."
+        )
+    shuffled = [rows[place] for place in order]
+    return {
+        "train": shuffled[2 * held :],
+        "validation": shuffled[:held],
+        "test": shuffled[held : 2 * held],
+    }
+
+
+def _read_folder(folder: Path, task: type[Task]) -> Splits:
+    splits: Splits = {}
+    for split, beginnings in FILES.items():
+        for path in sorted(folder.glob("*.jsonl")):
+            if path.name.startswith(beginnings):
+                splits[split] = list(read_rows(path, task))
+                break
+    if "train" not in splits:
+        raise UserError(f"{folder} has no train*.jsonl.")
+    return splits

@@ -1,0 +1,102 @@
+"""Span extraction: the words of a text that answer a question."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from lmlab.core.batch import Batch
+from lmlab.core.errors import UserError
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.data.tokenizers import Tokenizer
+from lmlab.tasks.metrics import word_f1
+from lmlab.tasks.task import Encoded, Task, TooLong, joined
+
+LONGEST_ANSWER = 30
+"""Tokens of the longest span that is considered."""
+
+
+class Span(Task):
+    """p(first) p(last) over the tokens of the text, each a softmax of w · h (Devlin et al. 2019).
+
+    The question stands before the text, `<s> question </s> text </s>`.
+    """
+
+    name = "span"
+    fields: ClassVar[Mapping[str, str]] = {
+        "text": "the text",
+        "question": "what is asked",
+        "answer": "the words of the text that answer it",
+    }
+    needs_tokens: ClassVar[bool] = True
+
+    @classmethod
+    def check_row(cls, row: Any) -> dict[str, Any]:
+        checked = super().check_row(row)
+        if not checked["answer"] or str(checked["answer"]) not in str(checked["text"]):
+            raise UserError(f"the answer {checked['answer']!r} does not stand in its text.")
+        return checked
+
+    @classmethod
+    def labels_of(cls, rows: Sequence[Mapping[str, Any]]) -> list[str]:
+        return []
+
+    def head(self, width: int) -> nn.Module:
+        return nn.Linear(width, 2)
+
+    def encode(
+        self, row: Mapping[str, Any], tokenizer: Tokenizer, vocabulary: Vocabulary, longest: int
+    ) -> Encoded:
+        text = str(row["text"])
+        read = joined([str(row["question"]), text], tokenizer, vocabulary, longest)
+        if "answer" not in row:
+            return read
+        # Where it stands several times, "start" may say which; else it is the first.
+        low = int(row.get("start", text.find(str(row["answer"]))))
+        high = low + len(str(row["answer"]))
+        inside = [p for p, (a, b) in enumerate(read.spans) if a < b and a < high and b > low]
+        if not inside:
+            raise TooLong
+        return replace(read, labels=[inside[0], inside[-1]])
+
+    def loss(self, scores: Tensor, labels: Tensor) -> Any:
+        """scores (B, T, 2), labels (B, 2): a softmax over the places for each end."""
+        return super().loss(scores.transpose(1, 2), labels)
+
+    def answers(
+        self, scores: Tensor, batch: Batch, encoded: Sequence[Encoded], rows: Sequence[Any]
+    ) -> list[str]:
+        answers = []
+        for ends, read, row in zip(scores, encoded, rows, strict=True):
+            first, last = best_span(ends[: len(read.tokens)], read)
+            answers.append(str(row["text"])[read.spans[first][0] : read.spans[last][1]])
+        return answers
+
+    @classmethod
+    def expected(cls, row: Mapping[str, Any]) -> str:
+        return str(row["answer"])
+
+    @classmethod
+    def measure(cls, expected: Sequence[Any], found: Sequence[Any]) -> dict[str, float]:
+        pairs = list(zip(expected, found, strict=True))
+        count = max(len(pairs), 1)
+        return {
+            "exact_match": sum(a.strip() == b.strip() for a, b in pairs) / count,
+            "f1": sum(word_f1(a, b) for a, b in pairs) / count,
+        }
+
+
+def best_span(scores: Tensor, read: Encoded) -> tuple[int, int]:
+    """First and last place of the best span of at most `LONGEST_ANSWER` tokens of the text."""
+    inside = torch.tensor([low < high for low, high in read.spans], device=scores.device)
+    first, last = scores.masked_fill(~inside[:, None], float("-inf")).unbind(-1)
+    joint = first[:, None] + last[None, :]
+    reach = torch.ones_like(joint, dtype=torch.bool).triu() & ~torch.ones_like(
+        joint, dtype=torch.bool
+    ).triu(LONGEST_ANSWER)
+    best = int(joint.masked_fill(~reach, float("-inf")).argmax())
+    return best // len(read.tokens), best % len(read.tokens)

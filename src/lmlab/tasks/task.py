@@ -1,0 +1,164 @@
+"""What a downstream task is: how its rows read, what is asked of a model, how it is judged."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lmlab.core.batch import Batch
+from lmlab.core.errors import UserError
+from lmlab.core.loss import Loss
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.data.tokenizers import Tokenizer
+
+NO_LABEL = -100
+"""Marks places of which nothing is told."""
+
+
+class TooLong(Exception):
+    """What is asked for lies behind the greatest length that the system takes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Encoded:
+    """One example as a system reads it."""
+
+    tokens: list[int]
+    """`<s> … </s>`, two texts as `<s> … </s> … </s>`."""
+    labels: list[int]
+    """One for the sequence, one for each token, or the two ends of a span."""
+    spans: list[tuple[int, int]]
+    """Characters [start, end) of the text that each token stands for; (0, 0) for other tokens."""
+    condition: list[int] | None = None
+    cut: bool = False
+    """Whether the text was longer than the system takes."""
+
+
+class Task:
+    """A task with its labels; subclasses say the rest. Rows are JSON objects."""
+
+    name: ClassVar[str]
+    fields: ClassVar[Mapping[str, str]]
+    """What a row must have, and what each field means."""
+    needs_tokens: ClassVar[bool] = False
+    """Whether it asks for a vector of each token, and not of the whole sequence."""
+
+    def __init__(self, labels: Sequence[str] = ()) -> None:
+        self.labels = tuple(labels)
+
+    @classmethod
+    def check_row(cls, row: Any) -> dict[str, Any]:
+        """The row, or a UserError that says what is missing."""
+        if not isinstance(row, dict):
+            raise UserError(f"a row of {cls.name} is an object with {', '.join(cls.fields)}.")
+        missing = [name for name in cls.fields if name not in row]
+        if missing:
+            raise UserError(
+                f"a row of {cls.name} needs {', '.join(cls.fields)}, and {missing[0]} is missing."
+            )
+        return dict(row)
+
+    @classmethod
+    def labels_of(cls, rows: Sequence[Mapping[str, Any]]) -> list[str]:
+        """All labels of some rows, sorted."""
+        return sorted({str(row["label"]) for row in rows})
+
+    def encode(
+        self, row: Mapping[str, Any], tokenizer: Tokenizer, vocabulary: Vocabulary, longest: int
+    ) -> Encoded:
+        """The row as at most `longest` tokens."""
+        raise TypeError(f"{type(self).__name__} does not define encode")
+
+    def head(self, width: int) -> nn.Module:
+        """What reads a hidden state of that width."""
+        return nn.Linear(width, len(self.labels))
+
+    def loss(self, scores: Tensor, labels: Tensor) -> Loss:
+        """Minus the log-probability of the labels under the head's scores, and their count."""
+        flat, asked = scores.flatten(0, -2), labels.flatten()
+        total = F.cross_entropy(flat, asked, ignore_index=NO_LABEL, reduction="sum")
+        return Loss(total, (asked != NO_LABEL).sum().float())
+
+    def answers(
+        self, scores: Tensor, batch: Batch, encoded: Sequence[Encoded], rows: Sequence[Any]
+    ) -> list[Any]:
+        """What the head's scores say of each row of the batch."""
+        raise TypeError(f"{type(self).__name__} does not define answers")
+
+    @classmethod
+    def expected(cls, row: Mapping[str, Any]) -> Any:
+        """The right answer, of the form that `answers` gives."""
+        return str(row["label"])
+
+    @classmethod
+    def measure(cls, expected: Sequence[Any], found: Sequence[Any]) -> dict[str, float]:
+        """How right the answers are."""
+        raise TypeError(f"{cls.__name__} does not define measure")
+
+    def number(self, label: str) -> int:
+        """The number of a label; one that training did not have is a UserError."""
+        if label not in self.labels:
+            raise UserError(
+                f"the label {label!r} does not come in the training rows, which have "
+                f"{', '.join(self.labels[:8])}."
+            )
+        return self.labels.index(label)
+
+
+def ends_of(vocabulary: Vocabulary) -> tuple[list[int], list[int]]:
+    """What stands before the first token and after the last."""
+    end = [] if vocabulary.end is None else [vocabulary.end]
+    return [vocabulary.opening], end
+
+
+def joined(
+    texts: Sequence[str], tokenizer: Tokenizer, vocabulary: Vocabulary, longest: int
+) -> Encoded:
+    """`<s> first </s> second </s>`, without labels; spans are those of the last text.
+
+    Where it is too long the longest text loses tokens at its end.
+    """
+    start, end = ends_of(vocabulary)
+    coded = [tokenizer.encode_with_offsets(text) for text in texts]
+    ids, spans = [list(i) for i, _ in coded], [list(s) for _, s in coded]
+    room = longest - len(start) - len(end) * len(texts)
+    if room < len(texts):
+        raise UserError(f"a system that takes {longest} tokens has no room for {len(texts)} texts.")
+    cut = sum(map(len, ids)) > room
+    while (excess := sum(map(len, ids)) - room) > 0:
+        longest_text = max(range(len(ids)), key=lambda i: len(ids[i]))
+        others = sorted(map(len, ids))
+        # Down to the next longest at once, then one by one from all that are as long.
+        step = min(excess, max(1, others[-1] - (others[-2] if len(others) > 1 else 0)))
+        del ids[longest_text][-step:], spans[longest_text][-step:]
+    tokens, places = list(start), [(0, 0)] * len(start)
+    for number, (part, span) in enumerate(zip(ids, spans, strict=True)):
+        tokens += [*part, *end]
+        inside = span if number == len(ids) - 1 else [(0, 0)] * len(part)
+        places += [*inside, *[(0, 0)] * len(end)]
+    return Encoded(tokens=tokens, labels=[], spans=places, cut=cut)
+
+
+def batch_of(encoded: Sequence[Encoded], pad: int, rows: Sequence[int] | None = None) -> Batch:
+    """Examples side by side, with their labels."""
+    conditions = [each.condition for each in encoded]
+    given = None
+    if all(condition is not None for condition in conditions):
+        given = Batch.from_sequences([c for c in conditions if c is not None], pad)
+    batch = Batch.from_sequences([each.tokens for each in encoded], pad, rows=rows, condition=given)
+    width = max((len(each.labels) for each in encoded), default=0)
+    labels = torch.full((len(encoded), width), NO_LABEL)
+    for row, each in enumerate(encoded):
+        labels[row, : len(each.labels)] = torch.tensor(each.labels, dtype=torch.long)
+    return Batch(
+        tokens=batch.tokens,
+        lengths=batch.lengths,
+        rows=batch.rows,
+        condition=given,
+        labels=labels,
+    )

@@ -1,0 +1,43 @@
+"""The built-in rows: of the right form, split apart, and not to be guessed from one side."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from lmlab.tasks.builtin import BUILTIN, builtin_rows
+from lmlab.tasks.catalogue import find_task
+
+
+@pytest.mark.parametrize("name", BUILTIN)
+def test_rows_are_sound_and_splits_apart(name: str):
+    task, splits = builtin_rows(name)
+    kind = find_task(task)
+    seen = {}
+    for split, rows in splits.items():
+        assert len(rows) >= 100
+        for row in rows:
+            assert kind.check_row(row) == row
+        seen[split] = {str(sorted(row.items())) for row in rows}
+    assert not seen["train"] & seen["test"]
+    assert not seen["train"] & seen["validation"]
+
+
+def test_half_of_the_hypernyms_are_true():
+    rows = builtin_rows("gloss-hypernym")[1]["train"]
+    true = sum(row["label"] == "hypernym" for row in rows)
+    # Four standard errors of a fair coin.
+    assert abs(true / len(rows) - 0.5) < 4 * 0.5 / len(rows) ** 0.5
+
+
+def test_a_tested_country_was_never_trained_on():
+    splits = builtin_rows("capitals-span")[1]
+    trained = {row["question"] for row in splits["train"]}
+    assert not trained & {row["question"] for row in splits["test"]}
+
+
+def test_parts_of_speech_are_those_of_wordnet():
+    counts = Counter(row["label"] for row in builtin_rows("gloss-part-of-speech")[1]["train"])
+    assert set(counts) == {"noun", "verb", "adj", "adv"}
+    assert counts["noun"] > counts["adj"] > counts["adv"]

@@ -1,0 +1,251 @@
+"""Fine-tuning: rows in, a run out that answers; and what goes wrong said in a sentence."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import lmlab
+from lmlab.core.errors import UserError
+from lmlab.tasks.classify import Classify, Pair
+from lmlab.tasks.finetune import finetune
+from lmlab.tasks.prompting import prompt_rows
+from lmlab.tasks.rows import read_splits
+from lmlab.tasks.runs import load_task
+from lmlab.tasks.span import Span
+from lmlab.tasks.tag import Tag, first_tokens
+from lmlab.tasks.task import joined
+
+LETTERS = "abcdef"
+
+
+def draw(count: int, seed: int = 0) -> list[list[str]]:
+    generator = np.random.default_rng(seed)
+    return [
+        [LETTERS[i] for i in generator.integers(6, size=generator.integers(2, 8))]
+        for _ in range(count)
+    ]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Tiny runs of a model that writes, one that fills and one with a source."""
+    folder = tmp_path_factory.mktemp("runs")
+    text = "\n".join(" ".join(words) for words in draw(300)) + "\n"
+    (folder / "letters.txt").write_text(text, encoding="utf-8")
+    made = {}
+    for name in ("gpt", "bert", "transformer", "lstm"):
+        result = lmlab.train(
+            name,
+            data=folder / "letters.txt",
+            out=folder / name,
+            size="tiny",
+            steps=20,
+            settings={"learning_rate": "0.01"},
+            quiet=True,
+        )
+        made[name] = result.path
+    return made
+
+
+def write_rows(path: Path, rows: list[dict]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+ROWS = {
+    # Is there an a? Do both begin alike? Which letters are vowels? The letter after the e.
+    "classify": [{"text": " ".join(w), "label": str("a" in w)} for w in draw(240)],
+    "pair": [
+        {"text": " ".join(a), "other": " ".join(b), "label": str(a[0] == b[0])}
+        for a, b in zip(draw(240), draw(240, seed=1), strict=True)
+    ],
+    "tag": [{"words": w, "tags": ["B-vowel" if c in "ae" else "O" for c in w]} for w in draw(240)],
+    "span": [
+        {"text": " ".join([*w, "f"]), "question": "a", "answer": "f"}
+        for w in draw(240)
+        if "f" not in w
+    ],
+    "generate": [{"source": " ".join(w), "target": w[0]} for w in draw(240)],
+}
+MEASURE = {
+    "classify": "accuracy",
+    "pair": "accuracy",
+    "tag": "f1",
+    "span": "exact_match",
+    "generate": "exact_match",
+}
+
+
+@pytest.mark.parametrize("task", ["classify", "tag", "span"])
+@pytest.mark.parametrize("system", ["gpt", "bert", "transformer"])
+def test_a_task_is_learned(task: str, system: str, runs: dict[str, Path], tmp_path: Path):
+    """An easy one, to well above what guessing gives, by every sort of Transformer."""
+    data = write_rows(tmp_path / "rows.jsonl", ROWS[task])
+    found = finetune(
+        runs[system],
+        task=task,
+        data=data,
+        out=tmp_path / "out",
+        epochs=25,
+        settings={"learning_rate": "0.01", "tokens_per_batch": "512"},
+        quiet=True,
+    )
+    assert found.metrics[MEASURE[task]] > 0.85
+    model = load_task(found.path)
+    rows = [json.loads(line) for line in (found.path / "predictions.jsonl").open()]
+    answered = [row.pop("answered") for row in rows]
+    assert model.predict(rows) == answered
+    with pytest.raises(UserError, match="lmlab predict"):
+        lmlab.load(found.path)
+
+
+@pytest.mark.parametrize("system", ["gpt", "transformer"])
+def test_generation_leaves_a_run_like_any_other(system: str, runs, tmp_path: Path):
+    data = write_rows(tmp_path / "rows.jsonl", ROWS["generate"])
+    found = finetune(
+        runs[system],
+        task="generate",
+        data=data,
+        out=tmp_path / "out",
+        epochs=30,
+        settings={"learning_rate": "0.01", "tokens_per_batch": "512"},
+        quiet=True,
+    )
+    assert found.metrics["exact_match"] > 0.6
+    assert load_file(found.path / "model.safetensors").keys() == (
+        load_file(runs[system] / "model.safetensors").keys()
+    )
+    assert lmlab.load(found.path).card.name == system
+
+
+def test_frozen_features_do_not_change_and_the_head_does(runs, tmp_path: Path):
+    data = write_rows(tmp_path / "rows.jsonl", ROWS["classify"])
+    found = finetune(
+        runs["bert"], task="classify", data=data, out=tmp_path / "out", frozen=True, epochs=2,
+        quiet=True,
+    )  # fmt: skip
+    before = load_file(runs["bert"] / "model.safetensors")
+    after = load_file(found.path / "model.safetensors")
+    assert {name for name in after if not name.startswith("base.")} == {"head.weight", "head.bias"}
+    for name, value in before.items():
+        assert torch.equal(after[f"base.{name}"], value)
+
+
+def test_the_same_seed_gives_the_same_answers(runs, tmp_path: Path):
+    data = write_rows(tmp_path / "rows.jsonl", ROWS["pair"])
+    texts = []
+    for name in ("first", "second"):
+        finetune(runs["bert"], task="pair", data=data, out=tmp_path / name, epochs=1, quiet=True)
+        texts.append((tmp_path / name / "predictions.jsonl").read_text(encoding="utf-8"))
+    assert texts[0] == texts[1]
+
+
+def test_examples_takes_so_many_rows(runs, tmp_path: Path):
+    data = write_rows(tmp_path / "rows.jsonl", ROWS["classify"])
+    found = finetune(
+        runs["gpt"], task="classify", data=data, out=tmp_path / "out", examples=10, epochs=1,
+        quiet=True,
+    )  # fmt: skip
+    assert found.rows["train"] == 10
+    with pytest.raises(UserError, match="192 rows"):
+        finetune(
+            runs["gpt"], task="classify", data=data, out=tmp_path / "more", examples=1000,
+            quiet=True,
+        )  # fmt: skip
+
+
+def test_two_texts_are_joined_and_the_longer_is_cut(runs):
+    model = lmlab.load(runs["bert"])
+    vocabulary = model.system.vocabulary
+    a, b = model.tokenizer.encode("a"), model.tokenizer.encode("b")
+    read = joined(["a a", "b b b b"], model.tokenizer, vocabulary, 8)
+    start, end = vocabulary.start, vocabulary.end
+    assert read.tokens == [start, *a, *a, end, *b, *b, *b, end]
+    assert read.cut
+    assert read.spans == [(0, 0)] * 4 + [(0, 1), (2, 3), (4, 5), (0, 0)]
+
+
+def test_tags_stand_at_the_first_token_of_each_word(runs):
+    tokenizer = lmlab.load(runs["bert"]).tokenizer
+    task = Tag(["B-x", "O"])
+    row = {"words": ["a", "b", "c"], "tags": ["O", "B-x", "O"]}
+    read = task.encode(row, tokenizer, tokenizer.vocabulary, 10)
+    assert read.labels == [-100, 1, 0, 1, -100]
+    short = task.encode(row, tokenizer, tokenizer.vocabulary, 4)
+    assert first_tokens(row["words"], short) == [1, 2, None]
+
+
+def test_a_span_is_found_by_its_characters(runs):
+    tokenizer = lmlab.load(runs["bert"]).tokenizer
+    row = {"text": "a b c d", "question": "e", "answer": "c d"}
+    read = Span().encode(row, tokenizer, tokenizer.vocabulary, 20)
+    # <s> e </s> a b c d </s>: the answer is the tokens 5 and 6.
+    assert read.labels == [5, 6]
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("[1]", "line 1: a row of classify is an object"),
+        ('{"text": "a"}', "line 1: .*label is missing"),
+        ("{", "line 1: not a JSON object"),
+        ("\xff", "not UTF-8"),
+    ],
+)
+def test_a_bad_row_is_told_with_its_line(line: str, said: str, tmp_path: Path):
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(line.encode("latin-1"))
+    with pytest.raises(UserError, match=said):
+        read_splits(path, Classify)
+
+
+def test_other_mistakes_are_told(runs, tmp_path: Path):
+    few = write_rows(tmp_path / "few.jsonl", ROWS["classify"][:3])
+    with pytest.raises(UserError, match="too few"):
+        read_splits(few, Classify)
+    with pytest.raises(UserError, match="made for the task classify"):
+        read_splits("gloss-part-of-speech", Pair)
+    with pytest.raises(UserError, match="gloss-hypernym"):
+        read_splits("gloss-hypernim", Pair)
+    rows = write_rows(tmp_path / "rows.jsonl", ROWS["classify"])
+    with pytest.raises(UserError, match="Encode"):
+        finetune(runs["lstm"], task="classify", data=rows, out=tmp_path / "x", quiet=True)
+    with pytest.raises(UserError, match="already holds a run"):
+        finetune(runs["gpt"], task="classify", data=few, out=runs["bert"], quiet=True)
+    with pytest.raises(UserError, match="does not stand in its text"):
+        Span.check_row({"text": "a b", "question": "?", "answer": "c"})
+    with pytest.raises(UserError, match="not fine-tuned"):
+        load_task(runs["gpt"])
+
+
+def test_a_label_that_training_did_not_have_is_told(runs, tmp_path: Path):
+    folder = tmp_path / "splits"
+    folder.mkdir()
+    write_rows(folder / "train.jsonl", [{"text": "a", "label": "x"}, {"text": "b", "label": "y"}])
+    write_rows(folder / "test.jsonl", [{"text": "a", "label": "z"}])
+    with pytest.raises(UserError, match="'z' does not come in the training rows, which have x, y"):
+        finetune(runs["gpt"], task="classify", data=folder, out=tmp_path / "out", quiet=True)
+
+
+def test_prompting_takes_the_likeliest_answer(runs):
+    """The answers are those of the largest conditional score, computed here one by one."""
+    scorer = lmlab.load(runs["gpt"]).scorer()
+    train = [{"text": "a b", "label": "a"}, {"text": "c d", "label": "c"}]
+    rows = [{"text": "e f", "label": "a"}, {"text": "b b", "label": "c"}]
+    found = prompt_rows(scorer, Classify, train, rows, shots=0)
+    expected = []
+    for row in rows:
+        totals = {label: scorer.score_one(f"{row['text']} : {label}") for label in ("a", "c")}
+        last = {label: score.per_token[-2].log_prob for label, score in totals.items()}
+        expected.append(max(last, key=last.get))
+    assert list(found.answers) == expected
+    assert (
+        found.metrics["accuracy"]
+        == sum(a == r["label"] for a, r in zip(expected, rows, strict=True)) / 2
+    )
