@@ -1,0 +1,365 @@
+"""XLNet's and MPNet's orders: their laws, who sees whom, and text that goes on."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from lmlab.core.batch import Batch
+from lmlab.core.errors import UserError
+from lmlab.core.view import NO_TARGET, View
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.objectives.permutation import OPENING, TEXT, Permutation, stretches
+from lmlab.objectives.permuted_masking import PermutedMasking
+from lmlab.zoo import mpnet, xlnet
+
+VOCABULARY = Vocabulary(size=16)
+START, END, MASK = 2, 3, 4
+
+
+def batch_of(*inner: int) -> Batch:
+    """Random texts with so many tokens each between <s> and </s>."""
+    generator = torch.Generator().manual_seed(0)
+    texts = [
+        [START, *torch.randint(5, 16, (count,), generator=generator).tolist(), END]
+        for count in inner
+    ]
+    return Batch.from_sequences(texts, pad=0)
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def build(zoo, **settings):
+    """A system with weights large enough that everything that can be seen makes a difference."""
+    torch.manual_seed(0)
+    sizes = {"width": 16, "layers": 2, "heads": 2, "dropout": 0.0, "attention_dropout": 0.0}
+    system = zoo.build(zoo.Config(**{**sizes, **settings}), VOCABULARY).eval()
+    for parameter in system.parameters():
+        torch.nn.init.normal_(parameter, std=0.5)
+    return system
+
+
+def chi_square_p_value(counts: Tensor, expected: float) -> float:
+    statistic = ((counts - expected) ** 2 / expected).sum()
+    return torch.special.gammaincc(
+        torch.tensor((len(counts) - 1) / 2.0), statistic.float() / 2
+    ).item()
+
+
+# The laws of the orders ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("objective", "inner", "ordered"),
+    [(Permutation(VOCABULARY), 3, 4), (PermutedMasking(VOCABULARY), 4, 4)],
+    ids=["xlnet: all but <s>", "mpnet: neither <s> nor </s>"],
+)
+def test_every_permutation_is_as_likely_as_any_other(objective, inner: int, ordered: int):
+    draws = 24 * 400
+    view = objective.view(batch_of(inner).select([0] * draws), generator=seeded())
+    orders = view.order[:, 1 : 1 + ordered]
+    names = {order: place for place, order in enumerate(itertools.permutations(range(1, 5)))}
+    found = torch.tensor([names[tuple(order)] for order in orders.tolist()])
+    counts = torch.bincount(found, minlength=24)
+    assert chi_square_p_value(counts, draws / 24) > 1e-4
+
+
+@pytest.mark.parametrize("one_in", [1, 2, 6])
+def test_xlnet_predicts_one_in_k_the_last_of_the_order(one_in: int):
+    """round(n / K) of n = 23, 11, 2, 1 tokens after <s>, and at least one."""
+    batch = batch_of(22, 10, 1, 0)
+    view = Permutation(VOCABULARY, one_in=one_in).view(batch, generator=seeded())
+    asked = view.targets != NO_TARGET
+    expected = [max(1, round(n / one_in)) for n in (23, 11, 2, 1)]
+    assert asked.sum(1).tolist() == expected
+    for row, n in enumerate((23, 11, 2, 1)):
+        turns = sorted(view.order[row][asked[row]].tolist())
+        assert turns == list(range(n - expected[row] + 1, n + 1))
+    assert torch.equal(view.targets[asked], batch.tokens[asked])
+    assert torch.equal(view.origins[asked], asked.nonzero()[:, 1])
+
+
+def test_mpnet_predicts_15_percent_the_last_of_the_order():
+    """round(0.15 n) of n = 20, 10, 3 tokens between <s> and </s>, at least one; none of none."""
+    batch = batch_of(20, 10, 3, 0)
+    view = PermutedMasking(VOCABULARY).view(batch, generator=seeded())
+    asked = view.targets != NO_TARGET
+    assert asked.sum(1).tolist() == [3, 2, 1, 0]  # 3.0, 1.5 to the even, 0.45
+    for row, (n, count) in enumerate([(20, 3), (10, 2), (3, 1)]):
+        turns = sorted(view.order[row][asked[row]].tolist())
+        assert turns == list(range(n - count + 1, n + 1))
+    assert (view.inputs[asked] == MASK).all()
+    assert torch.equal(view.lengths, batch.lengths + asked.sum(1))
+
+
+@pytest.mark.parametrize(
+    ("objective", "first", "last", "share"),
+    [
+        (Permutation(VOCABULARY, one_in=4), 1, 12, 3 / 12),
+        (PermutedMasking(VOCABULARY, rate=0.25), 1, 12, 3 / 12),
+    ],
+    ids=["xlnet", "mpnet"],
+)
+def test_every_place_is_predicted_as_often_as_any_other(objective, first, last, share: float):
+    """Within 4.5 standard errors of a binomial; XLNet's last place holds </s>."""
+    inner = last if isinstance(objective, PermutedMasking) else last - 1
+    draws = 4000
+    view = objective.view(batch_of(inner).select([0] * draws), generator=seeded())
+    rates = (view.targets != NO_TARGET).float().mean(0)[first : last + 1]
+    error = math.sqrt(share * (1 - share) / draws)
+    assert ((rates - share).abs() < 4.5 * error).all()
+    assert not (view.targets[:, 0] != NO_TARGET).any()
+
+
+def test_a_share_of_the_texts_may_be_read_from_left_to_right():
+    draws, share = 4000, 0.3
+    objective = Permutation(VOCABULARY, one_in=4, left_to_right=share)
+    view = objective.view(batch_of(7).select([0] * draws), generator=seeded())
+    whole = (view.targets != NO_TARGET).sum(1) == 8
+    error = math.sqrt(share * (1 - share) / draws)
+    assert abs(whole.float().mean() - share) < 4.5 * error
+    assert (view.order[whole] == torch.arange(9)).all()
+    assert ((view.targets[~whole] != NO_TARGET).sum(1) == 2).all()
+
+
+def test_the_same_generator_draws_the_same_order():
+    batch = batch_of(8, 5)
+    for objective in (Permutation(VOCABULARY), PermutedMasking(VOCABULARY)):
+        first, again = (objective.view(batch, generator=seeded(3)) for _ in range(2))
+        assert torch.equal(first.order, again.order)
+        assert torch.equal(first.inputs, again.inputs)
+
+
+# Who sees whom ------------------------------------------------------------------------------------
+
+
+def test_xlnet_sees_what_the_definition_says():
+    """Content z_t: z_≤t. Query z_t: z_<t. Place 0 comes before all, padding is never seen."""
+    batch = batch_of(6, 3)
+    view = Permutation(VOCABULARY, one_in=2).view(batch, generator=seeded())
+    content = view.visibility.mask(view.lengths, 8)
+    query = view.query_visibility.mask(view.lengths, 8)
+    for row, length in enumerate(batch.lengths.tolist()):
+        z = sorted(range(length), key=lambda place: int(view.order[row, place]))
+        assert z[0] == 0
+        for t, place in enumerate(z):
+            assert content[row, place].nonzero().flatten().tolist() == sorted(z[: t + 1])
+            assert query[row, place].nonzero().flatten().tolist() == sorted(z[:t])
+
+
+def test_mpnet_sees_what_the_definition_says():
+    """Query z_t: x_{z_≤c}, x of the predicted before it, M of itself and those after.
+
+    So it sees each place of the text exactly once, as token or as mask.
+    """
+    batch = batch_of(9, 4)
+    view = PermutedMasking(VOCABULARY, rate=0.4).view(batch, generator=seeded())
+    time = view.inputs.shape[1]
+    content = view.visibility.mask(view.lengths, time)
+    query = view.query_visibility.mask(view.lengths, time)
+    for row, length in enumerate(batch.lengths.tolist()):
+        asked = [place for place in range(length) if view.targets[row, place] != NO_TARGET]
+        z = sorted(asked, key=lambda place: int(view.order[row, place]))
+        shown = [place for place in range(length) if place not in asked]
+        slots = list(range(length, length + len(z)))
+        assert view.inputs[row, slots].tolist() == batch.tokens[row, z].tolist()
+        assert view.positions[row, slots].tolist() == z
+        for t, place in enumerate(z):
+            seen = query[row, place].nonzero().flatten().tolist()
+            assert seen == sorted([*shown, *slots[:t], *z[t:]])
+            assert sorted(view.positions[row, seen].tolist()) == list(range(length))
+            own = content[row, slots[t]].nonzero().flatten().tolist()
+            assert own == sorted([*shown, *slots[: t + 1], *z[t + 1 :]])
+        for place in range(length):
+            assert content[row, place].nonzero().flatten().tolist() == list(range(length))
+
+
+@pytest.mark.parametrize(
+    ("zoo", "settings"), [(xlnet, {"one_in": 2}), (mpnet, {"rate": 0.5})], ids=["xlnet", "mpnet"]
+)
+def test_a_token_changed_changes_the_predictions_after_it_in_the_order_alone(zoo, settings):
+    """By perturbation, through all layers: never its own prediction, and always the later ones."""
+    system, batch = build(zoo, **settings), batch_of(8)
+    view = system.objective.view(batch, generator=seeded())
+    asked = (view.targets != NO_TARGET)[0]
+    with torch.no_grad():
+        before = system.hidden(view).values[0]
+        for changed in range(1, 9):
+            tokens = batch.tokens.clone()
+            tokens[0, changed] = 5 if tokens[0, changed] != 5 else 6
+            other = system.objective.view(replace(batch, tokens=tokens), generator=seeded())
+            moved = (system.hidden(other).values[0] - before).abs().amax(-1)[asked]
+            later = (view.order[0] > view.order[0, changed])[asked]
+            assert (moved[later] > 1e-3).all()
+            assert (moved[~later] == 0).all()
+
+
+def test_mpnet_first_query_finds_what_the_mask_itself_finds():
+    """The first of the predicted sees all masks: just what a masked text looks like in use."""
+    system, batch = build(mpnet, rate=0.4), batch_of(8)
+    view = system.objective.view(batch, generator=seeded())
+    asked = (view.targets != NO_TARGET)[:, : batch.tokens.shape[1]]
+    turns = view.order[:, : batch.tokens.shape[1]].masked_fill(~asked, 99)
+    first = int(turns.argmin())
+    with torch.no_grad():
+        by_query = system.hidden(view).values[0, first]
+        by_mask = system.hidden(system.objective.fill_view(batch, asked)).values[0, first]
+    torch.testing.assert_close(by_query, by_mask, atol=1e-5, rtol=0)
+
+
+# Scores, and text that goes on --------------------------------------------------------------------
+
+
+def test_a_score_knows_nothing_of_what_comes_later_nor_how_long_the_text_is():
+    system = build(xlnet)
+    text = batch_of(9).tokens[0].tolist()
+    with torch.no_grad():
+        whole = system.log_prob(Batch.from_sequences([text], pad=0)).per_token[0]
+        for cut in range(2, len(text)):
+            beside = [START] + [7] * 14
+            short = Batch.from_sequences([text[:cut], beside], pad=0)
+            prefix = system.log_prob(short).per_token[0]
+            torch.testing.assert_close(prefix[: cut - 1], whole[: cut - 1], atol=1e-5, rtol=0)
+            assert (prefix[cut - 1 :] == 0).all()
+
+
+def contiguous(length: int) -> Batch:
+    """Text that does not open with a start symbol."""
+    tokens = torch.randint(5, 16, (2, length), generator=seeded(5))
+    return Batch(tokens=tokens, lengths=torch.full((2,), length), rows=torch.arange(2))
+
+
+@pytest.mark.parametrize("stretch", [3, 4, 20])
+def test_with_memory_enough_text_in_stretches_scores_as_the_whole(stretch: int):
+    """h of the past is the same whether it is remembered or read again: nothing is lost."""
+    batch = contiguous(13)
+    whole, parts = build(xlnet, length=64), build(xlnet, length=stretch, memory=64)
+    with torch.no_grad():
+        expected = whole.log_prob(batch).per_token
+        torch.testing.assert_close(parts.log_prob(batch).per_token, expected, atol=1e-5, rtol=1e-5)
+        state, found = None, []
+        for part in stretches(batch, stretch):
+            scored = whole.log_prob(part, state=state)
+            state = scored.state
+            found.append(scored.per_token)
+    torch.testing.assert_close(torch.cat(found, 1), expected, atol=1e-5, rtol=1e-5)
+
+
+def test_rows_of_different_lengths_remember_their_own_last_places():
+    """A lane that ends earlier goes on where it stopped, not where the padding did."""
+    system, tokens = build(xlnet, memory=5), contiguous(12).tokens
+    rows = torch.arange(2)
+    first = Batch(tokens=tokens[:, :7], lengths=torch.tensor([7, 4]), rows=rows)
+    # The last real token of each row is fed again.
+    after = torch.stack([tokens[0, 6:10], tokens[1, 3:7]])
+    second = Batch(tokens=after, lengths=torch.tensor([4, 4]), rows=rows)
+    with torch.no_grad():
+        state = system.log_prob(first).state
+        found = system.log_prob(second, state=state).per_token
+        for row, length in enumerate([7, 4]):
+            alone = Batch(
+                tokens=tokens[row : row + 1, :length], lengths=torch.tensor([length]), rows=rows[:1]
+            )
+            memory = system.log_prob(alone).state
+            expected = system.log_prob(second.select([row]), state=memory).per_token
+            torch.testing.assert_close(found[row : row + 1], expected, atol=1e-5, rtol=1e-5)
+    assert state["positions"].tolist() == [[-5, -4, -3, -2, -1], [0, 0, -3, -2, -1]]
+
+
+def test_one_layer_looks_back_as_far_as_its_memory_and_no_further():
+    """Predicted from place 6 on, with 3 places remembered: 3, 4, 5 count and 0, 1, 2 do not."""
+    system, batch = build(xlnet, layers=1, length=6, memory=3), contiguous(10)
+    with torch.no_grad():
+        before = system.log_prob(batch).per_token[0, 6:]
+        for place in range(6):
+            tokens = batch.tokens.clone()
+            tokens[0, place] = 5 if tokens[0, place] != 5 else 6
+            after = system.log_prob(replace(batch, tokens=tokens)).per_token[0, 6:]
+            assert bool((after != before).any()) == (place >= 3)
+
+
+@pytest.mark.parametrize("memory", [0, 2, 5])
+def test_stepping_forgets_what_stretches_forget(memory: int):
+    system, text = build(xlnet, length=4, memory=memory), batch_of(12).tokens[0]
+    with torch.no_grad():
+        at_once = system.log_prob(Batch.from_sequences([text.tolist()], pad=0)).per_token[0]
+        state, stepped = system.start(1), []
+        for token in text[1:]:
+            stepped.append(system.peek(state).log_probs[0, token])
+            state = system.advance(state, token[None])
+    torch.testing.assert_close(torch.stack(stepped), at_once, atol=1e-4, rtol=0)
+
+
+def test_training_sees_the_stretch_before_and_sends_no_gradient_there():
+    system = build(xlnet, memory=8)
+    first, second = contiguous(6), replace(contiguous(6), carries=True)
+    _, state = system.loss(first, generator=seeded())
+    assert state["layer.2"].requires_grad
+    kept = state.detach()
+    assert not any(each.requires_grad for each in kept.tensors.values())
+    with_memory, _ = system.loss(second, state=kept, generator=seeded())
+    without, _ = system.loss(second, generator=seeded())
+    assert abs(with_memory.total - without.total) > 1e-3
+    with_memory.total.backward()
+    # The keys of the past are made of what is remembered by the weights of now.
+    assert system.backbone.stack.blocks[0].attention.project.weight.grad.abs().sum() > 0
+
+
+def test_the_start_symbol_is_a_segment_of_its_own():
+    objective = Permutation(VOCABULARY)
+    sentence, running = batch_of(3), contiguous(5)
+    assert objective.view(sentence).segments.tolist() == [[OPENING] + [TEXT] * 4]
+    assert objective.view(running).segments.tolist() == [[TEXT] * 5] * 2
+
+
+@pytest.mark.parametrize("zoo", [xlnet, mpnet], ids=["xlnet", "mpnet"])
+def test_masked_tokens_are_filled_in_without_each_other(zoo):
+    """With all blanks unknown: the tokens there make no difference, all others do."""
+    system, batch = build(zoo), batch_of(6)
+    masked = torch.zeros_like(batch.tokens, dtype=torch.bool)
+    masked[0, [2, 5]] = True
+    with torch.no_grad():
+        before = system.fill(batch, masked).log_probs
+        assert before.shape == (2, 16)
+        for place in range(1, 7):
+            tokens = batch.tokens.clone()
+            tokens[0, place] = 5 if tokens[0, place] != 5 else 6
+            moved = (system.fill(replace(batch, tokens=tokens), masked).log_probs - before)[:, 5:]
+            assert bool((moved != 0).any()) == (place not in (2, 5))
+
+
+def test_a_revealed_pass_tells_the_streams_apart():
+    system, batch = build(xlnet, one_in=2), batch_of(5)
+    found = system.reveal(batch)
+    content, query = found["layer 1 attention"], found["query layer 1 attention"]
+    assert content.values.shape == query.values.shape == (1, 2, 7, 7)
+    torch.testing.assert_close(content.values.sum(-1), torch.ones(1, 2, 7))
+    asked = query.values.sum(-1)[0, 0]
+    assert int((asked > 0.5).sum()) == 3  # round(6 / 2) places are predicted
+    # A query gives itself no weight; content may.
+    assert (query.values.diagonal(dim1=-2, dim2=-1) == 0).all()
+    assert (content.values.diagonal(dim1=-2, dim2=-1) > 0).all()
+    assert found["query layer 2 hidden"].values.shape == (1, 7, 16)
+
+
+def test_positions_that_a_query_can_not_know_are_refused():
+    with pytest.raises(UserError, match=r"transformer-xl.*learned came"):
+        xlnet.Config(positions="learned")
+
+
+@pytest.mark.parametrize("positions", ["buckets", "shaw", "alibi", "rotary"])
+def test_other_relative_positions_serve_xlnet_as_well(positions):
+    """They tell its queries where they stand: at another place another prediction."""
+    system, batch = build(xlnet, positions=positions), batch_of(5)
+    view: View = system.objective.fill_view(batch, torch.arange(7)[None] % 2 == 1)
+    with torch.no_grad():
+        values = system.hidden(view).values[0, [1, 3, 5]]
+    assert (values[0] - values[1]).abs().max() > 1e-3
+    assert (values[1] - values[2]).abs().max() > 1e-3
