@@ -84,6 +84,10 @@ class BlankObjective(SourceObjective):
         """What the decoder is given before a text; `given` tells whether there is a source."""
         raise TypeError(f"{type(self).__name__} does not define opening")
 
+    def reading_view(self, batch: Batch) -> View:
+        """What the encoder sees of texts that are just read, from place 1 of each on."""
+        raise TypeError(f"{type(self).__name__} does not define reading_view")
+
     def blank_opening(self) -> tuple[int, ...]:
         """What the decoder is given before the first of several stretches."""
         raise TypeError(f"{type(self).__name__} does not define blank_opening")
@@ -124,6 +128,16 @@ class BlankWriting(SequenceToSequence):
         end = torch.full((len(log_probs),), self.objective.sentinels.end, device=log_probs.device)
         texts = self.objective.sentinels.closed_by(end, log_probs)
         return Categorical(texts[:, : self.vocabulary.size])
+
+    def encode(self, batch: Batch) -> Tensor:
+        """(B, W) the mean of the encoder's hidden states over a text, its place 0 left out."""
+        values, real = self.encode_tokens(batch), batch.targets_mask()[..., None]
+        return (values * real).sum(1) / real.sum(1).clamp(min=1)
+
+    def encode_tokens(self, batch: Batch) -> Tensor:
+        """(B, T, W) the encoder's hidden states of a text; zeros at place 0, which is not fed."""
+        values = self.backbone.read_source(self.objective.reading_view(batch))
+        return torch.cat([torch.zeros_like(values[:, :1]), values], 1)
 
     def infilling(self, batch: Batch) -> BlankAnswers:
         """What writes the blanks of each row, one after another (`core.protocols.Infill`)."""
@@ -203,3 +217,11 @@ class BlankAnswers(nn.Module):
         count = int(self.blanks[row])
         found += [[] for _ in range(count - len(found))]
         return [tuple(answer) for answer in found[:count]]
+
+    def written(self, row: int, answers: Sequence[Sequence[int]]) -> list[int]:
+        """The other way: what is written where these are the answers, its end left out."""
+        assert len(answers) == int(self.blanks[row]), "one answer for each blank"
+        tokens: list[int] = []
+        for number, answer in enumerate(answers):
+            tokens += [*([self.sentinels.ids[number]] if number else []), *answer]
+        return tokens

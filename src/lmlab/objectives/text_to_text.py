@@ -56,8 +56,11 @@ class TextToText(BlankObjective):
     def source_view(self, condition: Batch | None, rows: int, device: torch.device) -> View:
         if condition is None:
             return self.symbols_view((self.sentinels.end,), rows, device)
-        lengths = (condition.lengths - 1).clamp(min=0)
-        return View(inputs=condition.tokens[:, 1:], lengths=lengths, visibility=Full())
+        return self.reading_view(condition)
+
+    def reading_view(self, batch: Batch) -> View:
+        lengths = (batch.lengths - 1).clamp(min=0)
+        return View(inputs=batch.tokens[:, 1:], lengths=lengths, visibility=Full())
 
     @staticmethod
     def symbols_view(symbols: tuple[int, ...], rows: int, device: torch.device) -> View:
@@ -156,9 +159,11 @@ class PrefixText(TextToText):
         return View(inputs=inputs, lengths=lengths, visibility=Full(), decoder=decoder)
 
 
-def text_places(batch: Batch, end: int) -> Tensor:
+def text_places(batch: Batch, end: int | None) -> Tensor:
     """(B, T) bool: the places of a text's own tokens: not place 0, padding or a closing end."""
     place = torch.arange(batch.tokens.shape[1], device=batch.tokens.device)
+    if end is None:
+        return batch.targets_mask()
     closes = (batch.tokens == end) & (place == batch.lengths[:, None] - 1)
     return batch.targets_mask() & ~closes
 

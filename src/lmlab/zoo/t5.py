@@ -37,7 +37,7 @@ CARD = Card(
     kind="exact",
     paper="Raffel et al. 2020, Exploring the Limits of Transfer Learning with a Unified "
     "Text-to-Text Transformer",
-    source="002 §3.5, 004 §1.3.3",
+    source="002 §3.5, 004 §1.3.1.2",
     protocols=("LogProb", "Step", "Encode", "Infill"),
     objectives=("denoising", "prefix-lm", "language-modelling"),
     conditional=True,

@@ -363,6 +363,22 @@ def test_answers_are_read_back():
     assert answering.answers(0, [5, 5, names[1], 6, 3]) == [(5, 5), (6,)]
     assert answering.answers(1, [5, 6]) == [(5, 6)]
     assert answering.answers(2, [names[1], 5]) == [(), (5,), ()]
+    for row, answers in enumerate([[(5, 5), (6,)], [(5,)], [(), (5,), ()]]):
+        assert answering.answers(row, answering.written(row, answers)) == answers
+
+
+def test_a_text_is_encoded_without_its_start_and_alone_as_in_company():
+    network = system(pairs="mask")
+    texts = [[2, 5, 6, 3], [2, 6, 5, 5, 6, 3]]
+    with torch.no_grad():
+        together = network.encode(Batch.from_sequences(texts, pad=0))
+        tokens = network.encode_tokens(Batch.from_sequences(texts, pad=0))
+        another_start = network.encode(Batch.from_sequences([[1, 5, 6, 3]], pad=0))
+        alone = network.encode(Batch.from_sequences(texts[:1], pad=0))
+    assert tokens.shape == (2, 6, 8)
+    torch.testing.assert_close(together[0], tokens[0, 1:4].mean(0), atol=1e-6, rtol=0)
+    torch.testing.assert_close(alone[0], together[0], atol=1e-5, rtol=0)
+    assert torch.equal(another_start, alone)
 
 
 def test_too_many_blanks_are_told():

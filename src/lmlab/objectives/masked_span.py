@@ -1,0 +1,100 @@
+"""Masked span: a stretch of a text is hidden from the encoder, and the decoder writes it (MASS)."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from lmlab.core.batch import Batch
+from lmlab.core.view import NO_TARGET, View
+from lmlab.core.visibility import Causal, Full
+from lmlab.layers.noise import uniform
+from lmlab.objectives.hidden_source import HiddenSource, Spelling
+from lmlab.objectives.masking import Replacement
+from lmlab.objectives.text_to_text import text_places
+
+
+class MaskedSpan(HiddenSource):
+    """-Σ_{t=u}^{v} log p(s_t | s_u … s_{t-1}, text with s_u … s_v masked) (Song et al. 2019).
+
+    K = v - u + 1 tokens, a `share` of the text or just `tokens`, from a place drawn evenly. The
+    encoder sees as many masks, by `replacement` a random token or the token itself here and there.
+    The decoder is fed the span alone, each token where it stands in the text: what the encoder sees
+    is hidden from it, so that its first input is a mask, or the start symbol where the span begins
+    the text. With K = 1 it has no input of its own (BERT); with K = n it has all of them and the
+    encoder tells the length at most (a language model).
+
+    Its log_prob is not given the length: the encoder sees one mask and the decoder writes all of
+    the text and its end, which sums to one over texts. A share `whole` of the texts is shown so in
+    training; the paper has none, and then the end is never learned. A text that is given another is
+    written beside it.
+    """
+
+    def __init__(
+        self,
+        spelling: Spelling,
+        replacement: Replacement,
+        *,
+        share: float = 0.5,
+        tokens: int = 0,
+        whole: float = 0.0,
+    ) -> None:
+        super().__init__(spelling)
+        self.replacement = replacement
+        self.share = share
+        self.tokens = tokens
+        self.whole = whole
+
+    def view(self, batch: Batch, *, generator: torch.Generator | None = None) -> View:
+        if batch.condition is not None:
+            return self.given_view(batch)
+        device, width = batch.tokens.device, batch.tokens.shape[1]
+        whole = uniform((len(batch),), device, generator=generator) < self.whole
+        count = text_places(batch, self.vocabulary.end).sum(1)
+        first, size = self.span(count, generator)
+        place = torch.arange(width, device=device)
+        hidden = (place >= first[:, None]) & (place < (first + size)[:, None])
+        shown = self.replacement(batch.tokens, hidden, generator=generator)
+        nothing = self.source_view(None, len(batch), device)
+        more = nothing.inputs.shape[1] - width
+        return View(
+            inputs=torch.where(
+                whole[:, None],
+                F.pad(nothing.inputs, (0, max(-more, 0)), value=self.vocabulary.pad),
+                F.pad(shown, (0, max(more, 0)), value=self.vocabulary.pad),
+            ),
+            lengths=torch.where(whole, nothing.lengths, batch.lengths),
+            visibility=Full(),
+            decoder=self.span_view(
+                batch,
+                first.masked_fill(whole, 1),
+                torch.where(whole, (batch.lengths - 1).clamp(min=0), size),
+            ),
+        )
+
+    def span(self, count: Tensor, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
+        """The first place and the size of the span of texts with `count` (B,) tokens."""
+        size = torch.round(count.double() * self.share).long()
+        size = torch.full_like(count, self.tokens) if self.tokens else size.clamp(min=1)
+        size = torch.minimum(size, count)
+        starts = count - size + 1
+        drawn = uniform((len(count),), count.device, generator=generator)
+        return 1 + torch.minimum((drawn * starts).long(), starts - 1), size
+
+    def span_view(self, batch: Batch, first: Tensor, size: Tensor) -> View:
+        """The decoder's view of `size` (B,) tokens from place `first` (B,) on, and no others."""
+        turn = torch.arange(max(int(size.max()), 1), device=first.device)
+        beyond = turn >= size[:, None]
+        place = (first[:, None] + turn).masked_fill(beyond, 1)
+        place = place.clamp(max=batch.tokens.shape[1] - 1)
+        before = batch.tokens.gather(1, (place - 1).clamp(min=0))
+        unseen = (turn == 0) & (first[:, None] > 1)
+        return View(
+            inputs=before.masked_fill(unseen, self.spelling.mask),
+            lengths=size,
+            visibility=Causal(),
+            positions=(place - 1).clamp(min=0),
+            targets=batch.tokens.gather(1, place).masked_fill(beyond, NO_TARGET),
+            origins=place.masked_fill(beyond, -1),
+        )

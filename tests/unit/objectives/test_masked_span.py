@@ -1,0 +1,178 @@
+"""MASS: its span as a law, what encoder and decoder see, and both limits."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+
+import pytest
+import torch
+
+from lmlab.core.batch import Batch
+from lmlab.core.view import NO_TARGET, View, left_to_right
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.objectives.hidden_source import Spelling
+from lmlab.objectives.masked_span import MaskedSpan
+from lmlab.objectives.masking import Replacement
+from lmlab.zoo import mass
+
+VOCABULARY = Vocabulary(size=60)
+PAD, START, END, MASK = 0, 2, 3, 4
+
+
+def objective(mask: float = 1.0, random: float = 0.0, **settings) -> MaskedSpan:
+    replacement = Replacement(vocabulary=VOCABULARY, mask=mask, random=random)
+    return MaskedSpan(Spelling.of(VOCABULARY), replacement, **settings)
+
+
+def batch_of(*texts: list[int]) -> Batch:
+    return Batch.from_sequences([[START, *text, END] for text in texts], pad=PAD)
+
+
+def draw(asking: MaskedSpan, batch: Batch, seed: int = 0) -> View:
+    return asking.view(batch, generator=torch.Generator().manual_seed(seed))
+
+
+def test_span_length_and_uniform_start():
+    """Of 9 tokens round(4.5) = 4 are hidden in one piece, from 6 places alike (χ² with 5 degrees
+    is above 25.7 once in 10,000)."""
+    rows = 6000
+    view = draw(objective(), batch_of(*[list(range(5, 14))] * rows))
+    hidden = view.inputs == MASK
+    assert (hidden.sum(1) == 4).all()
+    first = hidden.int().argmax(1)
+    assert all((hidden[row, f : f + 4]).all() for row, f in enumerate(first.tolist()))
+    counts = Counter(first.tolist())
+    assert sorted(counts) == [1, 2, 3, 4, 5, 6]
+    assert sum((count - rows / 6) ** 2 / (rows / 6) for count in counts.values()) < 25.7
+
+
+@pytest.mark.parametrize("size", range(1, 12))
+def test_half_of_any_text_is_hidden_and_at_least_one_token(size: int):
+    view = draw(objective(), batch_of(list(range(5, 5 + size))))
+    assert int((view.inputs == MASK).sum()) == max(1, round(size / 2))
+    assert view.inputs[0, 0] == START and view.inputs[0, -1] == END
+
+
+def test_the_span_is_masked_replaced_or_kept_as_in_the_paper():
+    """80/10/10 of 12,000 hidden tokens: four standard errors are 0.015 and 0.011."""
+    text = list(range(5, 17))
+    batch = batch_of(*[text] * 2000)
+    view = draw(objective(mask=0.8, random=0.1), batch)
+    places = view.decoder.origins
+    shown, clean = view.inputs.gather(1, places), batch.tokens.gather(1, places)
+    assert (shown == MASK).float().mean().item() == pytest.approx(0.8, abs=0.015)
+    # One random token in 56 is the token itself: <unk> and 55 others can be drawn.
+    assert (shown == clean).float().mean().item() == pytest.approx(0.1 + 0.1 / 56, abs=0.011)
+    outside = torch.ones_like(batch.tokens).scatter(1, places, 0).bool()
+    assert torch.equal(view.inputs[outside], batch.tokens[outside])
+
+
+def test_the_papers_figure():
+    """x_3 … x_6 of eight are hidden: the decoder is fed _ x_3 x_4 x_5 where x_2 … x_5 stand."""
+    asking = objective()
+    text = list(range(5, 13))
+    view = asking.span_view(batch_of(text), torch.tensor([3]), torch.tensor([4]))
+    assert view.inputs.tolist() == [[MASK, *text[2:5]]]
+    assert view.targets.tolist() == [text[2:6]]
+    assert view.positions.tolist() == [[2, 3, 4, 5]]
+    assert view.origins.tolist() == [[3, 4, 5, 6]]
+
+
+def test_texts_of_different_lengths_side_by_side():
+    texts = [[], [5], [6, 7, 8], list(range(9, 29))]
+    batch = batch_of(*texts)
+    view = draw(objective(), batch)
+    assert view.decoder.lengths.tolist() == [0, 1, 2, 10]
+    assert torch.equal(view.lengths, batch.lengths)
+    for row, text in enumerate(texts):
+        size = int(view.decoder.lengths[row])
+        targets = view.decoder.targets[row]
+        assert (targets[size:] == NO_TARGET).all()
+        places = view.decoder.origins[row, :size]
+        assert targets[:size].tolist() == [text[place - 1] for place in places.tolist()]
+        assert torch.equal(view.decoder.positions[row, :size], places - 1)
+
+
+def test_one_token_is_berts_limit():
+    """K = 1: the decoder has no token of the text, so all it knows is what the encoder shows."""
+    texts = [list(range(5, 5 + size)) for size in range(2, 12)]
+    view = draw(objective(tokens=1), batch_of(*texts))
+    assert (view.decoder.lengths == 1).all()
+    assert ((view.inputs == MASK).sum(1) == 1).all()
+    first = view.decoder.origins[:, 0] == 1
+    assert 0 < first.sum() < len(texts)
+    expected = torch.where(first, START, MASK)
+    assert torch.equal(view.decoder.inputs[:, 0], expected)
+
+
+def test_the_whole_text_is_the_limit_of_a_language_model():
+    """K = n: the encoder sees masks alone, and the decoder is fed and asked what a GPT is."""
+    texts = [[5, 6, 7], [8, 9, 10, 11, 12]]
+    batch = batch_of(*texts)
+    view = draw(objective(share=1.0), batch)
+    for row, text in enumerate(texts):
+        length = int(view.lengths[row])
+        assert view.inputs[row, :length].tolist() == [START, *[MASK] * len(text), END]
+        expected = left_to_right(batch_of(text))
+        fed = slice(0, len(text))
+        assert view.decoder.lengths[row] == len(text)
+        assert view.decoder.inputs[row, fed].tolist() == expected.inputs[0, fed].tolist()
+        assert view.decoder.targets[row, fed].tolist() == expected.targets[0, fed].tolist()
+        assert view.decoder.positions[row, fed].tolist() == list(range(len(text)))
+
+
+def system(**settings):
+    torch.manual_seed(0)
+    config = mass.Config(**{"width": 8, "layers": 1, "heads": 2, "length": 16, **settings})
+    return mass.build(config, Vocabulary(size=7)).eval()
+
+
+def test_with_everything_masked_the_encoder_tells_the_length_and_no_token():
+    """K = n: two texts of a length are predicted alike where the decoder was fed the same."""
+    network = system(share=1.0, mask_share=1.0, random_share=0.0)
+    batch = Batch.from_sequences([[2, 5, 6, 6, 3], [2, 5, 6, 5, 3]], pad=0)
+    view = network.objective.view(batch, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        values = network.hidden(view).values
+    torch.testing.assert_close(values[0], values[1], atol=1e-6, rtol=0)
+
+
+def test_a_whole_text_in_training_is_what_log_prob_asks():
+    """whole = 1: the loss is minus the log-probability, token for token."""
+    network = system(whole=1.0)
+    batch = Batch.from_sequences([[2, 5, 6, 6, 3], [2, 5, 3]], pad=0)
+    with torch.no_grad():
+        loss, _ = network.loss(batch, generator=torch.Generator().manual_seed(0))
+        total = network.log_prob(batch).totals.sum()
+    assert loss.total.item() == pytest.approx(-total.item(), rel=1e-5)
+    assert loss.count.item() == 4 + 2
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_log_prob_sums_to_one_over_texts(given: bool):
+    network, tokens = system(), (1, 5, 6)
+    rows = [[2, *body, 3] for size in range(3) for body in itertools.product(tokens, repeat=size)]
+    rows += [[2, *body] for body in itertools.product(tokens, repeat=3)]
+    source = Batch.from_sequences([[2, 5, 6, 6, 3]] * len(rows), pad=0) if given else None
+    with torch.no_grad():
+        totals = network.log_prob(Batch.from_sequences(rows, pad=0, condition=source)).totals
+    assert totals.double().exp().sum().item() == pytest.approx(1.0, abs=1e-5)
+
+
+def test_a_share_of_the_texts_is_written_whole():
+    """3000 draws at 0.25, within 4 standard errors: 4 · √(0.25 · 0.75 / 3000) = 0.032."""
+    view = draw(objective(whole=0.25), batch_of(*[list(range(5, 15))] * 3000))
+    whole = view.lengths == 3
+    assert whole.float().mean().item() == pytest.approx(0.25, abs=0.032)
+    assert (view.inputs[whole, :3] == torch.tensor([START, MASK, END])).all()
+    assert (view.decoder.targets[whole, 10] == END).all()
+
+
+def test_of_a_pair_the_second_is_written_beside_the_first():
+    source = batch_of([20, 21])
+    batch = Batch.from_sequences([[START, 5, 6, END]], pad=PAD, condition=source)
+    view = draw(objective(), batch)
+    assert view.inputs.tolist() == [[START, 20, 21, END]]
+    assert view.decoder.inputs.tolist() == [[START, 5, 6]]
+    assert view.decoder.targets.tolist() == [[5, 6, END]]
