@@ -183,7 +183,7 @@ def hardened(weights: Tensor) -> Tensor:
     """All weight on the largest of each row, forwards; backwards as if nothing had been done."""
     best = F.one_hot(weights.argmax(-1), weights.shape[-1]).to(weights)
     best = best * (weights.sum(-1, keepdim=True) > 0)
-    return best + weights - weights.detach()
+    return best + (weights - weights.detach())
 
 
 def silenced(mean: Tensor, heads: frozenset[int]) -> Tensor:

@@ -1,0 +1,157 @@
+"""The Transformer's options, by what they must not change and what they must."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from lmlab.core.batch import Batch
+from lmlab.core.errors import UserError
+from lmlab.core.view import View
+from lmlab.core.visibility import Causal, Explicit, Full
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.training.config import apply_settings
+from lmlab.zoo import bert, gpt
+
+VOCABULARY = Vocabulary(size=20)
+POSITIONS = ["learned", "sinusoidal", "concatenated", "buckets", "shaw", "alibi", "rotary", "none"]
+
+
+def build(seed: int = 0, **settings):
+    torch.manual_seed(seed)
+    return gpt.build(replace(gpt.SIZES["tiny"], **settings), VOCABULARY).eval()
+
+
+def tokens(rows: int = 2, time: int = 9) -> torch.Tensor:
+    return torch.randint(5, 20, (rows, time), generator=torch.Generator().manual_seed(1))
+
+
+def hidden(system, inputs: torch.Tensor, visibility=None) -> torch.Tensor:
+    lengths = torch.full((len(inputs),), inputs.shape[1])
+    view = View(inputs=inputs, lengths=lengths, visibility=visibility or Causal())
+    with torch.no_grad():
+        return system.hidden(view).values
+
+
+@pytest.mark.parametrize("positions", POSITIONS)
+@pytest.mark.parametrize("cosine", [False, True], ids=["products", "cosines"])
+def test_every_scheme_steps_as_it_reads(positions: str, cosine: bool):
+    system = build(positions=positions, cosine=cosine)
+    batch = Batch.from_sequences([[2, *row] for row in tokens().tolist()], pad=0)
+    with torch.no_grad():
+        at_once = system.log_prob(batch).per_token
+        state = system.start(2)
+        for place in range(batch.tokens.shape[1] - 1):
+            token = batch.tokens[:, place + 1]
+            stepped = system.peek(state).log_prob(token)
+            torch.testing.assert_close(stepped, at_once[:, place], atol=1e-5, rtol=0)
+            state = system.advance(state, token)
+
+
+@pytest.mark.parametrize("positions", [name for name in POSITIONS if name != "none"])
+def test_every_scheme_tells_orders_apart(positions: str):
+    """Two earlier words that change places change what is read; without positions they don't."""
+    for name, differs in ((positions, True), ("none", False)):
+        system = build(positions=name)
+        inputs = tokens(1)
+        swapped = inputs.clone()
+        swapped[0, [2, 4]] = inputs[0, [4, 2]]
+        first, second = (
+            hidden(system, inputs, Full())[0, -1],
+            hidden(system, swapped, Full())[0, -1],
+        )
+        assert torch.allclose(first, second, atol=1e-5) != differs
+
+
+def test_explicit_causal_is_causal():
+    system, inputs = build(), tokens()
+    allowed = torch.ones(2, 9, 9, dtype=torch.bool).tril()
+    torch.testing.assert_close(
+        hidden(system, inputs, Explicit(allowed)), hidden(system, inputs), atol=1e-5, rtol=0
+    )
+
+
+def test_several_new_places_at_once_are_one_after_another():
+    system, inputs = build(), tokens()
+    whole = hidden(system, inputs)
+    state = system.backbone.initial_state(2)
+    found = []
+    with torch.no_grad():
+        for low, high in ((0, 4), (4, 5), (5, 9)):
+            lengths = torch.full((2,), high - low)
+            view = View(inputs=inputs[:, low:high], lengths=lengths, visibility=Causal())
+            step = system.backbone(view, state)
+            state = step.state
+            found.append(step.values)
+    torch.testing.assert_close(torch.cat(found, 1), whole, atol=1e-5, rtol=0)
+
+
+def test_shared_layers_are_one_block_and_count_once():
+    shared, apart = build(shared_layers=True, layers=3), build(layers=3)
+    assert len(shared.backbone.stack.blocks) == 1
+    block = sum(p.numel() for p in shared.backbone.stack.blocks.parameters())
+    assert apart.parameter_count - shared.parameter_count == 2 * block
+    assert [layer for layer, _ in shared.backbone.stack.layers()] == [1, 2, 3]
+
+
+def test_a_silent_layer_is_passed_by():
+    system = build(layers=3)
+    silent = build(layers=3, silent_layers=(2,))
+    silent.load_state_dict(system.state_dict())
+    two = build(layers=2)
+    kept = {
+        name.replace("blocks.2.", "blocks.1."): value
+        for name, value in system.state_dict().items()
+        if "blocks.1." not in name
+    }
+    two.load_state_dict(kept)
+    torch.testing.assert_close(hidden(silent, tokens()), hidden(two, tokens()))
+
+
+def test_a_silent_head_is_told_as_layer_and_head():
+    system = build(silent_heads=("2.1",))
+    assert system.backbone.stack.silent_heads == {(2, 1)}
+    with pytest.raises(UserError, match="layer.head"):
+        build(silent_heads=("7",))
+
+
+def test_factorised_embeddings_are_widened():
+    system = build(embedding_width=6)
+    assert system.backbone.embedding.tokens.weight.shape == (20, 6)
+    assert hidden(system, tokens()).shape == (2, 9, 16)
+    assert system.emission.weight is system.backbone.embedding.tokens.weight
+
+
+def test_a_width_that_heads_cannot_share_is_refused():
+    with pytest.raises(UserError, match="3 heads"):
+        apply_settings(gpt.SIZES["tiny"], {"heads": "3"})
+
+
+def test_everything_inside_is_told_by_name_only_where_asked():
+    system = build()
+    batch = Batch.from_sequences([[2, 7, 8, 3]], pad=0)
+    captures = system.reveal(batch)
+    for layer in (1, 2):
+        weights = captures[f"layer {layer} attention"]
+        assert weights.axes == ("batch", "head", "time", "source")
+        torch.testing.assert_close(weights.values.sum(-1), torch.ones(1, 2, 3))
+        for what in ("attention output", "feed-forward output", "hidden"):
+            assert captures[f"layer {layer} {what}"].values.shape == (1, 3, 16)
+    last = captures["layer 2 hidden"].values
+    final = system.backbone.stack.norm(last)
+    torch.testing.assert_close(final, hidden(system, batch.tokens[:, :-1]))
+
+
+def test_segments_are_told_apart():
+    torch.manual_seed(0)
+    system = bert.build(bert.SIZES["tiny"], VOCABULARY).eval()
+    if system.backbone.embedding.segments is None:
+        pytest.skip("built without segments")
+    one = Batch.from_sequences([[2, 7, 3, 8, 3]], pad=0)
+    with torch.no_grad():
+        told = system.encode_tokens(one)
+        view = system.objective.fill_view(one, torch.zeros_like(one.tokens, dtype=torch.bool))
+        untold = system.hidden(replace(view, segments=None)).values
+    assert not torch.allclose(told, untold)

@@ -1,0 +1,207 @@
+"""Attention against torch's own and against loops; its options and its cache."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from lmlab.layers.attention import Attention, CosineScores, Scores
+from lmlab.layers.attention_positions import (
+    Alibi,
+    AttentionPositions,
+    RelativeBuckets,
+    Rotary,
+    ShawPositions,
+)
+from lmlab.layers.key_values import KeyValues
+from lmlab.layers.scope import Scope
+
+WIDTH, HEADS, TIME = 12, 3, 5
+
+
+def scope(mask: torch.Tensor | None = None, *, causal: bool = False, **words) -> Scope:
+    places = torch.arange(TIME)[None]
+    return Scope(mask=mask, causal=causal, query_positions=places, key_positions=places, **words)
+
+
+def values(seed: int = 0) -> torch.Tensor:
+    return torch.randn(2, TIME, WIDTH, generator=torch.Generator().manual_seed(seed))
+
+
+def same_as_torch(attention: Attention) -> nn.MultiheadAttention:
+    theirs = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True)
+    with torch.no_grad():
+        theirs.in_proj_weight.copy_(attention.project.weight)
+        theirs.in_proj_bias.copy_(attention.project.bias)
+        theirs.out_proj.weight.copy_(attention.output.weight)
+        theirs.out_proj.bias.copy_(attention.output.bias)
+    return theirs
+
+
+@pytest.mark.parametrize("recorded", [False, True], ids=["fused", "clear"])
+@pytest.mark.parametrize("kind", ["all", "causal", "explicit", "source"])
+def test_it_is_torchs_multihead_attention(kind: str, recorded: bool):
+    torch.manual_seed(0)
+    attention = Attention(WIDTH, HEADS)
+    nn.init.normal_(attention.project.bias)
+    theirs, x = same_as_torch(attention), values()
+    allowed = torch.rand(TIME, TIME) < 0.6
+    allowed.fill_diagonal_(True)
+    seen = {"causal": torch.ones(TIME, TIME).tril().bool(), "explicit": allowed}.get(kind)
+    source = values(1) if kind == "source" else x
+    expected, weights = theirs(
+        x, source, source, attn_mask=None if seen is None else ~seen, average_attn_weights=False
+    )
+    record: dict | None = {} if recorded else None
+    if kind == "causal":
+        asked = scope(causal=True, record=record, name="layer 1")
+    else:
+        mask = None if seen is None else seen[None, None]
+        asked = scope(mask, record=record, name="layer 1")
+    found = attention(x, asked, source=source if kind == "source" else None)
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+    if record is not None:
+        torch.testing.assert_close(record["layer 1 attention"].values, weights.detach())
+
+
+def test_a_place_that_sees_nothing_reads_nothing():
+    attention = Attention(WIDTH, HEADS)
+    mask = torch.ones(1, 1, TIME, TIME, dtype=torch.bool)
+    mask[0, 0, 2] = False
+    for record in (None, {}):
+        found = attention(values(), scope(mask, record=record))
+        expected = attention.output.bias.expand(2, WIDTH)
+        torch.testing.assert_close(found[:, 2], expected)
+        assert not found.isnan().any()
+
+
+def test_stepping_reads_what_all_at_once_reads():
+    for positions in (None, Rotary(4), ShawPositions(4, reach=2)):
+        attention = Attention(WIDTH, HEADS, positions=positions)
+        x = values()
+        whole = attention(x, scope(causal=True))
+        cache = KeyValues.empty(2, HEADS, WIDTH // HEADS, x)
+        for place in range(TIME):
+            here, upto = torch.tensor([[place]]), torch.arange(place + 1)[None]
+            looking = Scope(query_positions=here, key_positions=upto)
+            found, cache = attention.step(x[:, place : place + 1], looking, cache, here)
+            torch.testing.assert_close(found[:, 0], whole[:, place], atol=1e-5, rtol=0)
+
+
+def test_cosine_scores_do_not_feel_lengths():
+    """Queries and keys ten times as long change nothing; plain scores they change."""
+    x = values()
+    for kind, feels in ((Scores, True), (CosineScores, False)):
+        attention = Attention(WIDTH, HEADS, scores=kind(WIDTH // HEADS), bias=False)
+        before = attention(x, scope())
+        with torch.no_grad():
+            attention.project.weight[: 2 * WIDTH] *= 10
+        after = attention(x, scope())
+        assert feels == (not torch.allclose(before, after, atol=1e-5))
+
+
+def test_scores_by_hand():
+    """D = 4, q = (1, 1, 1, 1), k = (2, 0, 0, 0): 2 / √4, halved at temperature 2; √4 · cos = 1."""
+    q, k = torch.ones(1, 1, 1, 4), torch.tensor([2.0, 0, 0, 0]).view(1, 1, 1, 4)
+    for scores, expected in (
+        (Scores(4), 1.0),
+        (Scores(4, temperature=2.0), 0.5),
+        (Scores(4, scaled=False), 2.0),
+        (CosineScores(4), 1.0),
+    ):
+        product = (scores.prepare(q) * scores.prepare(k)).sum() * scores.scale
+        assert product.item() == pytest.approx(expected)
+
+
+def test_at_temperature_zero_all_weight_is_on_the_best():
+    attention = Attention(WIDTH, HEADS, scores=Scores(WIDTH // HEADS, temperature=0.0))
+    record: dict = {}
+    attention(values(), scope(record=record))
+    weights = record["attention"].values
+    assert set(weights.unique().tolist()) == {0.0, 1.0}
+    torch.testing.assert_close(weights.sum(-1), torch.ones(2, HEADS, TIME))
+    softened = Attention(WIDTH, HEADS, scores=Scores(WIDTH // HEADS, temperature=1e-4))
+    softened.load_state_dict(attention.state_dict())
+    torch.testing.assert_close(
+        softened(values(), scope()), attention(values(), scope()), atol=1e-4, rtol=0
+    )
+    attention(values(), scope()).sum().backward()
+    assert attention.project.weight.grad.abs().sum() > 0
+
+
+def test_a_silent_head_counts_as_zero():
+    attention = Attention(WIDTH, HEADS)
+    silent = attention(values(), scope(silent_heads=frozenset({1})))
+    with torch.no_grad():
+        attention.output.weight[:, 4:8] = 0
+    torch.testing.assert_close(silent, attention(values(), scope()))
+
+
+def test_rotary_products_depend_on_the_distance_alone():
+    rotary = Rotary(8)
+    q, k = torch.randn(1, 1, 1, 8), torch.randn(1, 1, 1, 8)
+
+    def product(i: int, j: int) -> float:
+        turned = (
+            rotary.turn_queries(q, torch.tensor([[i]])),
+            rotary.turn_keys(k, torch.tensor([[j]])),
+        )
+        return float((turned[0] * turned[1]).sum())
+
+    assert product(3, 1) == pytest.approx(product(12, 10), abs=1e-5)
+    assert product(3, 1) != pytest.approx(product(3, 2), abs=1e-3)
+    assert product(5, 5) == pytest.approx(float((q * k).sum()), abs=1e-5)
+
+
+def test_shaw_by_loops():
+    torch.manual_seed(0)
+    width = WIDTH // HEADS
+    shaw = ShawPositions(width, reach=2)
+    attention = Attention(WIDTH, HEADS, positions=shaw)
+    x = values()
+    q, k, v = (t.view(2, TIME, HEADS, width) for t in attention.project(x).split(WIDTH, dim=-1))
+    expected = torch.zeros(2, TIME, HEADS, width)
+    for b in range(2):
+        for h in range(HEADS):
+            for i in range(TIME):
+                clipped = [max(-2, min(2, j - i)) + 2 for j in range(TIME)]
+                scores = torch.stack(
+                    [q[b, i, h] @ (k[b, j, h] + shaw.keys[c]) for j, c in enumerate(clipped)]
+                )
+                weights = torch.softmax(scores / math.sqrt(width), 0)
+                expected[b, i, h] = sum(
+                    w * (v[b, j, h] + shaw.values[c])
+                    for j, (w, c) in enumerate(zip(weights, clipped, strict=True))
+                )
+    torch.testing.assert_close(
+        attention(x, scope()), attention.output(expected.flatten(2)), atol=1e-5, rtol=0
+    )
+
+
+def test_alibi_by_hand():
+    bias = Alibi(2)(torch.arange(3)[None], torch.arange(3)[None])
+    # Two heads have slopes 2^-4 and 2^-8.
+    assert bias[0, 0, 2].tolist() == [-2 / 16, -1 / 16, 0]
+    assert bias[0, 1, 0].tolist() == [0, -1 / 256, -2 / 256]
+
+
+@pytest.mark.parametrize("both_ways", [True, False])
+def test_buckets_are_those_of_t5(both_ways: bool):
+    t5 = pytest.importorskip("transformers.models.t5.modeling_t5")
+    ahead = torch.arange(-200, 201)
+    ours = RelativeBuckets(2, buckets=32, furthest=128, both_ways=both_ways).bucket(ahead)
+    theirs = t5.T5Attention._relative_position_bucket(
+        ahead, bidirectional=both_ways, num_buckets=32, max_distance=128
+    )
+    assert torch.equal(ours, theirs)
+
+
+def test_nothing_is_made_of_positions_by_default():
+    plain = AttentionPositions()
+    x = torch.randn(1, 1, 2, 4)
+    places = torch.arange(2)[None]
+    assert plain.turn_queries(x, places) is x and plain.turn_keys(x, places) is x
+    assert plain.bias(x, Scope(query_positions=places, key_positions=places)) is None

@@ -1,0 +1,59 @@
+"""The cache: what is appended is new, what was there stays, whoever else appends."""
+
+from __future__ import annotations
+
+import torch
+
+from lmlab.layers.key_values import SPARE, KeyValues
+
+
+def some(places: int, seed: int, rows: int = 2) -> torch.Tensor:
+    return torch.randn(rows, 3, places, 4, generator=torch.Generator().manual_seed(seed))
+
+
+def test_appending_leaves_the_old_as_it_was():
+    with torch.no_grad():
+        first = KeyValues.of(some(2, 0), some(2, 1))
+        kept = first.keys.clone()
+        second = first.append(some(1, 2), some(1, 3))
+        third = second.append(some(1, 4), some(1, 5))
+        assert torch.equal(first.keys, kept) and first.length == 2
+        assert torch.equal(third.keys, torch.cat([kept, some(1, 2), some(1, 4)], 2))
+        assert torch.equal(third.values, torch.cat([some(2, 1), some(1, 3), some(1, 5)], 2))
+
+
+def test_a_second_branch_does_not_disturb_the_first():
+    with torch.no_grad():
+        trunk = KeyValues.of(some(2, 0), some(2, 1)).append(some(1, 2), some(1, 3))
+        left = trunk.append(some(1, 4), some(1, 4))
+        right = trunk.append(some(1, 5), some(1, 5))
+        assert torch.equal(left.keys[:, :, -1:], some(1, 4))
+        assert torch.equal(right.keys[:, :, -1:], some(1, 5))
+        assert left.storage is trunk.storage and right.storage is not trunk.storage
+
+
+def test_a_step_writes_in_place_where_there_is_room():
+    with torch.no_grad():
+        cache = KeyValues.of(some(2, 0), some(2, 1)).append(some(1, 2), some(1, 3))
+        storage = cache.storage
+        for step in range(SPARE - 2):
+            cache = cache.append(some(1, step), some(1, step))
+            assert cache.storage is storage
+
+
+def test_rows_are_selected_and_the_same_rows_cost_nothing():
+    with torch.no_grad():
+        cache = KeyValues.of(some(3, 0), some(3, 1))
+        assert cache.select(torch.tensor([0, 1])) is cache
+        swapped = cache.select(torch.tensor([1, 0, 1]))
+        assert torch.equal(swapped.keys, cache.keys[[1, 0, 1]])
+        grown = swapped.append(some(1, 2, rows=3), some(1, 3, rows=3))
+        assert torch.equal(grown.values[:, :, :3], cache.values[[1, 0, 1]])
+
+
+def test_gradients_flow_through_what_was_appended():
+    new = some(1, 2).requires_grad_()
+    cache = KeyValues.of(some(2, 0), some(2, 1)).append(new, new)
+    cache.keys.sum().backward()
+    assert torch.equal(new.grad, torch.ones_like(new))
+    assert not cache.detach().keys.requires_grad
