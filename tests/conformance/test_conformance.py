@@ -146,8 +146,11 @@ def test_2_it_does_not_cheat(specimen: Specimen):
 
 
 def with_another(tokens: torch.Tensor, place: int) -> torch.Tensor:
-    """The tokens (1, T) with another one at a place."""
+    """The tokens (1, T), or vectors (1, T, D), with another one at a place."""
     changed = tokens.clone()
+    if changed.is_floating_point():
+        changed[0, place] += 1
+        return changed
     changed[0, place] = 5 if changed[0, place] != 5 else 6
     return changed
 
