@@ -1,0 +1,172 @@
+"""The encoder-decoder against transformers' Marian with the same weights."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from lmlab.core.batch import Batch
+from lmlab.core.view import View
+from lmlab.core.visibility import Causal, Full
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.zoo import transformer
+
+transformers = pytest.importorskip("transformers")
+
+VOCABULARY = Vocabulary(size=41)
+CONFIGS = {
+    "as published": {"width": 24, "layers": 2, "heads": 3, "activation": "silu"},
+    "relu, unscaled, odd sizes": {
+        "width": 20,
+        "layers": 1,
+        "decoder_layers": 3,
+        "heads": 2,
+        "inner": 33,
+        "activation": "relu",
+        "scaled": False,
+    },
+    "deep": {"width": 16, "layers": 4, "heads": 4, "activation": "gelu"},
+}
+EACH = pytest.mark.parametrize("settings", CONFIGS.values(), ids=CONFIGS)
+
+
+def build_pair(settings: dict):
+    """Our system with the weights of a random Marian."""
+    config = transformer.Config(**settings)
+    torch.manual_seed(0)
+    inner = config.inner or 4 * config.width
+    theirs = transformers.MarianMTModel(
+        transformers.MarianConfig(
+            vocab_size=VOCABULARY.size,
+            decoder_vocab_size=VOCABULARY.size,
+            max_position_embeddings=64,
+            d_model=config.width,
+            encoder_layers=config.layers,
+            decoder_layers=config.decoder_layers or config.layers,
+            encoder_attention_heads=config.heads,
+            decoder_attention_heads=config.heads,
+            encoder_ffn_dim=inner,
+            decoder_ffn_dim=inner,
+            activation_function=config.activation,
+            scale_embedding=config.scaled,
+            pad_token_id=VOCABULARY.pad,
+            eos_token_id=VOCABULARY.end,
+            decoder_start_token_id=VOCABULARY.start,
+            forced_eos_token_id=None,
+        )
+    ).eval()
+    for name, parameter in theirs.named_parameters():
+        if "embed_positions" not in name:
+            torch.nn.init.normal_(parameter, std=0.4)
+    torch.nn.init.normal_(theirs.final_logits_bias)
+    ours = transformer.build(config, VOCABULARY).eval()
+    ours.load_state_dict(our_names(theirs.state_dict(), ours.state_dict()))
+    return ours, theirs
+
+
+def our_names(theirs: dict, ours: dict) -> dict:
+    """Marian's names by hand; queries, keys and values are one matrix here."""
+    shared = theirs["model.shared.weight"]
+    found = {
+        "emission.weight": shared,
+        "emission.bias": theirs["final_logits_bias"][0],
+        "backbone.encoder.embedding.tokens.weight": shared,
+        "backbone.decoder.embedding.tokens.weight": shared,
+    }
+    parts = {
+        "attention.output": "self_attn.out_proj",
+        "source_attention.output": "encoder_attn.out_proj",
+        "feed_forward.widen": "fc1",
+        "feed_forward.narrow": "fc2",
+        "around_attention.norm": "self_attn_layer_norm",
+        "around_source.norm": "encoder_attn_layer_norm",
+        "around_feed_forward.norm": "final_layer_norm",
+    }
+    for name in ours:
+        if ".stack.blocks." not in name:
+            continue
+        side, _, _, layer, rest = name.removeprefix("backbone.").split(".", 4)
+        part, _, kind = rest.rpartition(".")
+        place = f"model.{side}.layers.{layer}"
+        if part.endswith("project"):
+            attention = "self_attn" if part == "attention.project" else "encoder_attn"
+            each = [theirs[f"{place}.{attention}.{one}_proj.{kind}"] for one in "qkv"]
+            found[name] = torch.cat(each)
+        else:
+            found[name] = theirs[f"{place}.{parts[part]}.{kind}"]
+    return found
+
+
+def some_texts():
+    """Sources and what is written, of different lengths on both sides."""
+    generator = torch.Generator().manual_seed(1)
+    sources = torch.randint(5, VOCABULARY.size, (3, 13), generator=generator)
+    written = torch.randint(5, VOCABULARY.size, (3, 9), generator=generator)
+    return sources, torch.tensor([13, 8, 2]), written, torch.tensor([3, 9, 6])
+
+
+def real_places(lengths: torch.Tensor, time: int) -> torch.Tensor:
+    return torch.arange(time) < lengths[:, None]
+
+
+@EACH
+def test_logits_are_those_of_marian_with_padding_on_both_sides(settings: dict):
+    ours, theirs = build_pair(settings)
+    sources, source_lengths, written, written_lengths = some_texts()
+    view = View(
+        inputs=sources,
+        lengths=source_lengths,
+        visibility=Full(),
+        decoder=View(inputs=written, lengths=written_lengths, visibility=Causal()),
+    )
+    with torch.no_grad():
+        found = ours.emission.logits(ours.hidden(view).values)
+        expected = theirs(
+            input_ids=sources,
+            attention_mask=real_places(source_lengths, 13).long(),
+            decoder_input_ids=written,
+            decoder_attention_mask=real_places(written_lengths, 9).long(),
+        ).logits
+    real = real_places(written_lengths, 9)
+    assert expected[real].std() > 1
+    torch.testing.assert_close(found[real], expected[real], atol=1e-4, rtol=0)
+
+
+@EACH
+def test_logits_step_by_step_are_those_of_marian_with_its_cache(settings: dict):
+    ours, theirs = build_pair(settings)
+    sources, lengths, written, _ = some_texts()
+    mask, cache = real_places(lengths, 13).long(), None
+    with torch.no_grad():
+        memory = ours.backbone.begin(View(inputs=sources, lengths=lengths, visibility=Full()))
+        encoded = theirs.get_encoder()(input_ids=sources, attention_mask=mask)
+        for place in range(written.shape[1]):
+            here = written[:, place : place + 1]
+            view = View(inputs=here, lengths=torch.ones(3).long(), visibility=Causal())
+            hidden = ours.hidden(view, memory)
+            memory = hidden.state
+            answer = theirs(
+                encoder_outputs=encoded,
+                attention_mask=mask,
+                decoder_input_ids=here,
+                past_key_values=cache,
+                use_cache=True,
+            )
+            cache = answer.past_key_values
+            logits = ours.emission.logits(hidden.values)
+            torch.testing.assert_close(logits, answer.logits, atol=1e-4, rtol=0)
+
+
+def test_a_pair_is_scored_as_marian_scores_its_labels():
+    """Marian's loss is the mean over labels; ours has no mass on <pad>, <s> and <mask>."""
+    ours, theirs = build_pair(CONFIGS["as published"])
+    source, text = [2, 9, 30, 12, 3], [7, 8, 40, 3]
+    condition = Batch.from_sequences([source], pad=0)
+    batch = Batch.from_sequences([[2, *text]], pad=0, condition=condition)
+    with torch.no_grad():
+        found = ours.log_prob(batch).per_token[0]
+        answer = theirs(input_ids=torch.tensor([source]), labels=torch.tensor([text]))
+    logits = answer.logits[0]
+    logits[:, list(VOCABULARY.unpredictable)] = float("-inf")
+    expected = torch.log_softmax(logits, -1)[range(4), text]
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
