@@ -84,10 +84,14 @@ class MaskedFamily(Family):
             f"{self.base}.embeddings",
             positions=self.position_rows(shape),
         )
-        yield from layer_pairs(shape, "backbone.stack.blocks", f"{self.base}.encoder.layer")
+        yield from self.layers(shape)
         yield from linear("emission.transform.dense", self.dense)
         yield from linear("emission.transform.norm", self.norm)
         yield pair("emission.bias", self.bias, shape.token_rows)
+
+    def layers(self, shape: Shape) -> Iterator[Pair]:
+        """What stands between the embedding and the head."""
+        yield from layer_pairs(shape, "backbone.stack.blocks", f"{self.base}.encoder.layer")
 
     def position_rows(self, shape: Shape) -> Way:
         """The way of the vectors of positions."""

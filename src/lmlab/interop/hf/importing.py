@@ -18,7 +18,12 @@ from lmlab.interop.hf.catalogue import family_of_checkpoint
 from lmlab.interop.hf.family import Family, Shape, resolved
 from lmlab.interop.hf.folders import appearing_whole, find_folder, read_config
 from lmlab.interop.hf.tables import NameTable
-from lmlab.interop.hf.tokenizer_files import has_pad, read_tokenizer, read_tokenizer_config
+from lmlab.interop.hf.tokenizer_files import (
+    has_pad,
+    read_tokenizer,
+    read_tokenizer_config,
+    spelled_roles,
+)
 from lmlab.training.config import TrainingConfig
 from lmlab.training.runs import Model, RunFolder, build_system, load_run
 
@@ -45,7 +50,10 @@ def import_hf(source: str | Path, out: str | Path, *, family: str | None = None)
         "from": Path(source).name,
         "notes": made.notes,
         "config": dict(described),
-        "tokenizer_config": read_tokenizer_config(folder),
+        "tokenizer_config": {
+            **read_tokenizer_config(folder),
+            **{f"{role}_token": token for role, token in spelled_roles(folder).items()},
+        },
     }
     with appearing_whole(Path(out)) as partial:
         _write_run(RunFolder(partial), made, tokenizer, imported)

@@ -54,7 +54,7 @@ def _word_pieces(folder: Path) -> hf.Tokenizer:
     settings = read_tokenizer_config(folder)
     lines = _read(folder / "vocab.txt").split("\n")
     pieces = [line.rstrip("\r") for line in lines[: -1 if lines[-1] == "" else None]]
-    symbols = WORDPIECE_SYMBOLS | _spelled(folder, settings)
+    symbols = WORDPIECE_SYMBOLS | spelled_roles(folder)
     vocabulary = {piece: number for number, piece in enumerate(pieces)}
     _check_symbols(folder / "vocab.txt", vocabulary, [symbols["unk"]])
     inner = hf.Tokenizer(models.WordPiece(vocabulary, unk_token=symbols["unk"]))
@@ -77,7 +77,7 @@ def _byte_pairs(folder: Path) -> hf.Tokenizer:
     rules = [line for line in _read(folder / "merges.txt").split("\n") if line.strip()]
     parted = [line.partition(" ") for line in rules if not line.startswith("#version")]
     merges = [(first, second) for first, _, second in parted]
-    symbols = _spelled(folder, settings)
+    symbols = spelled_roles(folder)
     if not symbols:
         end = "<|endoftext|>"
         named = {"bos": "<s>", "eos": "</s>", "unk": "<unk>", "pad": "<pad>", "mask": "<mask>"}
@@ -105,10 +105,10 @@ def _read(path: Path) -> str:
         raise UserError(f"{path} can't be read ({reason}); fetch it again.") from error
 
 
-def _spelled(folder: Path, settings: Mapping[str, Any]) -> dict[str, str]:
+def spelled_roles(folder: Path) -> dict[str, str]:
     """How the folder spells its symbols, by role; a symbol may be told as an object."""
     path = folder / "special_tokens_map.json"
-    told = {**settings, **(read_json(path) if path.exists() else {})}
+    told = {**read_tokenizer_config(folder), **(read_json(path) if path.exists() else {})}
     found = {}
     for role in ROLES:
         token = told.get(f"{role}_token")
@@ -150,12 +150,14 @@ def write_tokenizer(
     """
     tokenizer.save(folder / "tokenizer.json")
     inner = hf.Tokenizer.from_file(str(folder / "tokenizer.json"))
-    symbols = spelled_symbols(tokenizer)
     inner.add_special_tokens([AddedToken(token, special=True) for token in extra])
     if inner.post_processor is None and framing:
         inner.post_processor = _framing(framing, tokenizer)
     write_text(folder / "tokenizer.json", inner.to_str(pretty=True))
-    named = {f"{role}_token": token for role, token in symbols.items()}
+    named = {f"{role}_token": token for role, token in spelled_symbols(tokenizer).items()}
+    roles = {f"{role}_token" for role in ROLES}
+    # A tokeniser from elsewhere has told its symbols.
+    named = {name: told[name] for name in told if name in roles} or named
     more = {"additional_special_tokens": list(extra)} if extra else {}
     write_json(
         folder / "tokenizer_config.json",

@@ -14,11 +14,10 @@ from lmlab.interop.hf.bert_like import (
     MASKED_FREE,
     SEGMENTS,
     MaskedFamily,
-    embedding_pairs,
     pooled_pairs,
 )
 from lmlab.interop.hf.family import Setting, Shape, activation
-from lmlab.interop.hf.tables import Pair, joined, linear, pair
+from lmlab.interop.hf.tables import Pair, joined, linear
 
 CLASSIFIER = "sop_classifier.classifier"
 LAYER = "albert.encoder.albert_layer_groups.0.albert_layers.0"
@@ -53,7 +52,11 @@ class Albert(MaskedFamily):
     bias, decoder = "predictions.bias", "predictions.decoder"
 
     def pairs(self, shape: Shape) -> Iterator[Pair]:
-        yield from embedding_pairs(shape, "backbone.embedding", "albert.embeddings")
+        yield from super().pairs(shape)
+        if _asks(shape.settings):
+            yield from pooled_pairs("albert.pooler", CLASSIFIER)
+
+    def layers(self, shape: Shape) -> Iterator[Pair]:
         widening = "albert.encoder.embedding_hidden_mapping_in"
         yield from linear("backbone.embedding.projection", widening)
         ours = "backbone.stack.blocks.0"
@@ -64,11 +67,6 @@ class Albert(MaskedFamily):
         yield from linear(f"{ours}.feed_forward.widen", f"{LAYER}.ffn")
         yield from linear(f"{ours}.feed_forward.narrow", f"{LAYER}.ffn_output")
         yield from linear(f"{ours}.around_feed_forward.norm", f"{LAYER}.full_layer_layer_norm")
-        yield from linear("emission.transform.dense", self.dense)
-        yield from linear("emission.transform.norm", self.norm)
-        yield pair("emission.bias", self.bias, shape.token_rows)
-        if _asks(shape.settings):
-            yield from pooled_pairs("albert.pooler", CLASSIFIER)
 
     def read_more(
         self, config: Mapping[str, Any], names: frozenset[str], tokenizer: Tokenizer

@@ -14,7 +14,7 @@ from lmlab.interop.hf.bert_like import (
     with_defaults,
 )
 from lmlab.interop.hf.family import Shape, blocks
-from lmlab.interop.hf.tables import Pair, Rows, joined, linear, pair
+from lmlab.interop.hf.tables import Pair, Rows, Way, joined, linear, pair
 
 PAD = 1
 """The id that their code takes for padding, whatever config.json says."""
@@ -40,19 +40,11 @@ class MpNet(MaskedFamily):
     dense, norm, bias = "lm_head.dense", "lm_head.layer_norm", "lm_head.bias"
     decoder = "lm_head.decoder"
 
-    def pairs(self, shape: Shape) -> Iterator[Pair]:
-        embedding, given, length = (
-            "backbone.embedding",
-            "mpnet.embeddings",
-            shape.settings["length"],
-        )
-        positions = Rows(ours=length, theirs=length + FIRST, first=FIRST)
-        yield pair(
-            f"{embedding}.tokens.weight", f"{given}.word_embeddings.weight", shape.token_rows
-        )
-        table = f"{given}.position_embeddings.weight"
-        yield pair(f"{embedding}.positions.table.weight", table, positions)
-        yield from linear(f"{embedding}.norm", f"{given}.LayerNorm")
+    def position_rows(self, shape: Shape) -> Way:
+        length = shape.settings["length"]
+        return Rows(ours=length, theirs=length + FIRST, first=FIRST)
+
+    def layers(self, shape: Shape) -> Iterator[Pair]:
         bias = "mpnet.encoder.relative_attention_bias.weight"
         yield pair("backbone.stack.bias.table.weight", bias)
         for ours, theirs in blocks(shape, "backbone.stack.blocks", "mpnet.encoder.layer"):
@@ -63,9 +55,6 @@ class MpNet(MaskedFamily):
             yield from linear(f"{ours}.feed_forward.widen", f"{theirs}.intermediate.dense")
             yield from linear(f"{ours}.feed_forward.narrow", f"{theirs}.output.dense")
             yield from linear(f"{ours}.around_feed_forward.norm", f"{theirs}.output.LayerNorm")
-        yield from linear("emission.transform.dense", self.dense)
-        yield from linear("emission.transform.norm", self.norm)
-        yield pair("emission.bias", self.bias, shape.token_rows)
 
     def fillers(self, shape: Shape) -> Mapping[str, Any]:
         return {}

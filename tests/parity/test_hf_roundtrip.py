@@ -1,0 +1,564 @@
+"""Every family of the Hub's format, in and out, against transformers: the same logits.
+
+Checkpoints are made by transformers with random weights and a small tokeniser; they have a few more
+token vectors than the tokeniser has tokens, as many published ones do.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tokenizers import Tokenizer, models, pre_tokenizers
+from torch import Tensor
+
+from lmlab.core.view import View
+from lmlab.core.visibility import Causal, Full
+from lmlab.interop.hf.catalogue import families
+from lmlab.interop.hf.exporting import export_hf
+from lmlab.interop.hf.importing import import_hf
+from lmlab.training.runs import Model, RunFolder, load_run
+from lmlab.training.train import train
+
+transformers = pytest.importorskip("transformers")
+transformers.utils.logging.set_verbosity_error()
+transformers.utils.logging.disable_progress_bar()
+
+WORDS = "the a cat dog bird sat ran flew on under mat tree house big small red old".split()
+TEXTS = ["the cat sat on the mat", "a big dog ran under the old tree", "the bird flew"]
+BERT = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
+FAIRSEQ = {"bos": "<s>", "pad": "<pad>", "eos": "</s>", "unk": "<unk>", "mask": "<mask>"}
+SPARE = 3
+"""Token vectors beyond the tokeniser's."""
+ENCODER = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3}
+RELU = {"intermediate_size": 40, "max_position_embeddings": 30, "hidden_act": "relu"}
+GELU = RELU | {"hidden_act": "gelu"}
+BART = {
+    "d_model": 24,
+    "encoder_layers": 2,
+    "decoder_layers": 3,
+    "encoder_attention_heads": 3,
+    "decoder_attention_heads": 3,
+    "encoder_ffn_dim": 40,
+    "decoder_ffn_dim": 40,
+    "max_position_embeddings": 30,
+}
+T5 = {"d_model": 24, "num_layers": 2, "num_heads": 3, "d_kv": 10, "d_ff": 50}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One checkpoint of transformers."""
+
+    kind: str
+    """Its class, without Config and Model."""
+    head: str
+    """The class with the head, after `kind`."""
+    auto: str
+    """The automatic class that loads it."""
+    config: dict[str, Any]
+    symbols: dict[str, str]
+    tail: tuple[str, ...] = ()
+    """Symbols at the end of the vocabulary."""
+    given: tuple[str, ...] = ()
+    """What it is given beside tokens and padding: segments, or a text to write."""
+    untied: bool = False
+    first: dict[str, int] = field(default_factory=dict)
+    """Tables whose first rows no text uses, by a part of their name, and how many."""
+
+
+CASES = {
+    "gpt2": Case(
+        kind="GPT2",
+        head="LMHeadModel",
+        auto="AutoModelForCausalLM",
+        config={"n_embd": 24, "n_layer": 2, "n_head": 3, "n_positions": 30},
+        symbols={"bos": "<|endoftext|>", "eos": "<|endoftext|>"},
+    ),
+    "gpt2 untied": Case(
+        kind="GPT2",
+        head="LMHeadModel",
+        auto="AutoModelForCausalLM",
+        config={
+            "n_embd": 16,
+            "n_layer": 1,
+            "n_head": 2,
+            "n_inner": 40,
+            "n_positions": 30,
+            "activation_function": "relu",
+            "tie_word_embeddings": False,
+        },
+        symbols={"bos": "<|endoftext|>", "eos": "<|endoftext|>"},
+    ),
+    "bert": Case(
+        kind="Bert",
+        head="ForPreTraining",
+        auto="AutoModelForPreTraining",
+        config=ENCODER | RELU,
+        symbols=BERT,
+        given=("segments",),
+    ),
+    "bert without pairs": Case(
+        kind="Bert",
+        head="ForMaskedLM",
+        auto="AutoModelForMaskedLM",
+        config=ENCODER | GELU | {"type_vocab_size": 3},
+        symbols=BERT,
+        given=("segments",),
+    ),
+    "roberta": Case(
+        kind="Roberta",
+        head="ForMaskedLM",
+        auto="AutoModelForMaskedLM",
+        config=ENCODER | GELU | {"type_vocab_size": 1},
+        symbols=FAIRSEQ,
+        first={"position_embeddings": 2},
+    ),
+    "albert": Case(
+        kind="Albert",
+        head="ForPreTraining",
+        auto="AutoModelForPreTraining",
+        config=ENCODER | RELU | {"embedding_size": 10},
+        symbols=BERT | {"pad": "<pad>", "unk": "<unk>"},
+        given=("segments",),
+    ),
+    "mpnet": Case(
+        kind="MPNet",
+        head="ForMaskedLM",
+        auto="AutoModelForMaskedLM",
+        config=ENCODER | GELU,
+        symbols={"bos": "<s>", "pad": "<pad>", "eos": "</s>", "unk": "<unk>"},
+        tail=("<mask>",),
+        first={"position_embeddings": 2},
+    ),
+    "xlnet": Case(
+        kind="XLNet",
+        head="LMHeadModel",
+        auto="AutoModelForCausalLM",
+        config={"d_model": 24, "n_layer": 2, "n_head": 3, "d_inner": 40, "clamp_len": 4},
+        symbols={
+            "unk": "<unk>",
+            "bos": "<s>",
+            "eos": "</s>",
+            "cls": "<cls>",
+            "sep": "<sep>",
+            "pad": "<pad>",
+            "mask": "<mask>",
+        },
+        given=("segments",),
+    ),
+    "t5": Case(
+        kind="T5",
+        head="ForConditionalGeneration",
+        auto="AutoModelForSeq2SeqLM",
+        config=T5 | {"relative_attention_num_buckets": 8, "decoder_start_token_id": 0},
+        symbols={"pad": "<pad>", "eos": "</s>", "unk": "<unk>"},
+        tail=tuple(f"<extra_id_{number}>" for number in range(5, -1, -1)),
+        given=("text",),
+    ),
+    "t5 version 1.1": Case(
+        kind="T5",
+        head="ForConditionalGeneration",
+        auto="AutoModelForSeq2SeqLM",
+        config=T5
+        | {
+            "feed_forward_proj": "gated-gelu",
+            "tie_word_embeddings": False,
+            "decoder_start_token_id": 0,
+        },
+        symbols={"pad": "<pad>", "eos": "</s>", "unk": "<unk>"},
+        tail=tuple(f"<extra_id_{number}>" for number in range(5, -1, -1)),
+        given=("text",),
+        untied=True,
+    ),
+    "bart": Case(
+        kind="Bart",
+        head="ForConditionalGeneration",
+        auto="AutoModelForSeq2SeqLM",
+        config=BART,
+        symbols=FAIRSEQ,
+        given=("text",),
+        first={"embed_positions": 2},
+    ),
+    "pegasus": Case(
+        kind="Pegasus",
+        head="ForConditionalGeneration",
+        auto="AutoModelForSeq2SeqLM",
+        config=BART | {"scale_embedding": True, "activation_function": "relu"},
+        symbols={"pad": "<pad>", "eos": "</s>", "mask": "<mask_2>", "unk": "<unk>"},
+        tail=("<mask_1>",),
+        given=("text",),
+    ),
+}
+OWN = {
+    "gpt": {},
+    "bert": {},
+    "bert-wwm": {"pairs": "none", "segments": 0},
+    "roberta": {},
+    "albert": {},
+    "mpnet": {},
+    "xlnet": {},
+    "t5": {},
+    "bart": {},
+    "pegasus": {},
+    "electra": {},
+}
+"""Systems trained here, with settings beyond those of their tiny size."""
+
+
+def write_checkpoint(case: Case, folder: Path):
+    """A random checkpoint of transformers, and the model."""
+    torch.manual_seed(0)
+    spelled = [*dict.fromkeys(case.symbols.values()), *WORDS, *case.tail]
+    inner = Tokenizer(
+        models.WordLevel({word: i for i, word in enumerate(spelled)}, case.symbols.get("unk"))
+    )
+    inner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    ids = {f"{role}_token_id": inner.token_to_id(token) for role, token in case.symbols.items()}
+    names = ("pad_token_id", "bos_token_id", "eos_token_id")
+    config = getattr(transformers, f"{case.kind}Config")(
+        **{name: ids.get(name) for name in names},
+        vocab_size=len(spelled) + SPARE,
+        **case.config,
+    )
+    model = getattr(transformers, f"{case.kind}{case.head}")(config).eval()
+    if case.untied:
+        model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.clone())
+    randomise(model)
+    model.save_pretrained(folder)
+    fast = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=inner,
+        **{f"{role}_token": token for role, token in case.symbols.items()},
+        additional_special_tokens=list(case.tail),
+    )
+    fast.save_pretrained(folder)
+    return model
+
+
+def randomise(model) -> None:
+    """Weights large enough for logits with a spread; norms around one, so that places differ."""
+    for name, parameter in model.named_parameters():
+        if "embed_positions" in name and not parameter.requires_grad:
+            continue  # PEGASUS's sines
+        norm = "norm" in name.lower() and name.endswith("weight")
+        # T5 divides its logits, and a detector has but one for each place.
+        large = "shared" in name or "dense_prediction" in name
+        torch.nn.init.normal_(parameter, mean=float(norm), std=2.0 if large else 0.6)
+    if hasattr(model, "final_logits_bias"):
+        torch.nn.init.normal_(model.final_logits_bias)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Inputs:
+    """Random tokens of three rows, two of them padded."""
+
+    tokens: Tensor
+    lengths: Tensor
+    segments: Tensor | None
+    text: Tensor | None
+
+    @property
+    def real(self) -> Tensor:
+        return torch.arange(self.tokens.shape[1]) < self.lengths[:, None]
+
+    def theirs(self) -> dict[str, Tensor]:
+        words = {"input_ids": self.tokens, "attention_mask": self.real.long()}
+        if self.segments is not None:
+            words["token_type_ids"] = self.segments
+        if self.text is not None:
+            words["decoder_input_ids"] = self.text
+        return words
+
+    def view(self, causal: bool) -> View:
+        decoder = None
+        if self.text is not None:
+            lengths = torch.full((3,), self.text.shape[1])
+            decoder = View(inputs=self.text, lengths=lengths, visibility=Causal())
+        return View(
+            inputs=self.tokens,
+            lengths=self.lengths,
+            visibility=Causal() if causal else Full(),
+            segments=self.segments,
+            decoder=decoder,
+        )
+
+
+def make_inputs(model: Model, given: tuple[str, ...]) -> Inputs:
+    """Words alone; behind a row's end stands padding, by which some of theirs count positions."""
+    generator = torch.Generator().manual_seed(1)
+    tokenizer = model.tokenizer
+    words = torch.tensor(sorted({i for text in TEXTS for i in tokenizer.encode(text)}))
+
+    def draw(time: int) -> Tensor:
+        return words[torch.randint(len(words), (3, time), generator=generator)]
+
+    lengths = torch.tensor([9, 7, 4])
+    padding = torch.arange(9) >= lengths[:, None]
+    pad = min(tokenizer.vocabulary.pad, tokenizer.vocabulary.size - 2)
+    segments = torch.randint(0, 2, (3, 9), generator=generator) if "segments" in given else None
+    return Inputs(
+        tokens=draw(9).masked_fill(padding, pad),
+        lengths=lengths,
+        segments=segments,
+        text=draw(5) if "text" in given else None,
+    )
+
+
+@torch.no_grad()
+def our_logits(model: Model, inputs: Inputs) -> Tensor:
+    hidden = model.system.hidden(inputs.view(causal=model.card.name == "gpt")).values
+    return model.system.emission.logits(hidden)
+
+
+@torch.no_grad()
+def their_logits(model, inputs: Inputs) -> Tensor:
+    answer = model.eval()(**inputs.theirs())
+    return answer.prediction_logits if "prediction_logits" in answer else answer.logits
+
+
+def assert_same(found: Tensor, expected: Tensor, inputs: Inputs) -> None:
+    """At real places, of the tokens that both have."""
+    real = inputs.real if inputs.text is None else torch.ones(inputs.text.shape).bool()
+    tokens = min(found.shape[-1], expected.shape[-1])
+    found, expected = found[real][:, :tokens], expected[real][:, :tokens]
+    assert expected.std() > 1
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
+
+
+def test_every_family_is_tried_both_ways():
+    tried = {json_type(case) for case in CASES.values()}
+    assert tried | {"electra"} == families().keys()
+    assert {name for family in families().values() for name in family.systems} == OWN.keys()
+
+
+def json_type(case: Case) -> str:
+    return str(getattr(transformers, f"{case.kind}Config").model_type)
+
+
+@pytest.fixture(scope="module", params=CASES)
+def imported(request, tmp_path_factory):
+    """A case, the model of transformers, and its folder beside the run made of it."""
+    case, folder = CASES[request.param], tmp_path_factory.mktemp("imported")
+    theirs = write_checkpoint(case, folder / "theirs")
+    import_hf(folder / "theirs", folder / "run")
+    return case, theirs, folder
+
+
+def test_an_imported_checkpoint_gives_the_logits_of_transformers(imported):
+    case, theirs, folder = imported
+    model = load_run(folder / "run")
+    inputs = make_inputs(model, case.given)
+    assert_same(our_logits(model, inputs), their_logits(theirs, inputs), inputs)
+
+
+def test_an_imported_checkpoint_goes_out_as_it_came(imported):
+    """The same weights under the same names, but for rows that no token and no position has."""
+    case, theirs, folder = imported
+    export_hf(folder / "run", folder / "again")
+    before, after = (load_file(folder / name / "model.safetensors") for name in ("theirs", "again"))
+    tokens = after_rows(folder / "again")
+    assert before.keys() - after.keys() <= {"lm_head.weight"}  # the tied one, kept twice by some
+    assert after.keys() <= before.keys()
+    for name, value in after.items():
+        expected = before[name]
+        if tokens + SPARE in expected.shape:
+            expected = expected[..., :tokens] if expected.ndim == 1 or "bias" in name else expected
+            expected = expected[:tokens]
+        skipped = next((rows for part, rows in case.first.items() if part in name), 0)
+        if case.kind == "Pegasus" and "embed_positions" in name:
+            # Sines are not weights: theirs are computed in float64, ours in float32.
+            torch.testing.assert_close(value, expected, atol=1e-5, rtol=0)
+            continue
+        assert torch.equal(value[skipped:], expected[skipped:]), name
+    auto = getattr(transformers, case.auto)
+    loaded, info = auto.from_pretrained(folder / "again", output_loading_info=True)
+    assert not info["missing_keys"] and not info["unexpected_keys"]
+    inputs = make_inputs(load_run(folder / "run"), case.given)
+    assert_same(their_logits(loaded, inputs), their_logits(theirs, inputs), inputs)
+
+
+def after_rows(folder: Path) -> int:
+    return int(json.loads((folder / "config.json").read_text())["vocab_size"])
+
+
+def test_the_tokeniser_goes_out_as_it_came(imported):
+    _, _, folder = imported
+    if not (folder / "again").exists():
+        export_hf(folder / "run", folder / "again")
+    before, after = (
+        transformers.AutoTokenizer.from_pretrained(folder / name) for name in ("theirs", "again")
+    )
+    assert before(TEXTS)["input_ids"] == after(TEXTS)["input_ids"]
+    assert before.special_tokens_map == after.special_tokens_map
+    run = load_run(folder / "run").tokenizer
+    assert [run.encode(text) for text in TEXTS] == [
+        after(text, add_special_tokens=False)["input_ids"] for text in TEXTS
+    ]
+
+
+@pytest.fixture(scope="module", params=OWN)
+def trained(request, tmp_path_factory):
+    """A system trained here for two steps, its weights made large, and the folder of its run."""
+    name, folder = request.param, tmp_path_factory.mktemp("trained")
+    (folder / "corpus.txt").write_text("\n".join(TEXTS * 4) + "\n", encoding="utf-8")
+    train(
+        name,
+        data=folder / "corpus.txt",
+        out=folder / "run",
+        size="tiny",
+        settings=OWN[name],
+        steps=2,
+        quiet=True,
+    )
+    enlarge(folder / "run")
+    return name, folder
+
+
+def enlarge(run: Path) -> None:
+    """So that logits have a spread, which those of two steps have not."""
+    torch.manual_seed(0)
+    model = load_run(run)
+    for name, parameter in model.system.named_parameters():
+        large = "tokens" in name or "score" in name
+        mean = float("norm.weight" in name)
+        torch.nn.init.normal_(parameter, mean=mean, std=2.0 if large else 0.5)
+    RunFolder(run).save_weights(model.system)
+
+
+def test_a_run_of_ours_goes_out_with_the_same_logits_and_ids(trained):
+    name, folder = trained
+    model = load_run(folder / "run")
+    family = export_hf(folder / "run", folder / "out")
+    auto = "AutoModelForSeq2SeqLM" if model.card.conditional else "AutoModelForMaskedLM"
+    auto = "AutoModelForCausalLM" if name in ("gpt", "xlnet") else auto
+    auto = "AutoModelForPreTraining" if name in ("bert", "albert", "electra") else auto
+    theirs, info = getattr(transformers, auto).from_pretrained(
+        folder / "out", output_loading_info=True
+    )
+    assert not info["missing_keys"] and not info["unexpected_keys"]
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder / "out")
+    inputs = make_inputs(model, ("text",) if model.card.conditional else ())
+    shown = inputs
+    if family.pad is not None:
+        # Padding and the token of its number have changed places; no word is one of the two.
+        shown = Inputs(
+            tokens=inputs.tokens.masked_fill(~inputs.real, family.pad),
+            lengths=inputs.lengths,
+            segments=None,
+            text=None,
+        )
+    found = their_logits(theirs, shown)
+    if name == "electra":
+        ours = model.system.emission.log_odds(model.system.hidden(inputs.view(False)).values)
+        torch.testing.assert_close(
+            ours.detach()[inputs.real], found[inputs.real], atol=1e-4, rtol=0
+        )
+    else:
+        ours = our_logits(model, inputs)
+        ours = ours if family.pad is None else exchanged(ours, model.tokenizer.vocabulary.pad, 1)
+        assert_same(ours, found, inputs)
+    for text in TEXTS:
+        words = tokenizer(text, add_special_tokens=False)["input_ids"]
+        assert words == model.tokenizer.encode(text)
+        framed = tokenizer(text)["input_ids"]
+        assert [i for i in framed if i in words] == words and len(framed) > len(words)
+
+
+def exchanged(logits: Tensor, first: int, second: int) -> Tensor:
+    order = list(range(logits.shape[-1]))
+    order[first], order[second] = second, first
+    return logits[..., order]
+
+
+def test_out_and_in_again_is_the_same_system(trained):
+    """Every weight to the bit; tokens may have got other ids, and symbols of ours be tokens."""
+    name, folder = trained
+    if not (folder / "out").exists():
+        export_hf(folder / "run", folder / "out")
+    back = import_hf(folder / "out", folder / "back")
+    before = load_run(folder / "run")
+    assert back.card.name == families()[back.config["imported"]["config"]["model_type"]].systems[0]
+    ours, again = before.system.state_dict(), back.system.state_dict()
+    only_back = again.keys() - ours.keys()
+    assert ours.keys() <= again.keys()
+    assert all("segments" in name and not again[name].any() for name in only_back)
+    pad = families()[back.config["imported"]["config"]["model_type"]].pad
+    for name, value in ours.items():
+        found = again[name]
+        if pad is not None and len(value) == before.tokenizer.vocabulary.size:
+            found = found[[1, 0, *range(2, len(found))]]
+        assert torch.equal(found, value), name
+
+
+@pytest.fixture(scope="module")
+def electra(tmp_path_factory):
+    """A detector and a generator of transformers over one embedding, each in its folder."""
+    folder = tmp_path_factory.mktemp("electra")
+    sizes = ENCODER | GELU | {"embedding_size": 10}
+    small = sizes | {"hidden_size": 12, "num_attention_heads": 2, "intermediate_size": 20}
+    common = {"symbols": BERT, "auto": "", "kind": "Electra"}
+    detector = write_checkpoint(
+        Case(head="ForPreTraining", config=sizes, **common), folder / "detector"
+    )
+    generator = write_checkpoint(
+        Case(head="ForMaskedLM", config=small, **common), folder / "generator"
+    )
+    generator.electra.embeddings.load_state_dict(detector.electra.embeddings.state_dict())
+    generator.save_pretrained(folder / "generator")
+    shutil.copytree(folder / "detector", folder / "both")
+    shutil.copytree(folder / "generator", folder / "both" / "generator")
+    return folder, detector, generator
+
+
+def assert_detects(model: Model, detector, inputs: Inputs) -> None:
+    """Our log-odds at real places are their logits."""
+    with torch.no_grad():
+        found = model.system.emission.log_odds(model.system.hidden(inputs.view(False)).values)
+    expected = their_logits(detector, inputs)[inputs.real]
+    assert expected.std() > 1
+    torch.testing.assert_close(found[inputs.real], expected, atol=1e-4, rtol=0)
+
+
+def assert_writes(model: Model, generator, inputs: Inputs) -> None:
+    writer = model.system.objective.generator
+    with torch.no_grad():
+        found = writer.emission.logits(writer.hidden(inputs.view(False)).values)
+    assert_same(found, their_logits(generator, inputs), inputs)
+
+
+def test_electra_of_two_folders_comes_in_and_goes_out(electra, tmp_path):
+    folder, detector, generator = electra
+    whole = import_hf(folder / "both", tmp_path / "run")
+    assert whole.config["imported"]["notes"] == []
+    inputs = make_inputs(whole, ("segments",))
+    assert_detects(whole, detector, inputs)
+    assert_writes(whole, generator, inputs)
+    export_hf(tmp_path / "run", tmp_path / "again")
+    for name, kind in (("again", type(detector)), ("again/generator", type(generator))):
+        loaded, info = kind.from_pretrained(tmp_path / name, output_loading_info=True)
+        assert not info["missing_keys"] and not info["unexpected_keys"]
+        if kind is type(detector):
+            assert_detects(whole, loaded, inputs)
+        else:
+            assert_writes(whole, loaded, inputs)
+
+
+def test_electra_of_one_folder_says_what_is_missing(electra, tmp_path):
+    folder, detector, generator = electra
+    one = import_hf(folder / "detector", tmp_path / "one")
+    inputs = make_inputs(one, ("segments",))
+    assert one.config["imported"]["notes"] == [
+        "the checkpoint has no generator, which got random first weights."
+    ]
+    assert_detects(one, detector, inputs)
+    other = import_hf(folder / "generator", tmp_path / "other")
+    assert other.config["imported"]["notes"] == [
+        "the checkpoint has no detector, which got random first weights."
+    ]
+    assert_writes(other, generator, inputs)
