@@ -15,12 +15,14 @@ from safetensors.torch import load_file
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.kinds import NORMALISED
-from lmlab.core.protocols import PROTOCOLS, Encode, Fill, Given, LogProb, Step
+from lmlab.core.protocols import PROTOCOLS, Encode, Fill, Given, Infill, LogProb, Step
 from lmlab.core.registry import catalogue, full_card, system_module
 from lmlab.core.system import Assembly
 from lmlab.core.view import View
 from lmlab.data.corpus import open_corpus
+from lmlab.sampling.beam import Beam, beam_search
 from lmlab.sampling.decode import sample
+from lmlab.sampling.filling import written_log_probs
 from lmlab.scoring.score import Scorer
 from lmlab.training.config import apply_settings
 from lmlab.training.runs import load_run
@@ -112,6 +114,59 @@ def test_1_what_it_fills_in_is_a_distribution(specimen: Specimen):
         each = [[*sentence[:place], token, *sentence[place + 1 :]] for token in tokens]
         expected = torch.softmax(totals(specimen, Batch.from_sequences(each, pad=pad)), 0)
         torch.testing.assert_close(filled[row].exp().double(), expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.protocol("Infill")
+def test_1_what_it_writes_in_a_blank_is_a_distribution(specimen: Specimen):
+    """All answers of at most three tokens: what is written is read back, at most one in all, and
+    the best of them is what a search as wide as the space finds."""
+    system = specimen.system
+    assert isinstance(system, Infill)
+    vocabulary = system.vocabulary
+    inner = [
+        i for i in range(vocabulary.size) if i not in (*vocabulary.unpredictable, vocabulary.end)
+    ]
+    answers = [each for size in range(4) for each in itertools.product(inner, repeat=size)]
+    batch = Batch.from_sequences([with_blanks(specimen, 3)] * len(answers), pad=vocabulary.pad)
+    with torch.no_grad():
+        writer = system.infilling(batch)
+        rows = [writer.written(row, [answer]) for row, answer in enumerate(answers)]
+        log_probs = torch.tensor(written_log_probs(writer, rows), dtype=torch.float64)
+        found = beam_search(
+            system.infilling(batch.select([0])),
+            Beam(width=len(answers), max_length=len(rows[-1]) + 1),
+        )
+    assert [writer.answers(i, row) for i, row in enumerate(rows)] == [[a] for a in answers]
+    assert 0 < log_probs.exp().sum().item() <= 1 + 1e-5
+    assert found[0][0].log_prob == pytest.approx(log_probs.max().item(), abs=1e-4)
+    assert found[0][0].tokens == tuple(rows[int(log_probs.argmax())])
+
+
+@pytest.mark.protocol("Infill")
+def test_3_what_it_writes_in_blanks_depends_on_its_own_text_alone(specimen: Specimen):
+    system = specimen.system
+    assert isinstance(system, Infill)
+    texts = [with_blanks(specimen, 3), with_blanks(specimen, 1, 6), with_blanks(specimen, 2, 4)]
+    answers = [[(5, 6)], [(6,), (5, 5, 6)], [(), (6,)]]
+
+    def log_probs(chosen: list[int], texts: list[list[int]]) -> torch.Tensor:
+        batch = Batch.from_sequences([texts[i] for i in chosen], pad=system.vocabulary.pad)
+        with torch.no_grad():
+            writer = system.infilling(batch)
+            rows = [writer.written(row, answers[i]) for row, i in enumerate(chosen)]
+            return torch.tensor(written_log_probs(writer, rows), dtype=torch.float64)
+
+    alone = torch.cat([log_probs([i], texts) for i in range(3)])
+    torch.testing.assert_close(log_probs([2, 0, 1], texts), alone[[2, 0, 1]], atol=1e-5, rtol=0)
+    others = [[6 if token == 5 else token for token in text] for text in texts]
+    assert (log_probs([0, 1, 2], others) != alone).all(), "what stands around a blank must count"
+
+
+def with_blanks(specimen: Specimen, *places: int) -> list[int]:
+    """A sentence with the mask symbol at some places."""
+    mask = specimen.system.vocabulary.mask
+    sentence = some_sentences(specimen)[2]
+    return [mask if place in places else token for place, token in enumerate(sentence)]
 
 
 def test_2_it_does_not_cheat(specimen: Specimen):

@@ -112,7 +112,15 @@ def _print_fillings(filled: Filled) -> None:
     several = len(filled.fillings[0].answers) > 1
     names = [f"gap {n}" for n, _ in enumerate(filled.fillings[0].answers, 1)]
     rows = [
-        (f"{each.log_prob:.4f}", *each.answers, each.text + ("" if each.finished else " …"))
+        (
+            f"{each.log_prob:.4f}",
+            *map(_shown, each.answers),
+            each.text + ("" if each.finished else " …"),
+        )
         for each in filled.fillings
     ]
     print_table(("nats", *(names if several else ["gap"]), "text"), rows)
+
+
+def _shown(answer: str) -> str:
+    return answer or "(nothing)"

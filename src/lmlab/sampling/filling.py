@@ -19,7 +19,7 @@ from lmlab.core.errors import UserError
 from lmlab.core.protocols import Answering, Fill, Infill, require
 from lmlab.sampling.beam import Beam, beam_search
 from lmlab.sampling.decode import Generated, look, sample
-from lmlab.sampling.gaps import GappedText, read_gaps
+from lmlab.sampling.gaps import GappedText, gap_id, read_gaps
 from lmlab.scoring.batching import batch_of
 from lmlab.scoring.evaluating import evaluating
 
@@ -215,7 +215,7 @@ class Filler:
             return _ranked(list(candidates), values)[: self.top]
         best = log_probs.topk(min(self.top, len(log_probs)))
         return tuple(
-            Option(text=self._spelled(id), log_prob=value, probability=math.exp(value))
+            Option(text=self._spelled([id]), log_prob=value, probability=math.exp(value))
             for id, value in zip(best.indices.tolist(), best.values.tolist(), strict=True)
             if value > -math.inf
         )
@@ -265,11 +265,13 @@ class Filler:
     def _row(self, read: GappedText) -> list[int]:
         """A text as the system reads it, the mask symbol at its gaps."""
         vocabulary = self.system.vocabulary
-        in_gap = [i for i in (vocabulary.mask, vocabulary.unknown, vocabulary.pad) if i is not None]
+        gap = gap_id(self.tokenizer)
+        # A system with `Fill` alone does not look at what stands there, so that any token will do.
+        in_gap = vocabulary.pad if gap is None else gap
         contiguous = self.layout.kind == "contiguous"
         first = vocabulary.end if contiguous or vocabulary.start is None else vocabulary.start
         tail = [vocabulary.end] if self.layout.end and vocabulary.end is not None else []
-        row = [first, *read.with_gap(in_gap[0]), *tail]
+        row = [first, *read.with_gap(in_gap), *tail]
         self.system.check_length(len(row))
         return row
 
@@ -285,7 +287,7 @@ class Filler:
         *,
         finished: bool = True,
     ) -> Filling:
-        spelled = tuple(self.tokenizer.decode(answer) for answer in answers)
+        spelled = tuple(self._spelled(answer) for answer in answers)
         return Filling(
             answers=spelled,
             text=read.filled(spelled),
@@ -294,10 +296,10 @@ class Filler:
             finished=finished,
         )
 
-    def _spelled(self, id: int) -> str:
-        """A token as it is read; a symbol by its name."""
-        text: str = self.tokenizer.decode([id]) or self.tokenizer.token(id)
-        return text
+    def _spelled(self, ids: Sequence[int]) -> str:
+        """Tokens as they are read; a symbol that stands alone by its name."""
+        text: str = self.tokenizer.decode(ids)
+        return text or " ".join(self.tokenizer.token(id) for id in ids)
 
 
 def written_log_probs(writer: Answering, rows: Sequence[Sequence[int]]) -> list[float]:

@@ -13,6 +13,8 @@ from lmlab.sampling.prefix import encode_prefix
 
 CUSTOMARY = (MASK, "[MASK]")
 """Ways to write a gap that every model understands, whatever its tokeniser calls it."""
+SENTINEL = "<extra_id_0>"
+"""What tokenisers without a mask symbol (T5's) have in its place."""
 STAND_IN = "\ufffc"
 """Unicode's sign for an object that is not text: no merge of byte pairs reaches across it."""
 BRACKETED = re.compile(r"<[^<>\s]*>|\[[^\[\]\s]*\]|<\s?mask|mask\s?>|_{2,}")
@@ -62,9 +64,15 @@ def read_gaps(text: str, tokenizer: Any) -> GappedText:
     return GappedText(text=text, spans=tuple(spans), ids=tuple(ids), unknown=tuple(unknown))
 
 
+def gap_id(tokenizer: Any) -> int | None:
+    """The id that stands for a gap: the mask symbol's, or a sentinel's where there is none."""
+    mask: int | None = tokenizer.vocabulary.mask
+    return tokenizer.id(SENTINEL) if mask is None else mask
+
+
 def gap_names(tokenizer: Any) -> tuple[str, ...]:
     """What a gap may be written as: the customary ways and the tokeniser's own, longest first."""
-    mask = tokenizer.vocabulary.mask
+    mask = gap_id(tokenizer)
     own = () if mask is None else (tokenizer.token(mask),)
     return tuple(sorted(dict.fromkeys((*CUSTOMARY, *own)), key=len, reverse=True))
 
@@ -94,7 +102,7 @@ def _encode(
     text: str, spans: list[tuple[int, int]], tokenizer: Any
 ) -> tuple[list[int | None], list[str]]:
     """The ids with None at the gaps, and the unknown words."""
-    mask = tokenizer.vocabulary.mask
+    mask = gap_id(tokenizer)
     if mask is not None:
         # Tokenisers from elsewhere often read their own symbol, and the space around it as trained.
         found, unknown = _read(_replaced(text, spans, tokenizer.token(mask)), tokenizer)
