@@ -1,0 +1,163 @@
+"""The Vision Transformer against transformers' ViTForImageClassification with the same weights."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from lmlab.core.batch import Batch
+from lmlab.core.seeing import Seeing
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.zoo import vit
+
+transformers = pytest.importorskip("transformers")
+
+VOCABULARY = Vocabulary(size=28)
+CONFIGS = {
+    "digits": {"width": 24, "layers": 3, "heads": 3, "side": 8, "patch": 2},
+    "large patches": {"width": 16, "layers": 2, "heads": 4, "side": 8, "patch": 4, "inner": 40},
+    "one pixel each": {"width": 16, "layers": 1, "heads": 2, "side": 3, "patch": 1},
+}
+NUMBERS = range(5, 22)
+"""Ids of the pixels 0 to 16; those after them are words."""
+
+
+class Pieces:
+    """A tokeniser of 17 numbers and words."""
+
+    kind = "word"
+
+    def token(self, id: int) -> str:
+        return str(id - NUMBERS[0]) if id in NUMBERS else f"<{id}>"
+
+    def encode(self, text: str) -> list[int]:
+        return [NUMBERS[int(word)] for word in text.split()]
+
+
+def build_pair(settings: dict):
+    """Our system with the weights of a random ViT, which has a class for each token."""
+    config = vit.Config(**{"norm_epsilon": 1e-12, **settings})
+    torch.manual_seed(0)
+    theirs = transformers.ViTForImageClassification(
+        transformers.ViTConfig(
+            image_size=config.side,
+            patch_size=config.patch,
+            num_channels=1,
+            hidden_size=config.width,
+            num_hidden_layers=config.layers,
+            num_attention_heads=config.heads,
+            intermediate_size=config.inner or 4 * config.width,
+            num_labels=VOCABULARY.size,
+        )
+    ).eval()
+    for name, parameter in theirs.named_parameters():
+        norm = "layernorm" in name and name.endswith("weight")
+        torch.nn.init.normal_(parameter, mean=float(norm), std=0.5)
+    ours = vit.build(config, VOCABULARY).eval()
+    ours.meet_tokenizer(Pieces())
+    ours.load_state_dict({**ours.state_dict(), **our_names(theirs.state_dict(), ours)})
+    return ours, theirs
+
+
+def our_names(theirs: dict, ours: Seeing) -> dict:
+    """ViT's names by hand; its class token is <s>, its positions the first of ours."""
+    before, given = "backbone.transformer", "vit.embeddings"
+    own = ours.state_dict()
+    tokens = own["backbone.tokens.weight"].clone()
+    tokens[VOCABULARY.start] = theirs[f"{given}.cls_token"][0, 0]
+    positions = own[f"{before}.embedding.positions.table.weight"].clone()
+    told = theirs[f"{given}.position_embeddings"][0]
+    positions[: len(told)] = told
+    found = {
+        "backbone.tokens.weight": tokens,
+        f"{before}.embedding.positions.table.weight": positions,
+        "backbone.patches.weight": theirs[f"{given}.patch_embeddings.projection.weight"].flatten(1),
+        "backbone.patches.bias": theirs[f"{given}.patch_embeddings.projection.bias"],
+        "emission.weight": theirs["classifier.weight"],
+        "emission.bias": theirs["classifier.bias"],
+    }
+    for kind in ("weight", "bias"):
+        found[f"{before}.stack.norm.{kind}"] = theirs[f"vit.layernorm.{kind}"]
+        for layer in range(len(ours.backbone.transformer.stack.blocks)):
+            found |= one_layer(theirs, layer, kind)
+    return found
+
+
+LAYER = {
+    "attention.output": "attention.o_proj",
+    "around_attention.norm": "layernorm_before",
+    "around_feed_forward.norm": "layernorm_after",
+    "feed_forward.widen": "mlp.fc1",
+    "feed_forward.narrow": "mlp.fc2",
+}
+
+
+def one_layer(theirs: dict, layer: int, kind: str) -> dict:
+    here, there = f"backbone.transformer.stack.blocks.{layer}", f"vit.layers.{layer}"
+    parts = [theirs[f"{there}.attention.{name}_proj.{kind}"] for name in "qkv"]
+    found = {f"{here}.attention.project.{kind}": torch.cat(parts)}
+    for our_part, their_part in LAYER.items():
+        found[f"{here}.{our_part}.{kind}"] = theirs[f"{there}.{their_part}.{kind}"]
+    return found
+
+
+def draw_images(side: int, rows: int = 5) -> torch.Tensor:
+    """(B, side, side) greys from 0 to 16."""
+    return torch.randint(0, 17, (rows, side, side), generator=torch.Generator().manual_seed(1))
+
+
+def as_condition(images: torch.Tensor) -> Batch:
+    """The images as the text that a batch is given: <s>, numbers row by row, </s>."""
+    start, end = VOCABULARY.start, VOCABULARY.end
+    texts = [[start, *(NUMBERS[grey] for grey in image.flatten()), end] for image in images]
+    return Batch.from_sequences(texts, pad=VOCABULARY.pad)
+
+
+@pytest.mark.parametrize("settings", CONFIGS.values(), ids=CONFIGS)
+@torch.no_grad()
+def test_logits_of_the_label_are_those_of_vit(settings: dict):
+    """From numbers in a text to logits: theirs get the same image as floats from -1 to 1."""
+    ours, theirs = build_pair(settings)
+    images = draw_images(settings["side"])
+    expected = theirs(pixel_values=(images / 8 - 1)[:, None]).logits
+    labels = [[VOCABULARY.start, 22 + row, VOCABULARY.end] for row in range(len(images))]
+    batch = Batch.from_sequences(labels, pad=0, condition=as_condition(images))
+    hidden = ours.hidden(ours.objective.view(batch)).values
+    assert expected.std() > 1
+    torch.testing.assert_close(ours.emission.logits(hidden[:, 0]), expected, atol=1e-4, rtol=0)
+
+    expected[:, list(VOCABULARY.unpredictable)] = float("-inf")
+    by_label = expected.log_softmax(-1)[range(5), range(22, 27)]
+    torch.testing.assert_close(ours.log_prob(batch).per_token[:, 0], by_label, atol=1e-4, rtol=0)
+
+
+@torch.no_grad()
+def test_before_the_first_word_it_is_vit_and_then_it_steps_as_it_scores():
+    ours, theirs = build_pair(CONFIGS["digits"])
+    images = draw_images(8)
+    logits = theirs(pixel_values=(images / 8 - 1)[:, None]).logits
+    logits[:, list(VOCABULARY.unpredictable)] = float("-inf")
+    state = ours.start(5, condition=as_condition(images))
+    torch.testing.assert_close(
+        ours.peek(state).log_probs, logits.log_softmax(-1), atol=1e-4, rtol=0
+    )
+    # A text of several words: what a caption would be.
+    words = torch.randint(22, 28, (5, 4), generator=torch.Generator().manual_seed(2))
+    texts = [[VOCABULARY.start, *row, VOCABULARY.end] for row in words.tolist()]
+    batch = Batch.from_sequences(texts, pad=0, condition=as_condition(images))
+    at_once = ours.log_prob(batch).per_token
+    for place in range(5):
+        tokens = batch.tokens[:, place + 1]
+        stepped = ours.peek(state).log_prob(tokens)
+        torch.testing.assert_close(stepped, at_once[:, place], atol=1e-4, rtol=0)
+        state = ours.advance(state, tokens)
+
+
+@torch.no_grad()
+def test_the_image_is_encoded_by_its_class_token():
+    """The hidden state that transformers' classifier reads."""
+    ours, theirs = build_pair(CONFIGS["digits"])
+    images = draw_images(8)
+    expected = theirs.vit(pixel_values=(images / 8 - 1)[:, None]).last_hidden_state[:, 0]
+    batch = Batch.from_sequences([[2, 22, 3]] * 5, pad=0, condition=as_condition(images))
+    torch.testing.assert_close(ours.encode(batch), expected, atol=1e-4, rtol=0)
