@@ -298,14 +298,14 @@ def compare(
         raise UserError("compare takes a list of runs, and one came by itself; put it in a list.")
     write = None if out is None else writer_for(Path(out))
     models = [run.model if isinstance(run, LanguageModel) else load_run(run) for run in runs]
-    corpus = data if isinstance(data, Corpus) else _corpus_of(models, data, errors)
+    corpus = data if isinstance(data, Corpus) else corpus_of(models, data, errors)
     found = compare_models(models, corpus, split, seed=seed, progress=progress)
     if write is not None:
         write(found, models)
     return found
 
 
-def _corpus_of(models: Sequence[Model], data: str | Path | None, errors: str | None) -> Corpus:
+def corpus_of(models: Sequence[Model], data: str | Path | None, errors: str | None) -> Corpus:
     """The corpus that is named, or the one that all models were trained on.
 
     A corpus that a model was trained on is divided as it was then, or its test split would hold

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from lmlab.core.view import NO_TARGET
@@ -17,19 +17,28 @@ class Reading:
     """The place in the clean text of each input, -1 where it is no word of the text's."""
     shift: int | None
     """Input t stands for place t + shift, shown or hidden; None where inputs move about."""
-    answers: frozenset[int] = frozenset()
-    """Inputs that only give back what was asked at the place before."""
 
-    def hidden(self, asked: Sequence[int] | None, length: int) -> frozenset[int]:
-        """Places of the clean text that are asked and that no input shows beforehand.
+    def answers(self, unseen: Mapping[int, Set[int]]) -> frozenset[int]:
+        """Inputs that show a word to all but the place that is asked for it.
 
-        A text that is read from left to right is hidden by sight alone: nothing of it counts.
+        `unseen` tells by asked place of the clean text which inputs its prediction may not see.
         """
-        origins = {place for place in asked or () if 0 <= place < length}
-        shown = {p for t, p in enumerate(self.places) if p >= 0 and t not in self.answers}
-        if self.answers and len(shown) <= 1:
+        pairs = enumerate(self.places)
+        return frozenset(t for t, place in pairs if place in unseen and t in unseen[place])
+
+    def hidden(self, unseen: Mapping[int, Set[int]], length: int) -> frozenset[int]:
+        """Places of the clean text that are asked and not seen by the prediction.
+
+        Where everything is asked and fed as well (left to right, in any order), sight alone hides:
+        no word stands out, and none is told.
+        """
+        inputs: dict[int, set[int]] = {}
+        for t, place in enumerate(self.places):
+            inputs.setdefault(place, set()).add(t)
+        asked = {place for place in unseen if 0 <= place < length}
+        if len(asked) >= length - 1 and sum(place in inputs for place in asked) >= len(asked) - 1:
             return frozenset()
-        return frozenset(origins - shown)
+        return frozenset(p for p in asked if inputs.get(p, set()) <= set(unseen[p]))
 
 
 def read_text(
@@ -50,11 +59,11 @@ def read_text(
     for shift in (0, 1):
         found = _straight(inputs, clean, shift, hidden, vocabulary)
         if found is not None:
-            return Reading(places=found, shift=shift, answers=_answers(found, origins))
+            return Reading(places=found, shift=shift)
     found = _by_position(inputs, clean, positions, hidden)
     if found is None:
         found = _by_stretches(inputs, clean, origins)
-    return Reading(places=found, shift=None, answers=_answers(found, origins))
+    return Reading(places=found, shift=None)
 
 
 def given_back(inputs: Sequence[int], targets: Sequence[int] | None) -> frozenset[int]:
@@ -68,11 +77,18 @@ def given_back(inputs: Sequence[int], targets: Sequence[int] | None) -> frozense
     )
 
 
-def _answers(places: Sequence[int], origins: Sequence[int] | None) -> frozenset[int]:
-    """Inputs from the very place that the prediction before them came from."""
-    before = [-1, *(origins or ())]
-    pairs = zip(places, before, strict=False)
-    return frozenset(t for t, (place, asked) in enumerate(pairs) if place >= 0 and place == asked)
+def foreign(inputs: Sequence[int], reading: Reading, other: Sequence[int]) -> frozenset[int]:
+    """Inputs that stand in a stretch of another text, two words of it at least."""
+    left = [id if place < 0 else -1 for id, place in zip(inputs, reading.places, strict=True)]
+    places = _by_stretches(left, other, None)
+    return frozenset(
+        t
+        for t, place in enumerate(places)
+        if place >= 0
+        and any(
+            0 <= near < len(places) and places[near] == place + near - t for near in (t - 1, t + 1)
+        )
+    )
 
 
 def _straight(
@@ -82,7 +98,10 @@ def _straight(
     asked: set[int],
     vocabulary: Vocabulary,
 ) -> tuple[int, ...] | None:
-    """Each input is the word at its place, or another in place of one that is asked."""
+    """Each input is the word at its place, or another in place of one that is asked.
+
+    Where more words are others than are the same, they have rather been moved.
+    """
     if not inputs or len(inputs) + shift > len(clean):
         return None
     # An end symbol that stands early ends another text, unless just one word was changed into it.
@@ -94,7 +113,16 @@ def _straight(
         if not same and (place + shift not in asked or (id in frame and not whole)):
             return None
         places.append(place + shift if same else -1)
-    return tuple(places) if any(place > 0 for place in places) or len(inputs) == 1 else None
+    words = [(id, place) for id, place in zip(inputs, places, strict=True) if id not in frame]
+    same = sum(place >= 0 for _, place in words)
+    moved = len(words) - same - sum(stands_in(id, vocabulary) for id, _ in words)
+    kept = any(place > 0 for place in places) or len(inputs) == 1
+    return tuple(places) if kept and moved <= same else None
+
+
+def stands_in(id: int, vocabulary: Vocabulary) -> bool:
+    """Whether it is a symbol that takes the place of words: a mask, a sentinel."""
+    return id == vocabulary.mask or id >= vocabulary.size
 
 
 def _by_position(

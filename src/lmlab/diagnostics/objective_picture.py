@@ -24,8 +24,8 @@ WORD_ROW, NUMBER_ROW = 0.31, 0.2
 """Inches from one line of words, or of small numbers, to the next."""
 LARGEST_CELL, SMALLEST_CELL = 0.25, 0.13
 """Inches of a square of a matrix, where there are few places and where there are many."""
-ROOM = 4.2
-"""Inches that the squares of a matrix may take before they get smaller."""
+ROOM = {1: 4.5, 2: 4.2, 3: 3.0}
+"""Inches that the squares of each of so many matrices may take before they get smaller."""
 LONGEST = 14
 """Letters of a word before it is cut."""
 DARK = "#1d2430"
@@ -39,17 +39,19 @@ PAINT: dict[str, tuple[str, str]] = {
     "hidden": ("#f8d0b0", COLOURS[1]),
     "mask": ("#dcd3f6", COLOURS[4]),
     "changed": ("#f3cbe3", COLOURS[3]),
+    "other": ("#c5e8ee", COLOURS[6]),
     "answer": ("none", COLOURS[2]),
     "target": ("#bfe6cf", COLOURS[2]),
     "number": ("none", "none"),
 }
 """Ground and rim of each kind of cell: one colour, one meaning, in every picture."""
 MEANING = {
-    "hidden": "hidden: asked, and not among the inputs",
+    "hidden": "hidden from the place that is asked",
     "mask": "a symbol fed instead",
-    "changed": "another word fed",
+    "changed": "another word fed instead",
+    "other": "words of another text",
     "target": "asked",
-    "answer": "the answer, fed once it was asked",
+    "answer": "fed, and not seen where it is asked",
     "sees": "may see, and predicts",
     "sees pale": "may see; nothing is predicted here",
 }
@@ -245,9 +247,9 @@ def _place_cell(
 
 def _place_matrices(sheet: Sheet, matrices: Sequence[Matrix]) -> tuple[float, float]:
     """Side by side as far as there is room, then below; gives the free corner at the right."""
-    lines = _lines([_Frame.of(matrix).width + 0.3 for matrix in matrices], WIDEST + 0.3)
-    for line in lines:
-        frames = [_Frame.of(matrices[place]) for place in line]
+    every = [_Frame.of(matrix, ROOM[len(matrices)]) for matrix in matrices]
+    for line in _lines([frame.width + 0.3 for frame in every], WIDEST + 0.3):
+        frames = [every[place] for place in line]
         above = max(frame.above for frame in frames)
         top, left = sheet.height + 0.22, 0.0
         for place, frame in zip(line, frames, strict=True):
@@ -268,10 +270,10 @@ class _Frame:
     width: float
 
     @classmethod
-    def of(cls, matrix: Matrix) -> _Frame:
+    def of(cls, matrix: Matrix, room: float) -> _Frame:
         most = max(len(matrix.rows), len(matrix.columns))
-        side = max(SMALLEST_CELL, min(LARGEST_CELL, ROOM / most))
-        size = 9.0 if side > 0.2 else 6.5
+        side = max(SMALLEST_CELL, min(LARGEST_CELL, room / most))
+        size = min(9.0, 40 * side)
         beside = max(text_width(short(cell.text), size) for cell in matrix.rows) + 0.1
         longest = max(text_width(short(cell.text), size) for cell in matrix.columns)
         arrows = [text_width(f"→ {short(word)}", size) for word in matrix.asked if word]
@@ -334,7 +336,7 @@ def _name_columns(sheet: Sheet, matrix: Matrix, frame: _Frame, x: float, y: floa
 
 def _ink_of(cell: Cell) -> str:
     """A mask or a changed word is known by its colour in the matrix too."""
-    return PAINT[cell.look][1] if cell.look in ("mask", "changed") else INK
+    return PAINT[cell.look][1] if cell.look in ("mask", "changed", "other") else INK
 
 
 def _place_legend(sheet: Sheet, showing: Showing, corner: tuple[float, float]) -> None:

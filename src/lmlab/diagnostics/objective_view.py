@@ -17,9 +17,9 @@ from lmlab.core.batch import Batch
 from lmlab.core.view import NO_TARGET, View
 from lmlab.core.visibility import Visibility
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.diagnostics.alignment import Reading, given_back, read_text
+from lmlab.diagnostics.alignment import Reading, foreign, given_back, read_text, stands_in
 
-Look = Literal["plain", "hidden", "mask", "changed", "answer", "target", "number"]
+Look = Literal["plain", "hidden", "mask", "changed", "other", "answer", "target", "number"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,10 +117,6 @@ class Names:
         beyond = id - self.vocabulary.size
         return self.token(id) if beyond < 0 else f"⟨{beyond + 1}⟩"
 
-    def stands_in(self, id: int) -> bool:
-        """Whether it is a symbol that takes the place of words: a mask, a sentinel."""
-        return id == self.vocabulary.mask or id >= self.vocabulary.size
-
 
 def show_view(view: View, batch: Batch, names: Names) -> Showing:
     """The first row of a view, beside the clean text it was made of."""
@@ -134,23 +130,49 @@ def show_view(view: View, batch: Batch, names: Names) -> Showing:
         positions=_told(reader.positions),
         vocabulary=names.vocabulary,
     )
-    hidden = reading.hidden(_told(view.asked.origins), len(clean))
+    unseen = _unseen(view.asked, reader, [] if names.outcomes else clean)
+    fed = {id(part): _fed(part, names) for part in (view, view.asked)}
+    fed[id(reader)] = _fed_of_text(reader, names, reading, unseen, _other(batch))
+    hidden = reading.hidden(unseen, len(clean))
     text = _text_strips(clean, hidden, names)
-    panels: list[Panel] = []
+    panels = [Panel(strips=text)] if reading.shift is None else []
     parts = [("", view)] if view.decoder is None else [("encoder", view), ("decoder", view.decoder)]
-    if reading.shift is None:
-        panels.append(Panel(strips=text))
     for name, part in parts:
+        strips = _strips(part, fed[id(part)], names)
         if part is reader and reading.shift is not None:
-            strips = _beside(text, _strips(part, names, reading), reading.shift)
-        else:
-            strips = _strips(part, names, reading if part is reader else None)
+            strips = _beside(text, strips, reading.shift)
         panels.append(Panel(name=name, strips=strips))
     return Showing(
         panels=tuple(panels),
-        matrices=_matrices(view, names, reader, reading),
+        matrices=_matrices(view, fed, names),
         remarks=_remarks(view),
     )
+
+
+def _other(batch: Batch) -> list[int]:
+    """The words of the second row, where there is one."""
+    return [] if len(batch) < 2 else batch.tokens[1, 1 : int(batch.lengths[1]) - 1].tolist()
+
+
+def _unseen(asked: View, reader: View, clean: Sequence[int]) -> dict[int, set[int]]:
+    """By place of the clean text that is asked: the inputs that its prediction may not see.
+
+    A decoder sees all of the encoder's inputs. A target that is not the clean word at its origin
+    came from another text; without `clean` targets are no words.
+    """
+    if asked.origins is None or asked.targets is None:
+        return {}
+    length = _length(asked)
+    rule = asked.query_visibility or asked.visibility
+    mask = rule.mask(asked.lengths, asked.inputs.shape[1])[0, :length, :length]
+    found: dict[int, set[int]] = {}
+    for place in range(length):
+        origin, target = int(asked.origins[0, place]), int(asked.targets[0, place])
+        own_word = not clean or (origin < len(clean) and clean[origin] == target)
+        if origin >= 0 and target != NO_TARGET and own_word:
+            own = (~mask[place]).nonzero()[:, 0].tolist() if asked is reader else []
+            found[origin] = set(own) & found.get(origin, set(own))
+    return found
 
 
 def _reader(view: View, batch: Batch, clean: Sequence[int]) -> View:
@@ -201,20 +223,38 @@ def _beside(text: tuple[Strip, ...], strips: tuple[Strip, ...], shift: int) -> t
     )
 
 
-def _fed(view: View, names: Names, reading: Reading | None) -> tuple[Cell, ...]:
-    """What stands at each place, and whether it is the text's own word."""
+def _fed(view: View, names: Names) -> tuple[Cell, ...]:
+    """What stands at each place of a view that has no word of the clean text but by answers."""
     if view.inputs.ndim != 2:
         return tuple(Cell(text=f"vector {place + 1}") for place in range(_length(view)))
     inputs = _inputs(view)
-    back = frozenset() if names.outcomes else given_back(inputs, _told(view.targets))
+    back = given_back(inputs, _told(view.targets))
+    return tuple(
+        Cell(text=names.of(id), look="answer" if place in back else "plain")
+        if not stands_in(id, names.vocabulary)
+        else Cell(text=names.of(id), look="mask")
+        for place, id in enumerate(inputs)
+    )
+
+
+def _fed_of_text(
+    view: View, names: Names, reading: Reading, unseen: dict[int, set[int]], other: list[int]
+) -> tuple[Cell, ...]:
+    """What stands at each place of the view that is made of the clean text."""
+    if view.inputs.ndim != 2:
+        return _fed(view, names)
+    inputs = _inputs(view)
+    answers, strange = reading.answers(unseen), foreign(inputs, reading, other)
     cells = []
     for place, id in enumerate(inputs):
         look: Look = "plain"
-        if place in back and not names.stands_in(id):
-            look = "answer"
-        elif names.stands_in(id):
+        if stands_in(id, names.vocabulary):
             look = "mask"
-        elif reading is not None and reading.places[place] < 0 and not _is_frame(id, names):
+        elif place in answers:
+            look = "answer"
+        elif place in strange:
+            look = "other"
+        elif reading.places[place] < 0 and not _is_frame(id, names):
             look = "changed"
         cells.append(Cell(text=names.of(id), look=look))
     return tuple(cells)
@@ -225,10 +265,10 @@ def _is_frame(id: int, names: Names) -> bool:
     return id in (vocabulary.start, vocabulary.end, vocabulary.first, vocabulary.pad)
 
 
-def _strips(view: View, names: Names, reading: Reading | None) -> tuple[Strip, ...]:
+def _strips(view: View, fed: tuple[Cell, ...], names: Names) -> tuple[Strip, ...]:
     """All that a view says of its places."""
     length = _length(view)
-    strips = [Strip(name="fed", cells=_fed(view, names, reading)), *_positions(view)]
+    strips = [Strip(name="fed", cells=fed), *_positions(view)]
     for name, values in (("segment", view.segments), ("turn", view.order)):
         if values is not None:
             strips.append(Strip(name=name, cells=_numbers(values[0, :length].tolist())))
@@ -284,12 +324,9 @@ def _where(values: Tensor) -> tuple[Cell | None, ...]:
     )
 
 
-def _matrices(view: View, names: Names, reader: View, reading: Reading) -> tuple[Matrix, ...]:
-    def fed(part: View) -> tuple[Cell, ...]:
-        return _fed(part, names, reading if part is reader else None)
-
+def _matrices(view: View, fed: dict[int, tuple[Cell, ...]], names: Names) -> tuple[Matrix, ...]:
     def matrix(name: str, part: View, rule: Visibility, *, told: bool = True) -> Matrix:
-        length, cells = _length(part), fed(part)
+        length, cells = _length(part), fed[id(part)]
         seen = rule.mask(part.lengths, part.inputs.shape[1])[0, :length, :length]
         asked = _asked_words(part, names)
         return Matrix(
@@ -304,8 +341,8 @@ def _matrices(view: View, names: Names, reader: View, reading: Reading) -> tuple
             matrix("decoder", decoder, decoder.visibility, told=False),
             Matrix(
                 name="decoder looks at encoder",
-                rows=fed(decoder),
-                columns=fed(view),
+                rows=fed[id(decoder)],
+                columns=fed[id(view)],
                 seen=_rows(across),
                 asked=_asked_words(decoder, names),
             ),

@@ -1,0 +1,402 @@
+"""A view drawn: words, colours and squares are those of the view, whatever the objective."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from xml.etree import ElementTree
+
+import pytest
+import torch
+from matplotlib.colors import same_color
+from matplotlib.figure import Figure
+from matplotlib.patches import FancyBboxPatch
+
+from lmlab.core.batch import Batch
+from lmlab.core.errors import UserError
+from lmlab.core.view import NO_TARGET, View, left_to_right
+from lmlab.core.visibility import Causal, Explicit, Full
+from lmlab.core.vocabulary import SYMBOLS, Vocabulary
+from lmlab.diagnostics.canvas import canvas
+from lmlab.diagnostics.objective_picture import PAINT, SEES, SEES_PALE, arrange, objective_picture
+from lmlab.diagnostics.objective_view import Names, Panel, Showing, show_view
+from lmlab.diagnostics.picture import render
+from lmlab.diagnostics.showing import show_objective, spaced
+
+WORDS = [*SYMBOLS, "中", "国", "的", "首", "都", "是", "北", "京"]
+SIZE = len(WORDS)
+NAMES = Names(token=WORDS.__getitem__, vocabulary=Vocabulary(size=SIZE), symbols={})
+CLEAN = [2, 5, 6, 7, 8, 9, 10, 11, 12, 3]
+"""<s> 中 国 的 首 都 是 北 京 </s>"""
+BATCH = Batch.from_sequences([CLEAN], pad=0)
+TOKENS = BATCH.tokens
+NO = NO_TARGET
+
+
+def texts(panel: Panel, name: str) -> list[str]:
+    return ["" if cell is None else cell.text for cell in panel.strip(name).cells]
+
+
+def looks(panel: Panel, name: str) -> list[str]:
+    return ["" if cell is None else cell.look for cell in panel.strip(name).cells]
+
+
+def hidden(showing: Showing) -> list[str]:
+    [strip] = [s for panel in showing.panels for s in panel.strips if s.name == "text"]
+    return [cell.text for cell in strip.cells if cell is not None and cell.look == "hidden"]
+
+
+def drawn(showing: Showing) -> Figure:
+    picture = objective_picture(showing, name="test", title="a: b")
+    with canvas(picture.name, width=picture.width, height=picture.height) as figure:
+        picture.draw(figure)
+        return figure
+
+
+def masked(places: list[int], fed: list[int]) -> View:
+    """Some places asked, with other tokens fed there."""
+    chosen = torch.zeros_like(TOKENS, dtype=torch.bool)
+    chosen[0, places] = True
+    return View(
+        inputs=TOKENS.masked_scatter(chosen, torch.tensor(fed)),
+        lengths=BATCH.lengths,
+        visibility=Full(),
+        targets=TOKENS.masked_fill(~chosen, NO),
+        origins=torch.arange(10)[None].masked_fill(~chosen, -1),
+    )
+
+
+def test_masked_words_are_hidden_and_others_are_not() -> None:
+    """Of three asked words one is masked, one changed into 国 and one kept (80/10/10)."""
+    showing = show_view(masked([2, 4, 8], [4, 6, 12]), BATCH, NAMES)
+    [panel] = showing.panels
+    assert [strip.name for strip in panel.strips] == [
+        "place", "text", "fed", "position", "target", "from place",
+    ]  # fmt: skip
+    assert texts(panel, "text") == [WORDS[id] for id in CLEAN]
+    assert texts(panel, "fed")[2] == "<mask>"
+    assert hidden(showing) == ["国", "首"]
+    assert looks(panel, "fed") == ["plain"] * 2 + ["mask", "plain", "changed"] + ["plain"] * 5
+    assert texts(panel, "target") == ["", "", "国", "", "首", "", "", "", "京", ""]
+    assert texts(panel, "from place") == ["", "", "2", "", "4", "", "", "", "8", ""]
+
+
+def test_left_to_right_hides_by_sight_alone() -> None:
+    showing = show_view(left_to_right(BATCH), BATCH, NAMES)
+    [panel], [matrix] = showing.panels, showing.matrices
+    assert hidden(showing) == []
+    # The last token is never fed: its column holds the clean text alone.
+    assert texts(panel, "fed") == [*(WORDS[id] for id in CLEAN[:-1]), ""]
+    assert looks(panel, "fed") == ["plain", *["answer"] * 8, ""]
+    assert texts(panel, "target") == [*(WORDS[id] for id in CLEAN[1:]), ""]
+    assert matrix.asked == tuple(WORDS[id] for id in CLEAN[1:])
+    assert matrix.seen == tuple(tuple(c <= r for c in range(9)) for r in range(9))
+
+
+def test_two_streams_have_a_matrix_each() -> None:
+    """The turns are 0 2 1 3 …: 国 is predicted before 中, and the last third is asked."""
+    order = torch.tensor([[0, 2, 1, 3, 4, 5, 6, 7, 8, 9]])
+    turn = order[0]
+    content, query = turn[None] <= turn[:, None], turn[None] < turn[:, None]
+    late = turn >= 7
+    view = View(
+        inputs=TOKENS,
+        lengths=BATCH.lengths,
+        visibility=Explicit(content[None]),
+        query_visibility=Explicit(query[None]),
+        order=order,
+        segments=torch.tensor([[0] * 4 + [1] * 6]),
+        targets=TOKENS.masked_fill(~late, NO),
+        origins=torch.arange(10)[None].masked_fill(~late, -1),
+        labels=torch.tensor([1]),
+    )
+    showing = show_view(view, BATCH, NAMES)
+    first, second = showing.matrices
+    assert (first.name, second.name) == ("content stream", "query stream")
+    assert torch.equal(torch.tensor(first.seen), content)
+    assert torch.equal(torch.tensor(second.seen), query)
+    assert first.asked == ("",) * 10
+    assert second.asked == ("",) * 7 + ("北", "京", "</s>")
+    # They are fed for the sake of the others, and not seen by the query that asks for them.
+    assert hidden(showing) == ["北", "京", "</s>"]
+    [panel] = showing.panels
+    assert looks(panel, "fed")[-3:] == ["answer"] * 3
+    assert texts(panel, "turn") == ["0", "2", "1", "3", "4", "5", "6", "7", "8", "9"]
+    assert texts(panel, "segment") == ["0"] * 4 + ["1"] * 6
+    assert showing.remarks == ("Label of the whole text: 1.",)
+
+
+def blanks() -> View:
+    """首都 and 京 taken out and written again after the text, as GLM does; ids 13, 14 its own."""
+    fed = [2, 5, 6, 7, 4, 10, 11, 4, 3, 13, 12, 13, 8, 9]
+    size, given = len(fed), 9
+    sight = torch.zeros(size, size, dtype=torch.bool)
+    sight[:, :given] = True
+    sight[given:, given:] = torch.ones(size - given, size - given).tril().bool()
+    pairs = [(place, 0) for place in range(given)] + [(7, 1), (7, 2), (4, 1), (4, 2), (4, 3)]
+    return View(
+        inputs=torch.tensor([fed]),
+        lengths=torch.tensor([size]),
+        visibility=Explicit(sight[None]),
+        positions=torch.tensor([pairs]),
+        targets=torch.tensor([[NO] * given + [12, 14, 8, 9, 14]]),
+        origins=torch.tensor([[-1] * given + [8, -1, 4, 5, -1]]),
+    )
+
+
+def test_blanks_that_are_written_again_are_hidden() -> None:
+    showing = show_view(blanks(), BATCH, NAMES)
+    text, view = showing.panels
+    assert hidden(showing) == ["首", "都", "京"]
+    assert [strip.name for strip in text.strips] == ["place", "text"]
+    assert texts(view, "fed")[9:] == ["⟨1⟩", "京", "⟨1⟩", "首", "都"]
+    assert looks(view, "fed")[9:] == ["mask", "answer", "mask", "answer", "answer"]
+    assert texts(view, "position 1") == [*"012345678", *"77444"]
+    assert texts(view, "position 2") == [*"000000000", *"12123"]
+    assert texts(view, "target")[9:] == ["京", "⟨2⟩", "首", "都", "⟨2⟩"]
+
+
+def test_symbols_of_an_objective_have_its_names() -> None:
+    named = Names(token=WORDS.__getitem__, vocabulary=Vocabulary(size=SIZE), symbols={13: "[S]"})
+    _, view = show_view(blanks(), BATCH, named).panels
+    assert texts(view, "fed")[9:] == ["[S]", "京", "[S]", "首", "都"]
+
+
+def spans() -> View:
+    """的首 and 北京 dropped, each for a sentinel, and written by a decoder, as T5 does."""
+    decoder = View(
+        inputs=torch.tensor([[2, 13, 7, 8, 14, 11, 12, 15]]),
+        lengths=torch.tensor([8]),
+        visibility=Causal(),
+        targets=torch.tensor([[13, 7, 8, 14, 11, 12, 15, 3]]),
+        origins=torch.tensor([[-1, 3, 4, -1, 7, 8, -1, 9]]),
+    )
+    return View(
+        inputs=torch.tensor([[2, 5, 6, 13, 9, 10, 14, 3]]),
+        lengths=torch.tensor([8]),
+        visibility=Full(),
+        decoder=decoder,
+    )
+
+
+def test_encoder_and_decoder_have_their_own_rows_and_three_matrices() -> None:
+    showing = show_view(spans(), BATCH, NAMES)
+    text, encoder, decoder = showing.panels
+    assert (text.name, encoder.name, decoder.name) == ("", "encoder", "decoder")
+    assert hidden(showing) == ["的", "首", "北", "京"]
+    assert texts(encoder, "fed") == ["<s>", "中", "国", "⟨1⟩", "都", "是", "⟨2⟩", "</s>"]
+    assert [s.name for s in encoder.strips] == ["fed", "position"]
+    assert looks(decoder, "fed") == [
+        "plain", "mask", "answer", "answer", "mask", "answer", "answer", "mask",
+    ]  # fmt: skip
+    own, writes, across = showing.matrices
+    assert all(map(all, own.seen)) and all(map(all, across.seen))
+    assert writes.seen == tuple(tuple(c <= r for c in range(8)) for r in range(8))
+    assert across.asked == ("⟨1⟩", "的", "首", "⟨2⟩", "北", "京", "⟨3⟩", "</s>")
+    assert [cell.text for cell in across.columns] == texts(encoder, "fed")
+    assert (across.told, writes.told) == (True, False)
+
+
+def test_a_source_is_no_part_of_the_text() -> None:
+    """A translator: the encoder reads 北京, which the text has as well, and nothing is hidden."""
+    source = Batch.from_sequences([[2, 11, 12, 3]], pad=0)
+    batch = Batch.from_sequences([CLEAN], pad=0, condition=source)
+    view = View(
+        inputs=source.tokens,
+        lengths=source.lengths,
+        visibility=Full(),
+        decoder=left_to_right(batch),
+    )
+    showing = show_view(view, batch, NAMES)
+    encoder, decoder = showing.panels
+    assert hidden(showing) == []
+    assert texts(encoder, "fed") == ["<s>", "北", "京", "</s>"]
+    assert texts(decoder, "text")[1:4] == ["中", "国", "的"]
+
+
+def test_words_that_changed_places_are_still_the_texts_own() -> None:
+    """Two halves exchanged (BART): every word is shown, none hidden, none foreign."""
+    view = View(
+        inputs=torch.tensor([[2, 10, 11, 12, 5, 6, 7, 8, 9, 3]]),
+        lengths=BATCH.lengths,
+        visibility=Full(),
+        decoder=left_to_right(BATCH),
+    )
+    showing = show_view(view, BATCH, NAMES)
+    assert hidden(showing) == []
+    assert set(looks(showing.panels[1], "fed")) == {"plain"}
+
+
+def test_words_of_another_text_are_told_apart() -> None:
+    """中国 and then 北京 of the second row; a target from there is not the first row's place 2."""
+    batch = Batch.from_sequences([[*CLEAN[:4], 3], [2, 10, 11, 12, 3]], pad=0)
+    view = View(
+        inputs=torch.tensor([[2, 5, 6, 3, 11, 12, 3]] * 2),
+        lengths=torch.tensor([7, 7]),
+        visibility=Full(),
+        segments=torch.tensor([[0, 0, 0, 0, 1, 1, 1]] * 2),
+        targets=torch.tensor([[NO, NO, NO, NO, 11, NO, NO]] * 2),
+        origins=torch.tensor([[-1, -1, -1, -1, 2, -1, -1]] * 2),
+    )
+    showing = show_view(view, batch, NAMES)
+    assert looks(showing.panels[1], "fed")[3:6] == ["plain", "other", "other"]
+    assert hidden(showing) == []
+
+
+def test_weights_are_told_where_they_differ() -> None:
+    view = left_to_right(BATCH)
+    weights = torch.ones_like(view.inputs, dtype=torch.float)
+    weights[0, 3] = 0.25
+    told = View(
+        inputs=view.inputs, lengths=view.lengths, visibility=Causal(), targets=view.targets,
+        origins=view.origins, weights=weights,
+    )  # fmt: skip
+    [panel] = show_view(told, BATCH, NAMES).panels
+    assert texts(panel, "weight")[2:5] == ["1", "0.25", "1"]
+
+
+def test_vectors_are_numbered() -> None:
+    view = View(
+        inputs=torch.zeros(1, 3, 7),
+        lengths=torch.tensor([3]),
+        visibility=Full(),
+        labels=torch.tensor([4]),
+    )
+    showing = show_view(view, BATCH, NAMES)
+    assert texts(showing.panels[-1], "fed") == ["vector 1", "vector 2", "vector 3"]
+    assert showing.remarks == ("Label of the whole text: 4.",)
+
+
+def test_every_look_has_its_own_colour_in_the_drawing() -> None:
+    showing = show_view(masked([2, 4, 8], [4, 6, 12]), BATCH, NAMES)
+    axes = drawn(showing).axes[0]
+    boxes = [patch for patch in axes.patches if isinstance(patch, FancyBboxPatch)]
+    for look, count in (("hidden", 2), ("mask", 1), ("changed", 1), ("target", 3)):
+        ground, rim = PAINT[look]
+        found = [box for box in boxes if same_color(box.get_facecolor(), ground)]
+        # One more in the legend.
+        assert len(found) == count + 1
+        assert all(same_color(box.get_edgecolor(), rim) for box in found)
+    grounds = {PAINT[look][0] for look in ("hidden", "mask", "changed", "other", "target")}
+    assert len(grounds) == 5
+
+
+def test_squares_are_the_visibility() -> None:
+    """9 · 10 / 2 = 45 squares of 81 are seen by a causal text of nine inputs."""
+    sheet = arrange(show_view(left_to_right(BATCH), BATCH, NAMES), title="a: b")
+    assert len(sheet.squares["unseen"]) == 36
+    assert len(sheet.squares["sees"]) == 45 + 1  # and one in the legend
+    assert "sees pale" not in sheet.squares
+    filled = {(x, y) for x, y, side in sheet.squares["sees"] if side != 0.2}
+    empty = {(x, y) for x, y, _ in sheet.squares["unseen"]}
+    rows = sorted({y for _, y in filled | empty})
+    columns = sorted({x for x, _ in filled | empty})
+    seen = torch.tensor([[(x, y) in filled for x in columns] for y in rows])
+    assert torch.equal(seen, Causal().mask(torch.tensor([9]), 9)[0])
+
+
+def test_rows_where_nothing_is_asked_are_pale() -> None:
+    showing = show_view(masked([2], [4]), BATCH, NAMES)
+    axes = drawn(showing).axes[0]
+    counts = {each.get_label(): len(each.get_offsets()) for each in axes.collections}
+    assert counts == {"sees": 10 + 1, "sees pale": 90 + 1}
+    colours = {each.get_label(): each.get_facecolor()[0] for each in axes.collections}
+    assert same_color(colours["sees"], SEES)
+    assert same_color(colours["sees pale"], SEES_PALE)
+
+
+def test_nothing_stands_on_anything_else() -> None:
+    sheet = arrange(show_view(spans(), BATCH, NAMES), title="a: b", note="c")
+    boxes = sorted(sheet.boxes, key=lambda box: (box.top, box.left))
+    for one, two in pairwise(boxes):
+        same_line = one.top == two.top
+        assert not same_line or one.left + one.width <= two.left + 1e-9
+    assert max(box.left + box.width for box in boxes) <= sheet.width
+    assert max(box.top + box.height for box in boxes) <= sheet.height
+
+
+def test_a_long_text_goes_on_below() -> None:
+    batch = Batch.from_sequences([[2, *[5, 6, 7, 8] * 13, 3]], pad=0)
+    sheet = arrange(show_view(left_to_right(batch), batch, NAMES), title="a: b")
+    assert sheet.width < 13
+    shown = [words for words in sheet.words if words.text == "text"]
+    assert len(shown) == 2
+
+
+def test_the_svg_is_xml_with_its_words_and_the_same_every_time() -> None:
+    showing = show_view(masked([2], [4]), BATCH, NAMES)
+    first, second = (
+        render(objective_picture(showing, name="test", title="a: b")) for _ in range(2)
+    )
+    assert first == second
+    root = ElementTree.fromstring(first.svg)
+    written = [text for node in root.iter() if (text := (node.text or "").strip())]
+    # 国 in the text and as a target, and beside its row after an arrow.
+    assert written.count("国") == 2
+    assert "→ 国" in written
+    assert first.png.startswith(b"\x89PNG")
+
+
+def test_a_system_of_the_zoo_is_shown_by_name() -> None:
+    shown = show_objective("gpt", text="中国 has a wall")
+    [panel] = shown.showing.panels
+    assert texts(panel, "text") == ["<s>", "中", "国", "has", "a", "wall", "</s>"]
+    assert not shown.random
+    assert "prefers-color-scheme: dark" in shown.svg
+    assert shown.card.name == "gpt"
+
+
+def test_a_seed_is_kept_to_and_without_one_something_is_asked() -> None:
+    first, again = (show_objective("bert", text="a b c d e f", seed=5) for _ in range(2))
+    assert first.showing == again.showing and first.seed == 5 and first.random
+    assert torch.equal(first.view.inputs, again.view.inputs)
+    found = show_objective("bert", text="a b c")
+    assert found.view.targets is not None
+    assert bool((found.view.targets[0] != NO).any())
+
+
+def test_settings_change_the_objective() -> None:
+    """Nine tenths of sixty tokens: fewer than half hidden has a chance below 1e-15."""
+    text = " ".join(f"w{place}" for place in range(60))
+    shown = show_objective("roberta", text=text, seed=0, settings={"rate": "0.9"})
+    assert shown.view.targets is not None
+    assert int((shown.view.targets[0] != NO).sum()) > 30
+
+
+def test_a_translator_is_shown_with_a_source() -> None:
+    encoder, decoder = show_objective("transformer").showing.panels
+    assert texts(encoder, "fed")[1:3] == ["le", "chat"]
+    assert texts(decoder, "text")[1:3] == ["the", "cat"]
+    told = show_objective("transformer", text="a dog", condition="ein Hund").showing
+    assert texts(told.panels[0], "fed") == ["<s>", "ein", "Hund", "</s>"]
+
+
+@pytest.mark.parametrize("name", ["lstm", "hmm", "ngram", "gru-autoencoder", "parent"])
+def test_other_families_have_views_too(name: str) -> None:
+    shown = show_objective(name, text="a b a")
+    [panel], [matrix] = shown.showing.panels, shown.showing.matrices
+    assert texts(panel, "text") == ["<s>", "a", "b", "a", "</s>"]
+    assert [word for word in texts(panel, "target") if word] == ["a", "b", "a", "</s>"]
+    time = shown.view.inputs.shape[1]
+    mask = shown.view.visibility.mask(shown.view.lengths, time)[0]
+    length = int(shown.view.lengths[0])
+    assert torch.equal(torch.tensor(matrix.seen), mask[:length, :length])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"system": "pcfg"}, "it gives a probability to the text as a whole"),
+        ({"system": "gpt", "text": " "}, "must hold a word"),
+        ({"system": "gpt", "text": "a " * 80}, "room for 64 tokens, and the text has 82"),
+        ({"system": "gpt", "condition": "a"}, "gpt is given no other text"),
+        ({"system": "gpt", "settings": {"layer": "3"}}, "did you mean 'layers'"),
+        ({"system": "gtp"}, "did you mean"),
+    ],
+)
+def test_what_can_not_be_shown_is_told_in_a_sentence(arguments: dict, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        show_objective(**arguments)
+
+
+def test_chinese_letters_stand_by_themselves() -> None:
+    assert spaced("中国的 capital 是北京。") == "中 国 的 capital 是 北 京 。"
