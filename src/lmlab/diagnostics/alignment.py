@@ -114,10 +114,10 @@ def _straight(
             return None
         places.append(place + shift if same else -1)
     words = [(id, place) for id, place in zip(inputs, places, strict=True) if id not in frame]
-    same = sum(place >= 0 for _, place in words)
-    moved = len(words) - same - sum(stands_in(id, vocabulary) for id, _ in words)
+    shown = sum(place >= 0 for _, place in words)
+    moved = len(words) - shown - sum(stands_in(id, vocabulary) for id, _ in words)
     kept = any(place > 0 for place in places) or len(inputs) == 1
-    return tuple(places) if kept and moved <= same else None
+    return tuple(places) if kept and moved <= shown else None
 
 
 def stands_in(id: int, vocabulary: Vocabulary) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ from lmlab.diagnostics.objective_view import (
     Showing,
     show_view,
 )
-from lmlab.diagnostics.picture import Drawn, render
+from lmlab.diagnostics.picture import Drawn, Picture, render
 from lmlab.diagnostics.subjects import corpus_of, fits, sentence_of
 from lmlab.scoring.evaluating import device_of, evaluating
 from lmlab.training.config import apply_settings
@@ -59,7 +60,12 @@ class ShownObjective:
     """Whether the view depends on the seed."""
     view: View
     showing: Showing
-    drawn: Drawn
+    picture: Picture
+
+    @cached_property
+    def drawn(self) -> Drawn:
+        """The finished picture, drawn when it is first asked for."""
+        return render(self.picture)
 
     @property
     def svg(self) -> str:
@@ -130,7 +136,7 @@ def show_objective(
         random=drawn.random,
         view=drawn.view,
         showing=showing,
-        drawn=render(picture),
+        picture=picture,
     )
 
 
