@@ -2,39 +2,138 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
 from lmlab.core.batch import Batch
-from lmlab.core.filling import FillingObjective
+from lmlab.core.filling import Filling, FillingObjective
+from lmlab.core.loss import Loss
+from lmlab.core.parts import Network, weighted_loss
+from lmlab.core.protocols import Pieces
+from lmlab.core.state import State
 from lmlab.core.view import NO_TARGET, View
 from lmlab.core.visibility import Full
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.objectives.masking import Choice, Replacement, ordinary_places
+from lmlab.objectives.masking import (
+    Choice,
+    Masked,
+    Repeats,
+    Replacement,
+    needed_mask,
+    ordinary_places,
+)
+from lmlab.objectives.mentions import Mentions
+from lmlab.objectives.sentence_pairs import SentencePairs
+from lmlab.objectives.span_boundary import SpanBoundary
+from lmlab.objectives.whole_units import Words
 
 
 class MaskedTokens(FillingObjective):
     """-Σ_{t hidden} log p(s_t | what is shown): `choice` says which, `replacement` what is shown.
 
-    The whole text is fed, <s> and </s> with it, and every place sees every other.
+    The whole text is fed, <s> and </s> with it, and every place sees every other. What more there
+    may be: `repeats` hides a text in a few ways only (static masking); `pairs` feeds it as two
+    segments with a question about them, `boundary` asks for hidden spans from outside, and their
+    losses are added; `units` are what learns of the tokeniser, and where they are mentions the view
+    tells them.
     """
 
-    def __init__(self, vocabulary: Vocabulary, choice: Choice, replacement: Replacement) -> None:
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        choice: Choice,
+        replacement: Replacement,
+        *,
+        repeats: Repeats | None = None,
+        pairs: SentencePairs | None = None,
+        boundary: SpanBoundary | None = None,
+        units: Words | Mentions | None = None,
+    ) -> None:
         super().__init__()
         self.vocabulary = vocabulary
         self.choice = choice
         self.replacement = replacement
+        self.repeats = repeats
+        self.pairs = pairs
+        self.boundary = boundary
+        self.units = units
+
+    def meet_tokenizer(self, pieces: Pieces) -> None:
+        """Told before training what the tokens look like."""
+        if self.units is not None:
+            self.units.meet(pieces)
 
     def view(self, batch: Batch, *, generator: torch.Generator | None = None) -> View:
+        if self.repeats is None:
+            drawn = self._draw(batch, generator)
+        else:
+            drawn = self.repeats(self._draw, batch, generator=generator)
+        mentions = None
+        if isinstance(self.units, Mentions):
+            mentions = self.units.covering(batch, ordinary_places(batch, self.vocabulary))
+        if self.pairs is not None:
+            return self._paired(self.pairs, batch, drawn, mentions, generator)
+        return replace(masked_view(batch, drawn.shown, drawn.chosen), mentions=mentions)
+
+    def _draw(self, batch: Batch, generator: torch.Generator | None) -> Masked:
         allowed = ordinary_places(batch, self.vocabulary)
         chosen = self.choice(batch, allowed, generator=generator)
         shown = self.replacement(batch.tokens, chosen, generator=generator)
-        return masked_view(batch, shown, chosen)
+        return Masked(chosen=chosen, shown=shown)
+
+    @staticmethod
+    def _paired(
+        pairs: SentencePairs,
+        batch: Batch,
+        drawn: Masked,
+        mentions: Tensor | None,
+        generator: torch.Generator | None,
+    ) -> View:
+        """The masked text cut in two: so a text is hidden the same way wherever it is cut."""
+        arranged = pairs.arrange(batch, generator=generator)
+        shown = arranged.take(drawn.shown, fill=arranged.batch.tokens)
+        chosen = arranged.take(drawn.chosen, fill=False)
+        return replace(
+            masked_view(arranged.batch, shown, chosen),
+            origins=arranged.places.masked_fill(~chosen, -1),
+            segments=arranged.segments,
+            labels=arranged.labels,
+            mentions=None if mentions is None else arranged.take(mentions, fill=-1),
+        )
+
+    def loss(
+        self,
+        network: Network,
+        batch: Batch,
+        *,
+        state: State | None = None,
+        generator: torch.Generator | None = None,
+    ) -> tuple[Loss, State | None]:
+        """Of the hidden tokens, and of what is asked besides, for each hidden token."""
+        view = self.view(batch, generator=generator)
+        hidden = network.hidden(view, state)
+        found = weighted_loss(view, network.predict(view, hidden))
+        parts, total = {"masked": found}, found.total
+        for task in (self.pairs, self.boundary):
+            if task is not None:
+                parts[task.name] = task.loss(view, hidden.values)
+                total = total + parts[task.name].total
+        return Loss(total, found.count, parts), hidden.state
 
     def fill_view(self, batch: Batch, masked: Tensor) -> View:
-        assert self.vocabulary.mask is not None
-        shown = batch.tokens.masked_fill(masked, self.vocabulary.mask)
+        shown = batch.tokens.masked_fill(masked, needed_mask(self.vocabulary))
         return masked_view(batch, shown, masked)
+
+
+class MaskedModel(Filling):
+    """A model that fills masked tokens in, whose objective may want to know its tokeniser."""
+
+    objective: MaskedTokens
+
+    def meet_tokenizer(self, tokenizer: Pieces) -> None:
+        self.objective.meet_tokenizer(tokenizer)
 
 
 def masked_view(batch: Batch, shown: Tensor, hidden: Tensor) -> View:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from lmlab.core.batch import Batch
+from lmlab.core.errors import UserError
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.layers.noise import uniform
 
@@ -40,7 +43,8 @@ def at_least_one(drawn: Tensor, chosen: Tensor, allowed: Tensor) -> Tensor:
     """The chosen places (B, T); in a row without any, the allowed one that drew the lowest number.
 
     A text of which nothing is hidden teaches nothing, and short texts are often such: the published
-    codes take the rounded share, and at least one. `drawn` is high where nothing is allowed.
+    codes take the rounded share, and at least one. `drawn` is high where nothing is allowed. Places
+    that share their number, as those of one word do, are taken together.
     """
     lowest = drawn == drawn.amin(1, keepdim=True)
     lonely = ~(chosen & allowed).any(1, keepdim=True)
@@ -49,29 +53,53 @@ def at_least_one(drawn: Tensor, chosen: Tensor, allowed: Tensor) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class Replacement:
-    """Hidden tokens become <mask> (0.8), a random token (0.1) or stay (Devlin et al. 2019)."""
+    """Hidden tokens become <mask> (0.8), a random token (0.1) or stay (Devlin et al. 2019).
+
+    `together`: neighbours that are hidden share the lot, so that a span is masked, replaced or kept
+    as a whole (Joshi et al. 2020).
+    """
 
     vocabulary: Vocabulary
     mask: float = 0.8
     random: float = 0.1
+    together: bool = False
+
+    def __post_init__(self) -> None:
+        needed_mask(self.vocabulary)
 
     def __call__(
         self, tokens: Tensor, chosen: Tensor, *, generator: torch.Generator | None = None
     ) -> Tensor:
         """The tokens (B, T) with those at `chosen` replaced."""
-        assert self.vocabulary.mask is not None, "hiding tokens needs a mask symbol"
         drawn = uniform(tokens.shape, tokens.device, generator=generator)
-        shown = tokens.masked_fill(chosen & (drawn < self.mask), self.vocabulary.mask)
+        if self.together:
+            drawn = drawn.gather(1, first_places(~chosen | ~previous(chosen, fill=False)))
+        shown = tokens.masked_fill(chosen & (drawn < self.mask), needed_mask(self.vocabulary))
         swapped = chosen & (drawn >= self.mask) & (drawn < self.mask + self.random)
         return torch.where(swapped, self._random(tokens, generator), shown)
 
     def _random(self, tokens: Tensor, generator: torch.Generator | None) -> Tensor:
         """Tokens drawn evenly from those that can be predicted."""
-        never = {*self.vocabulary.unpredictable, self.vocabulary.end}
-        ordinary = [i for i in range(self.vocabulary.size) if i not in never]
-        table = torch.tensor(ordinary, device=tokens.device)
+        table = ordinary_tokens(self.vocabulary).to(tokens.device)
         drawn = uniform(tokens.shape, tokens.device, generator=generator)
-        return table[(drawn * len(ordinary)).long().clamp(max=len(ordinary) - 1)]
+        return table[(drawn * len(table)).long().clamp(max=len(table) - 1)]
+
+
+def needed_mask(vocabulary: Vocabulary) -> int:
+    """The id of the mask symbol, or the error that tells that there is none."""
+    if vocabulary.mask is None:
+        raise UserError(
+            "this objective hides tokens behind a mask symbol, and the tokeniser has neither "
+            "<mask> nor [MASK]; add one to its tokenizer.json, or train one with --tokenizer bpe."
+        )
+    return vocabulary.mask
+
+
+@lru_cache(maxsize=8)
+def ordinary_tokens(vocabulary: Vocabulary) -> Tensor:
+    """The ids that stand for pieces of text: no symbol but the unknown one."""
+    never = {*vocabulary.unpredictable, vocabulary.end}
+    return torch.tensor([i for i in range(vocabulary.size) if i not in never])
 
 
 def ordinary_places(batch: Batch, vocabulary: Vocabulary) -> Tensor:
@@ -82,3 +110,74 @@ def ordinary_places(batch: Batch, vocabulary: Vocabulary) -> Tensor:
             kept = kept & (batch.tokens != symbol)
     # Place 0 is context, whatever stands there.
     return kept & batch.targets_mask()
+
+
+def previous(values: Tensor, *, fill: bool) -> Tensor:
+    """(B, T) what stood one place to the left, `fill` at the first place."""
+    first = torch.full_like(values[:, :1], fill)
+    return torch.cat([first, values[:, :-1]], 1)
+
+
+def first_places(starts: Tensor) -> Tensor:
+    """(B, T) the place at which each one's run began: the last of `starts` (B, T) up to it."""
+    place = torch.arange(starts.shape[1], device=starts.device).expand_as(starts)
+    return place.masked_fill(~starts, 0).cummax(1).values
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Masked:
+    """What was drawn for a batch."""
+
+    chosen: Tensor
+    """(B, T) bool: the places that are hidden."""
+    shown: Tensor
+    """(B, T) the tokens, with what stands where the hidden ones were."""
+
+
+Draw = Callable[[Batch, torch.Generator | None], Masked]
+"""Hides some tokens of a clean batch."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Repeats:
+    """Static masking: a text is always hidden in one of `duplicates` ways (Devlin et al. 2019: 10).
+
+    What is hidden depends on `seed`, the text's number in its dataset (`batch.rows`) and which of
+    its duplicates is drawn, and not on the rest of the batch. A stretch of contiguous text has no
+    number of its own, and is drawn afresh. Cost: one draw for each row.
+    """
+
+    seed: int = 0
+    duplicates: int = 10
+
+    def __call__(
+        self, draw: Draw, batch: Batch, *, generator: torch.Generator | None = None
+    ) -> Masked:
+        """What `draw` gives, row by row from a generator of the row's own."""
+        if batch.carries:
+            return draw(batch, generator)
+        device = batch.tokens.device
+        which = uniform((len(batch),), device, generator=generator) * self.duplicates
+        local = replace(batch, condition=None).to("cpu")
+        shown, chosen = local.tokens.clone(), torch.zeros_like(local.tokens, dtype=torch.bool)
+        for row, duplicate in enumerate(which.long().tolist()):
+            length = int(local.lengths[row])
+            drawn = draw(_one_row(local, row), self._generator(int(local.rows[row]), duplicate))
+            shown[row, :length], chosen[row, :length] = drawn.shown[0], drawn.chosen[0]
+        return Masked(chosen=chosen.to(device), shown=shown.to(device))
+
+    def _generator(self, row: int, duplicate: int) -> torch.Generator:
+        mixed = (self.seed * 1_000_003 + row) * 1_009 + duplicate
+        mixed = (mixed * 6_364_136_223_846_793_005 + 1_442_695_040_888_963_407) % 2**63
+        return torch.Generator().manual_seed(mixed)
+
+
+def _one_row(batch: Batch, row: int) -> Batch:
+    """A row by itself, without padding, so that nothing depends on its company."""
+    one, length = slice(row, row + 1), int(batch.lengths[row])
+    return replace(
+        batch,
+        tokens=batch.tokens[one, :length],
+        lengths=batch.lengths[one],
+        rows=batch.rows[one],
+    )

@@ -1,27 +1,28 @@
-"""BERT: predict 15 % of the tokens from all the others."""
+"""BERT: predict 15 % of the tokens from all the others, and whether one segment follows another.
+
+-Σ_{t hidden} log p(s_t | what is shown) - log p(next or not | h_0)
+
+Of the hidden tokens 80 % become <mask>, 10 % a random token, and 10 % stay. Half of the second
+segments are the end of another text. What is hidden in a text is drawn ten times before training
+and then stays; the ends of other texts are those of the same batch, so they change with it.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from lmlab.core.card import Card
-from lmlab.core.filling import Filling
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.objectives.masked import MaskedTokens
-from lmlab.objectives.masking import EachToken, Replacement
-from lmlab.zoo._transformer import (
-    TRANSFORMER_RECIPES,
-    TransformerConfig,
-    make_softmax,
-    make_tokens,
-    make_transformer,
-)
+from lmlab.objectives.masked import MaskedModel
+from lmlab.objectives.masking import EachToken
+from lmlab.zoo._masked import PairedConfig, build_masked
+from lmlab.zoo._transformer import TRANSFORMER_RECIPES
 
 CARD = Card(
     family="transformer",
     kind="pseudo",
     paper="Devlin et al. 2019, BERT",
-    source="002 §3.5, 004 §1.3.1",
+    source="002 §3.5, 004 §1.2.3.4",
     protocols=("LogProb", "Fill", "Encode"),
     objectives=("masked",),
     exempt={
@@ -33,35 +34,17 @@ CARD = Card(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(TransformerConfig):
+class Config(PairedConfig):
     """Settings of BERT."""
-
-    pre_norm: bool = False
-    """Norm before each sublayer, and one at the end; else after each."""
-    embedding_norm: bool = True
-    """Whether a norm stands after the embedding."""
-    norm_epsilon: float = field(default=1e-12, metadata={"at_least": 0})
-    """What norms add to the variance."""
-    rate: float = field(default=0.15, metadata={"at_least": 0, "below": 1})
-    """Share of the tokens that are hidden and predicted."""
 
 
 SIZES = {
-    "tiny": Config(width=16, layers=2, heads=2, length=64, dropout=0.0, attention_dropout=0.0),
+    "tiny": Config(width=12, layers=2, heads=2, length=64, dropout=0.0, attention_dropout=0.0),
     "small": Config(),
     "base": Config(width=768, layers=12, heads=12, length=512),
 }
 RECIPES = TRANSFORMER_RECIPES
 
 
-def build(config: Config, vocabulary: Vocabulary) -> Filling:
-    tokens = make_tokens(config, vocabulary)
-    choice, replacement = EachToken(config.rate), Replacement(vocabulary=vocabulary)
-    system = Filling(
-        vocabulary=vocabulary,
-        backbone=make_transformer(config, tokens),
-        emission=make_softmax(config, vocabulary, tokens, bias=True, head=True),
-        objective=MaskedTokens(vocabulary, choice, replacement),
-    )
-    system.window = config.length - 1
-    return system
+def build(config: Config, vocabulary: Vocabulary) -> MaskedModel:
+    return build_masked(config, vocabulary, EachToken(config.rate))

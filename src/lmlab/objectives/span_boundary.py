@@ -1,0 +1,70 @@
+"""The span-boundary objective: a hidden span told by what stands just outside of it."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from lmlab.core.loss import Loss
+from lmlab.core.parts import Emission
+from lmlab.core.view import NO_TARGET, View
+from lmlab.layers.initialising import initialise
+
+
+class SpanBoundary(nn.Module):
+    """-Σ_{t in a span (s … e)} log p(s_t | y_t),  y_t = f(h_{s-1}, h_{e+1}, p_{t-s}).
+
+    SBO (Joshi et al. 2020): f is two layers of norm(gelu(W · + b)), p the place within the span,
+    at most `places` of them told apart. A span is a run of targets; what the network made of the
+    inside of it is not looked at. `emission` turns y (N, W) into tokens.
+    """
+
+    name: ClassVar[str] = "span boundary"
+
+    def __init__(self, width: int, emission: Emission, *, places: int = 20) -> None:
+        super().__init__()
+        self.places = nn.Embedding(places, width)
+        self.layers = nn.Sequential(
+            nn.Linear(3 * width, width),
+            nn.GELU(),
+            nn.LayerNorm(width),
+            nn.Linear(width, width),
+            nn.GELU(),
+            nn.LayerNorm(width),
+        )
+        initialise(self, width)
+        # After the initialising, because its vectors may be the network's own embedding.
+        self.emission = emission
+
+    def forward(self, view: View, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """(N, W) y at each asked place, in reading order, and those places (B, T) bool."""
+        before, behind, asked = boundaries(view)
+        rows, places = asked.nonzero(as_tuple=True)
+        left, right = before[asked], behind[asked]
+        within = (places - left - 1).clamp(max=self.places.num_embeddings - 1)
+        outside = torch.cat([hidden[rows, left], hidden[rows, right], self.places(within)], -1)
+        return self.layers(outside), asked
+
+    def loss(self, view: View, hidden: Tensor) -> Loss:
+        """Minus the log-probability of the hidden tokens, as total and count."""
+        vectors, asked = self(view, hidden)
+        assert view.targets is not None
+        lost = -self.emission.log_prob(vectors, view.targets[asked])
+        return Loss(lost.sum(), torch.tensor(float(lost.numel()), device=lost.device))
+
+
+def boundaries(view: View) -> tuple[Tensor, Tensor, Tensor]:
+    """(B, T) the last place before each run of targets and the first behind it, at its places.
+
+    And (B, T) bool, true at the targets that have both within the text.
+    """
+    assert view.targets is not None
+    asked = view.targets != NO_TARGET
+    time = asked.shape[1]
+    place = torch.arange(time, device=asked.device).expand_as(asked)
+    before = place.masked_fill(asked, -1).cummax(1).values
+    behind = place.masked_fill(asked, time).flip(1).cummin(1).values.flip(1)
+    bounded = (before >= 0) & (behind < view.lengths[:, None])
+    return before, behind, asked & bounded

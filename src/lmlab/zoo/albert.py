@@ -1,0 +1,73 @@
+"""ALBERT: one layer used many times, narrow token vectors, and two segments in order or swapped.
+
+-Σ_{t hidden} log p(s_t | what is shown) - log p(in order or swapped | h_0)
+
+Token vectors of 128 numbers are widened by a matrix, and all layers have the same parameters: a
+base model has a ninth of BERT's. Hidden are n-grams of one to three words, p(n) ∝ 1/n.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from lmlab.core.card import Card
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.layers.feed_forward import ActivationName
+from lmlab.objectives.masked import MaskedModel
+from lmlab.objectives.span_masking import Spans, harmonic_lengths
+from lmlab.objectives.whole_units import Words
+from lmlab.zoo._masked import PairedConfig, PairName, build_masked
+from lmlab.zoo._transformer import TRANSFORMER_RECIPES
+
+CARD = Card(
+    family="transformer",
+    kind="pseudo",
+    paper="Lan et al. 2020, ALBERT: A Lite BERT",
+    source="004 §1.2.3.5",
+    protocols=("LogProb", "Fill", "Encode"),
+    objectives=("masked",),
+    exempt={
+        "distribution": "a sum of conditionals that need not come from one joint distribution",
+        "sample": "it gives single tokens given all the others, and no way to draw a text",
+    },
+    oracle="transformers' ALBERT with the same weights: tests/parity/test_hf_albert.py",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(PairedConfig):
+    """Settings of ALBERT."""
+
+    pairs: PairName = "order"
+    """next: does the second segment follow the first; order: are they swapped; none: one text."""
+    shared_layers: bool = True
+    """Whether all layers have the same parameters."""
+    embedding_width: int = field(default=64, metadata={"at_least": 0})
+    """Numbers in a token's vector, widened by a matrix where fewer than width; 0 for width."""
+    activation: ActivationName = "gelu-tanh"
+    """gelu, gelu-tanh, relu, silu or tanh."""
+    longest: int = field(default=3, metadata={"at_least": 1})
+    """Words of the longest n-gram that is hidden."""
+
+
+SIZES = {
+    "tiny": Config(
+        width=12,
+        layers=2,
+        heads=2,
+        length=64,
+        dropout=0.0,
+        attention_dropout=0.0,
+        embedding_width=8,
+    ),
+    "small": Config(),
+    "base": Config(width=768, layers=12, heads=12, length=512, embedding_width=128),
+}
+RECIPES = TRANSFORMER_RECIPES
+
+
+def build(config: Config, vocabulary: Vocabulary) -> MaskedModel:
+    words = Words(vocabulary)
+    lengths = harmonic_lengths(config.longest)
+    choice = Spans(units=words, rate=config.rate, lengths=lengths)
+    return build_masked(config, vocabulary, choice, units=words)

@@ -1,0 +1,50 @@
+"""BERT with whole-word masking: a word of several pieces is hidden whole or not at all.
+
+-Σ_{t hidden} log p(s_t | what is shown) - log p(next or not | h_0)
+
+A piece whose neighbours are shown is guessed from the spelling of its word; a whole word is not.
+Where the tokeniser has words or ideographs as tokens it is BERT again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lmlab.core.card import Card
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.objectives.masked import MaskedModel
+from lmlab.objectives.whole_units import WholeUnits, Words
+from lmlab.zoo._masked import PairedConfig, build_masked
+from lmlab.zoo._transformer import TRANSFORMER_RECIPES
+
+CARD = Card(
+    family="transformer",
+    kind="pseudo",
+    paper="Cui et al. 2019, Pre-Training with Whole Word Masking for Chinese BERT",
+    source="004 §1.3.3",
+    protocols=("LogProb", "Fill", "Encode"),
+    objectives=("masked",),
+    exempt={
+        "distribution": "a sum of conditionals that need not come from one joint distribution",
+        "sample": "it gives single tokens given all the others, and no way to draw a text",
+    },
+    oracle="whole words only, by every tokeniser: tests/unit/objectives/test_masking.py",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(PairedConfig):
+    """Settings of BERT with whole-word masking."""
+
+
+SIZES = {
+    "tiny": Config(width=12, layers=2, heads=2, length=64, dropout=0.0, attention_dropout=0.0),
+    "small": Config(),
+    "base": Config(width=768, layers=12, heads=12, length=512),
+}
+RECIPES = TRANSFORMER_RECIPES
+
+
+def build(config: Config, vocabulary: Vocabulary) -> MaskedModel:
+    words = Words(vocabulary)
+    return build_masked(config, vocabulary, WholeUnits(words, config.rate), units=words)

@@ -1,0 +1,68 @@
+"""ERNIE: names and phrases are hidden whole, so that they are known and not spelled.
+
+-Σ_{t hidden} log p(s_t | what is shown)
+
+Names come of a lexicon and are found in the text as tokens, the longest first; what is in none is
+hidden word by word. Sun et al. 2019 go from tokens to phrases to entities in three stages; here a
+name counts as one unit beside words from the start. `positions=nezha` with `reach=64` gives the
+fixed relative positions of NEZHA (Wei et al. 2019), which hides words whole as well.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lmlab.core.card import Card
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.objectives.lexicons import read_lexicon
+from lmlab.objectives.masked import MaskedModel
+from lmlab.objectives.mentions import Mentions
+from lmlab.objectives.whole_units import WholeUnits, Words
+from lmlab.zoo._masked import MaskedConfig, build_masked
+from lmlab.zoo._transformer import TRANSFORMER_RECIPES
+
+CARD = Card(
+    family="transformer",
+    kind="pseudo",
+    paper="Sun et al. 2019, ERNIE: Enhanced Representation through Knowledge Integration",
+    source="004 §1.3.3",
+    protocols=("LogProb", "Fill", "Encode"),
+    objectives=("masked",),
+    exempt={
+        "distribution": "a sum of conditionals that need not come from one joint distribution",
+        "sample": "it gives single tokens given all the others, and no way to draw a text",
+    },
+    oracle="whole mentions only: tests/unit/objectives/test_masking.py",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(MaskedConfig):
+    """Settings of ERNIE."""
+
+    mentions: str = "countries,wordnet"
+    """countries, wordnet (lemmas of several words) or a file of one name a line; or several."""
+
+
+SIZES = {
+    "tiny": Config(
+        width=16,
+        layers=2,
+        heads=2,
+        length=64,
+        dropout=0.0,
+        attention_dropout=0.0,
+        mentions="countries",
+    ),
+    "small": Config(),
+    "base": Config(width=768, layers=12, heads=12, length=512),
+}
+RECIPES = {
+    **TRANSFORMER_RECIPES,
+    "nezha": {**TRANSFORMER_RECIPES["glosses"], "positions": "nezha", "reach": 64},
+}
+
+
+def build(config: Config, vocabulary: Vocabulary) -> MaskedModel:
+    mentions = Mentions(read_lexicon(config.mentions), Words(vocabulary))
+    return build_masked(config, vocabulary, WholeUnits(mentions, config.rate), units=mentions)

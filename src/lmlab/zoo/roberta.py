@@ -1,0 +1,67 @@
+"""RoBERTa: BERT with another mask every time, whole texts, no pairs and larger batches.
+
+-Σ_{t hidden} log p(s_t | what is shown)
+
+Hugging Face's tables of positions begin with two rows that no text uses; ours has none of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from lmlab.core.card import Card
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.objectives.masked import MaskedModel
+from lmlab.objectives.masking import EachToken
+from lmlab.zoo._masked import MaskedConfig, build_masked
+from lmlab.zoo._transformer import TRANSFORMER_RECIPES
+
+CARD = Card(
+    family="transformer",
+    kind="pseudo",
+    paper="Liu et al. 2019, RoBERTa: A Robustly Optimized BERT Pretraining Approach",
+    source="004 §1.2.3.5",
+    protocols=("LogProb", "Fill", "Encode"),
+    objectives=("masked",),
+    exempt={
+        "distribution": "a sum of conditionals that need not come from one joint distribution",
+        "sample": "it gives single tokens given all the others, and no way to draw a text",
+    },
+    oracle="transformers' RoBERTa with the same weights: tests/parity/test_hf_roberta.py",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(MaskedConfig):
+    """Settings of RoBERTa."""
+
+    masking: Literal["static", "dynamic"] = "dynamic"
+    """static: a text is hidden in one of a few ways in every epoch; dynamic: always afresh."""
+    norm_epsilon: float = field(default=1e-5, metadata={"at_least": 0})
+    """What norms add to the variance."""
+    segments: int = field(default=1, metadata={"at_least": 0})
+    """Kinds of segments that the input tells apart; 1 is a vector that all places share."""
+
+
+SIZES = {
+    "tiny": Config(width=24, layers=2, heads=2, length=64, dropout=0.0, attention_dropout=0.0),
+    "small": Config(),
+    "base": Config(width=768, layers=12, heads=12, length=512),
+}
+RECIPES = {
+    **TRANSFORMER_RECIPES,
+    # Liu et al. go from 256 to 8,192 texts a batch, and raise the learning rate with it.
+    "large-batches": {
+        "learning_rate": 2e-3,
+        "schedule": "cosine",
+        "warmup_steps": 200,
+        "tokens_per_batch": 32768,
+        "weight_decay": 0.01,
+        "clip": 1.0,
+    },
+}
+
+
+def build(config: Config, vocabulary: Vocabulary) -> MaskedModel:
+    return build_masked(config, vocabulary, EachToken(config.rate))

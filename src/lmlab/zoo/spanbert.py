@@ -1,0 +1,70 @@
+"""SpanBERT: spans of neighbouring words are hidden, and asked from their two ends as well.
+
+-Σ_{t hidden} log p(s_t | h_t) + log p(s_t | h_before, h_behind, place in the span)
+
+Lengths are geometric with p = 0.2, cut at ten words: 3.8 on average. A span is masked, replaced or
+kept as a whole. No pairs: one text, or a stretch of it, at a time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from lmlab.core.card import Card
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.objectives.masked import MaskedModel
+from lmlab.objectives.span_masking import Spans, geometric_lengths
+from lmlab.objectives.whole_units import Words
+from lmlab.zoo._masked import MaskedConfig, build_masked
+from lmlab.zoo._transformer import TRANSFORMER_RECIPES
+
+CARD = Card(
+    family="transformer",
+    kind="pseudo",
+    paper="Joshi et al. 2020, SpanBERT",
+    source="004 §1.3.3",
+    protocols=("LogProb", "Fill", "Encode"),
+    objectives=("masked",),
+    exempt={
+        "distribution": "a sum of conditionals that need not come from one joint distribution",
+        "sample": "it gives single tokens given all the others, and no way to draw a text",
+    },
+    oracle="the spans' law by chi-square: tests/unit/objectives/test_masking.py; the boundaries "
+    "alone are seen, by perturbation: tests/unit/objectives/test_span_boundary.py",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(MaskedConfig):
+    """Settings of SpanBERT."""
+
+    masking: Literal["static", "dynamic"] = "dynamic"
+    """static: a text is hidden in one of a few ways in every epoch; dynamic: always afresh."""
+    stop: float = field(default=0.2, metadata={"above": 0, "below": 1})
+    """The geometric law's p: after each word of a span, the probability that it ends."""
+    longest: int = field(default=10, metadata={"at_least": 1})
+    """Words of the longest span."""
+    span_places: int = field(default=20, metadata={"at_least": 0})
+    """Places of a span that its boundary tells apart; 0 leaves the span-boundary objective out."""
+
+
+SIZES = {
+    "tiny": Config(width=16, layers=2, heads=2, length=64, dropout=0.0, attention_dropout=0.0),
+    "small": Config(),
+    "base": Config(width=768, layers=12, heads=12, length=512),
+}
+RECIPES = TRANSFORMER_RECIPES
+
+
+def build(config: Config, vocabulary: Vocabulary) -> MaskedModel:
+    words, lengths = Words(vocabulary), geometric_lengths(config.stop, config.longest)
+    choice = Spans(units=words, rate=config.rate, lengths=lengths)
+    return build_masked(
+        config,
+        vocabulary,
+        choice,
+        units=words,
+        spans_together=True,
+        span_places=config.span_places,
+    )
