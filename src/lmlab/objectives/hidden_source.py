@@ -143,11 +143,9 @@ class HiddenSource(SourceObjective):
         )
 
     def part_written(self, batch: Batch, parts: Sequence[np.ndarray]) -> View:
-        """The decoder's view where it writes, of each text, the tokens at some places of its body.
-
-        The end symbol follows, whether or not the text was ended there.
-        """
-        end = [] if self.vocabulary.end is None else [self.vocabulary.end]
+        """The decoder's view where it writes, of each text, the tokens at some places of its body,
+        and the end symbol after them."""
+        end = self.spelling.frame[1]
         bodies, firsts = bodies_of(batch, self.vocabulary), batch.tokens[:, 0].tolist()
         rows = [
             [first, *body[part].tolist(), *end]

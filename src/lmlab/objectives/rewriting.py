@@ -108,6 +108,12 @@ class Rewriting:
         """What stands in each blank of text `row`, given the text that was written, without end."""
         return aligned(self.patterns[row].tolist(), list(tokens))
 
+    def written(self, row: int, answers: Sequence[Sequence[int]]) -> list[int]:
+        """Text `row` with these answers in its blanks, without end."""
+        given = iter(answers)
+        parts = [next(given) if one == BLANK else (one,) for one in self.patterns[row].tolist()]
+        return [token for part in parts for token in part]
+
 
 def beyond_blanks(pattern: Tensor, reached: Tensor) -> Tensor:
     """The elements that are reached, a blank having been left empty as well."""

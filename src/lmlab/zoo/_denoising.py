@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lmlab.backbones.encoder_decoder import EncoderDecoder
+from lmlab.backbones.reading_writing import Copying, ReadingWriting
 from lmlab.core.batch import Batch
+from lmlab.core.copying import CopyingWriter
 from lmlab.core.protocols import Answering, Pieces
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.core.writing import SequenceToSequence
+from lmlab.layers.initialising import initialise
+from lmlab.layers.pointer import Pointer
 from lmlab.objectives.hidden_source import HiddenSource, Spelling
 from lmlab.objectives.rewriting import Rewriting
 from lmlab.objectives.sentences import Sentences
@@ -38,6 +46,16 @@ class DenoisingConfig(TransformerConfig):
     """Whether a source begins with the start symbol."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class PostNormConfig(DenoisingConfig):
+    """Settings of one whose layers are BERT's, as those of BART and PALM are."""
+
+    pre_norm: bool = False
+    """Norm before each sublayer, and one at the end; else after each."""
+    embedding_norm: bool = True
+    """Whether a norm stands after the embedding."""
+
+
 class Restoring(SequenceToSequence):
     """An encoder-decoder that is trained to write what its source hides."""
 
@@ -45,6 +63,15 @@ class Restoring(SequenceToSequence):
 
     def meet_tokenizer(self, tokenizer: Pieces) -> None:
         self.objective.meet_tokenizer(tokenizer)
+
+    def encode_tokens(self, batch: Batch) -> Tensor:
+        """(B, T, W) the encoder's hidden states; zero at a start symbol that it is not shown."""
+        values = super().encode_tokens(batch)
+        return F.pad(values, (0, 0, batch.tokens.shape[1] - values.shape[1], 0))
+
+
+class RestoringByCopies(CopyingWriter, Restoring):
+    """One that may copy words of its source."""
 
 
 class RestoringWhole(Restoring):
@@ -69,23 +96,45 @@ def make_sentences(vocabulary: Vocabulary) -> Sentences:
     return Sentences(() if vocabulary.end is None else (vocabulary.end,))
 
 
+def make_backbone(config: DenoisingConfig, tokens: nn.Embedding) -> EncoderDecoder:
+    return make_encoder_decoder(
+        config,
+        tokens,
+        decoder_layers=config.decoder_layers or None,
+        scaled=config.scaled,
+    )
+
+
+def make_reading_writing(
+    config: DenoisingConfig, tokens: nn.Embedding, vocabulary: Vocabulary, *, copies: bool
+) -> ReadingWriting:
+    """The same where both ends are asked, with a pointer to the source where words are copied."""
+    made = make_backbone(config, tokens)
+    if not copies:
+        return ReadingWriting(made.encoder, made.decoder)
+    pointer = Pointer(config.width)
+    initialise(pointer, config.width)
+    return Copying(made.encoder, made.decoder, pointer, vocabulary)
+
+
 def make_restoring(
     config: DenoisingConfig,
     vocabulary: Vocabulary,
     objective: HiddenSource,
     *,
     kind: type[Restoring] = Restoring,
+    tokens: nn.Embedding | None = None,
+    backbone: EncoderDecoder | None = None,
 ) -> Restoring:
-    """The system, its layers and its window put together."""
-    tokens = make_tokens(config, vocabulary)
-    backbone = make_encoder_decoder(
-        config,
-        tokens,
-        decoder_layers=config.decoder_layers or None,
-        scaled=config.scaled,
+    """The system and its window; a backbone that is given stands on the given tokens."""
+    tokens = tokens or make_tokens(config, vocabulary)
+    backbone = backbone or make_backbone(config, tokens)
+    system = (RestoringByCopies if isinstance(backbone, Copying) else kind)(
+        vocabulary=vocabulary,
+        backbone=backbone,
+        emission=make_softmax(config, vocabulary, tokens, bias=True),
+        objective=objective,
     )
-    emission = make_softmax(config, vocabulary, tokens, bias=True)
-    system = kind(vocabulary=vocabulary, backbone=backbone, emission=emission, objective=objective)
     # The encoder reads a whole text with its symbols, the decoder all but the last of them.
     system.window = config.length - max(1, len(config.opening) - 1)
     return system

@@ -17,7 +17,7 @@ from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.objectives.denoising import Denoising, make_noise
 from lmlab.zoo._denoising import (
-    DenoisingConfig,
+    PostNormConfig,
     Restoring,
     RestoringWhole,
     make_restoring,
@@ -43,13 +43,9 @@ CARD = Card(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(DenoisingConfig):
+class Config(PostNormConfig):
     """Settings of BART."""
 
-    pre_norm: bool = False
-    """Norm before each sublayer, and one at the end; else after each."""
-    embedding_norm: bool = True
-    """Whether a norm stands after the embedding."""
     noises: tuple[str, ...] = ("permutation", "infilling")
     """Damage to the source, in this order: masking, deletion, infilling, permutation, rotation."""
     rate: float = field(default=0.3, metadata={"at_least": 0, "at_most": 1})

@@ -390,6 +390,7 @@ def test_rewriting_allows_the_texts_that_fit_and_scores_them_as_the_system_does(
                     torch.testing.assert_close(total[row], expected[row], atol=1e-4, rtol=0)
                     contents = writer.answers(row, text)
                     assert len(contents) == blanked[row].count(MASK)
+                    assert tuple(writer.written(row, contents)) == text
     assert allowed > 20
 
 

@@ -1,0 +1,78 @@
+"""A pointer: how far a word is copied from a source rather than made, and from where."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+LEAST = 1e-30
+"""Copying probabilities below this count as this, so that their logarithm has a gradient."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Copies:
+    """p(k) = λ p_made(k) + (1 - λ) Σ_{j: x_j = k} α_j, at T places beside S places of a source."""
+
+    log_made: Tensor
+    """(B, T) log λ; 0 where the source has nothing to copy."""
+    copied: Tensor
+    """(B, T, S) (1 - λ) α_j; 0 at what can't be copied."""
+    source: Tensor
+    """(B, S) the tokens x_j."""
+
+    def log_prob(self, made: Tensor, places: Tensor, targets: Tensor) -> Tensor:
+        """(N,) log p of N targets at the `places` (B, T), given log p_made of them (N,)."""
+        rows = places.nonzero()[:, 0]
+        same = self.source[rows] == targets[:, None]
+        copied = (self.copied[places] * same).sum(-1)
+        made = made + self.log_made[places]
+        either = torch.logaddexp(made, copied.clamp(min=LEAST).log())
+        return torch.where(copied > 0, either, made)
+
+    def log_probs(self, made: Tensor) -> Tensor:
+        """(B, V) the whole distribution at the last place, given log p_made there (B, V)."""
+        copied = torch.zeros_like(made).scatter_add(1, self.source, self.copied[:, -1].to(made))
+        return torch.logaddexp(made + self.log_made[:, -1:], copied.log())
+
+    def select(self, rows: Tensor) -> Copies:
+        return Copies(
+            log_made=self.log_made[rows], copied=self.copied[rows], source=self.source[rows]
+        )
+
+    def detach(self) -> Copies:
+        return Copies(
+            log_made=self.log_made.detach(), copied=self.copied.detach(), source=self.source
+        )
+
+
+class Pointer(nn.Module):
+    """α = softmax_j(q(h_t) · k(x_j) / √W), λ = σ(w · [h_t; Σ_j α_j x_j] + b) (See et al. 2017).
+
+    See et al. score by a layer of tanh units; here it is the inner product of the Transformer.
+    """
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.query = nn.Linear(width, width, bias=False)
+        self.key = nn.Linear(width, width, bias=False)
+        self.gate = nn.Linear(2 * width, 1)
+        self.scale = 1 / math.sqrt(width)
+
+    def forward(self, hidden: Tensor, read: Tensor, source: Tensor, copyable: Tensor) -> Copies:
+        """Of hidden states (B, T, W) beside what was read (B, S, W) of a source (B, S), of which
+        only some tokens may be copied (B, S)."""
+        scores = self.query(hidden) @ self.key(read).transpose(1, 2) * self.scale
+        # A finite number, since a source may have nothing to copy; such weights are dropped below.
+        scores = scores.masked_fill(~copyable[:, None], torch.finfo(scores.dtype).min)
+        weights = torch.softmax(scores, -1) * copyable[:, None]
+        gate = self.gate(torch.cat([hidden, weights @ read], -1)).squeeze(-1)
+        some = copyable.any(1, keepdim=True)
+        return Copies(
+            log_made=torch.where(some, F.logsigmoid(gate), 0.0),
+            copied=torch.sigmoid(-gate)[..., None] * weights,
+            source=source,
+        )

@@ -1,0 +1,80 @@
+"""PALM: an encoder learns to restore a text, then a decoder to go on with it.
+
+    stage one: q(s_t | masked s) at the encoder;  stage two: p(s_>c | masked s_≤c), c = 0.8 T
+
+15 % of the tokens that the encoder reads are hidden as in BERT; the decoder may copy words of its
+source (`copies`). Stage two adds both losses (`joint`). A text's score is p(s | <mask>): all of it
+a continuation; a tenth of the texts is shown so (`whole`), which the paper has not, or else whole
+texts would never be written. Left out: starting stage one from RoBERTa's weights.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from lmlab.core.card import Card
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.objectives.continuation import Continuation
+from lmlab.objectives.masking import EachToken, Replacement
+from lmlab.zoo._denoising import (
+    PostNormConfig,
+    Restoring,
+    make_reading_writing,
+    make_restoring,
+    make_spelling,
+)
+from lmlab.zoo._transformer import TRANSFORMER_RECIPES, make_softmax, make_tokens
+
+CARD = Card(
+    family="transformer",
+    kind="exact",
+    paper="Bi et al. 2020, PALM: Pre-training an Autoencoding & Autoregressive Language Model",
+    source="004 §1.3.1",
+    protocols=("LogProb", "Step", "Encode"),
+    objectives=("continuation",),
+    conditional=True,
+    oracle="what each stage trains, and views by hand: tests/unit/objectives/test_continuation.py",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(PostNormConfig):
+    """Settings of PALM."""
+
+    stage_one_steps: int = field(default=1000, metadata={"at_least": 0})
+    """Steps of training in which the encoder alone learns, from masked texts."""
+    whole: float = field(default=0.1, metadata={"at_least": 0, "at_most": 1})
+    """Share of the texts whose source is one mask symbol alone, as for its score of a text."""
+    first: float = field(default=0.8, metadata={"at_least": 0, "at_most": 1})
+    """Share of a text that the encoder reads; the decoder writes the rest."""
+    rate: float = field(default=0.15, metadata={"at_least": 0, "below": 1})
+    """Share of the tokens that are hidden from the encoder."""
+    joint: bool = True
+    """Whether the encoder goes on to restore hidden tokens in stage two."""
+    copies: bool = True
+    """Whether the decoder may copy words of its source."""
+
+
+TINY = Config(width=16, layers=2, heads=2, length=64, dropout=0.0, attention_dropout=0.0)
+SIZES = {
+    "tiny": replace(TINY, stage_one_steps=4),
+    "small": Config(),
+    "base": Config(width=768, layers=12, heads=12, length=512, stage_one_steps=100_000),
+}
+RECIPES = TRANSFORMER_RECIPES
+
+
+def build(config: Config, vocabulary: Vocabulary) -> Restoring:
+    tokens, spelling = make_tokens(config, vocabulary), make_spelling(config, vocabulary)
+    objective = Continuation(
+        spelling,
+        EachToken(config.rate),
+        Replacement(vocabulary=replace(vocabulary, mask=spelling.mask)),
+        make_softmax(config, vocabulary, tokens, bias=True, head=True),
+        first=config.first,
+        stage_one_steps=config.stage_one_steps,
+        joint=config.joint,
+        whole=config.whole,
+    )
+    backbone = make_reading_writing(config, tokens, vocabulary, copies=config.copies)
+    return make_restoring(config, vocabulary, objective, tokens=tokens, backbone=backbone)
