@@ -17,4 +17,4 @@ def export_hf(
     from lmlab.interop.hf import exporting
 
     family = exporting.export_hf(run, folder)
-    print(f"{folder}: a {family.model_type} checkpoint")
+    print(f"{folder}: model type {family.model_type}")

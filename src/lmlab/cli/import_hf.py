@@ -23,6 +23,6 @@ def import_hf(
     model = importing.import_hf(source, out, family=family)
     parameters = model.system.parameter_count
     size = model.tokenizer.vocabulary.size
-    print(f"{out}: a {model.card.name} of {parameters:,} parameters over {size:,} tokens")
+    print(f"{out}: {model.card.name}, {parameters:,} parameters over {size:,} tokens")
     for note in model.config["imported"]["notes"]:
         print(f"note: {note}")

@@ -17,6 +17,7 @@ import lmlab
 from lmlab.cli import (
     ablate,
     arpa,
+    cloze,
     compare,
     data,
     demo,
@@ -69,6 +70,7 @@ app.command("score")(score.score)
 app.command("sample")(sample.sample)
 app.command("fill")(fill.fill)
 app.command("pairs")(pairs.pairs)
+app.command("cloze")(cloze.cloze)
 app.command("compare")(compare.compare)
 app.command("inspect")(inspect.inspect)
 app.command("show-objective")(show_objective.show_objective)

@@ -8,7 +8,7 @@ from typing import Any
 from lmlab.data.tokenizers import Tokenizer
 from lmlab.scoring.batching import by_budget
 from lmlab.scoring.evaluating import device_of, evaluating
-from lmlab.tasks.systems import Answering, Continuing
+from lmlab.tasks.systems import Continuing, WithHead
 from lmlab.tasks.task import Encoded, Task, batch_of
 
 TOKENS_AT_ONCE = 8192
@@ -17,7 +17,7 @@ LONGEST_TEXT = 64
 
 
 def answer_rows(
-    system: Answering | Continuing,
+    system: WithHead | Continuing,
     task: Task,
     tokenizer: Tokenizer,
     rows: Sequence[Any],

@@ -19,7 +19,7 @@ from lmlab.tasks.answering import answer_rows
 from lmlab.tasks.catalogue import find_task
 from lmlab.tasks.generate import Generate
 from lmlab.tasks.rows import Row, read_splits
-from lmlab.tasks.systems import Answering, Continuing, on_top
+from lmlab.tasks.systems import Continuing, WithHead, on_top
 from lmlab.tasks.task import Encoded, Task, TooLong, batch_of
 from lmlab.training.config import TrainingConfig, apply_settings, with_budget
 from lmlab.training.data import Watched
@@ -249,7 +249,7 @@ def load_best(system: System, folder: RunFolder) -> None:
 
 
 def _judge(
-    system: Answering | Continuing,
+    system: WithHead | Continuing,
     task: Task,
     model: Model,
     prepared: Mapping[str, Prepared],

@@ -17,7 +17,7 @@ from lmlab.tasks.answering import answer_rows
 from lmlab.tasks.catalogue import find_task
 from lmlab.tasks.generate import Generate
 from lmlab.tasks.rows import Row
-from lmlab.tasks.systems import Answering, Continuing, on_top
+from lmlab.tasks.systems import Continuing, WithHead, on_top
 from lmlab.tasks.task import Task
 from lmlab.training.files import read_tensors
 from lmlab.training.runs import RunFolder, build_described
@@ -27,7 +27,7 @@ from lmlab.training.runs import RunFolder, build_described
 class TaskModel:
     """A fine-tuned system, ready to answer."""
 
-    system: Answering | Continuing
+    system: WithHead | Continuing
     task: Task
     tokenizer: Tokenizer
     path: Path

@@ -19,7 +19,7 @@ from lmlab.tasks.generate import Generate
 from lmlab.tasks.task import Encoded, Task
 
 
-class Answering(System):
+class WithHead(System):
     """A head on a system's vectors: p(answer | text) = softmax(W h + b).
 
     `frozen`: the system's parameters stay as they are and only the head learns (feature transfer);
@@ -39,7 +39,7 @@ class Answering(System):
             for parameter in base.parameters():
                 parameter.requires_grad_(False)
 
-    def train(self, mode: bool = True) -> Answering:
+    def train(self, mode: bool = True) -> WithHead:
         """A frozen system is used as it will be: without dropout."""
         super().train(mode)
         if self.frozen:
@@ -145,8 +145,8 @@ def vector_width(base: System, task: Task) -> int:
     return int(found.shape[-1])
 
 
-def on_top(base: System, task: Task, *, frozen: bool) -> Answering | Continuing:
+def on_top(base: System, task: Task, *, frozen: bool) -> WithHead | Continuing:
     """The system that is trained: with a head, or writing on."""
     if isinstance(task, Generate):
         return Continuing(base, conditional=task.conditional)
-    return Answering(base, task, width=vector_width(base, task), frozen=frozen)
+    return WithHead(base, task, width=vector_width(base, task), frozen=frozen)

@@ -1,0 +1,163 @@
+"""Cloze: a token of each text is hidden, and asked for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lmlab.core.batch import Batch
+from lmlab.core.errors import UserError
+from lmlab.core.protocols import Fill, Infill, Step, require
+from lmlab.data.tokenizers import Tokenizer
+from lmlab.scoring.batching import batch_of, by_budget
+from lmlab.scoring.evaluating import evaluating
+
+TOKENS_AT_ONCE = 4096
+
+HOW = {
+    "fill": "a token in its place, all others seen",
+    "infill": "the first token of a blank of unknown length, all others seen",
+    "left": "the next token, only what stands before it seen",
+}
+"""What a system is asked for, by what it can do; the three do not compare without saying so."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cloze:
+    """How often the likeliest token is the hidden one, and how likely the hidden one is."""
+
+    how: str
+    """fill, infill or left: see `HOW`."""
+    texts: int
+    skipped: int
+    """Texts of which no known token could be hidden, or too long for the system."""
+    accuracy: float
+    standard_error: float
+    nats: float
+    """Mean of -log p of the hidden token."""
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def cloze(
+    system: Any,
+    tokenizer: Tokenizer,
+    texts: Iterable[str],
+    *,
+    seed: int = 0,
+    progress: Callable[[int], None] = lambda texts: None,
+) -> Cloze:
+    """Hide one known token of each text, drawn evenly, and ask for it.
+
+    By `Fill` where the system has it, else by the first token of a blank (`Infill`), else as the
+    next token after what stands before it (`Step`). The same seed hides the same tokens for all
+    systems with the same tokeniser.
+    """
+    how = "fill" if isinstance(system, Fill) else "infill" if isinstance(system, Infill) else "left"
+    if how == "left":
+        require(system, Step, "cloze")
+    ask = {"fill": _filled, "infill": _written, "left": _continued}[how]
+    rows, places, skipped = _hidden(system, tokenizer, texts, seed)
+    if not rows:
+        raise UserError("there is no text with a known token to hide.")
+    right, nats = 0, 0.0
+    for group in by_budget([len(row) for row in rows], TOKENS_AT_ONCE):
+        with evaluating(system):
+            batch = batch_of([rows[index] for index in group], system)
+            at = torch.tensor([places[index] for index in group], device=batch.tokens.device)
+            log_probs = ask(system, batch, at)
+        answers = batch.tokens[torch.arange(len(group), device=at.device), at]
+        right += int((log_probs.argmax(-1) == answers).sum())
+        nats -= float(log_probs.gather(1, answers[:, None]).double().sum())
+        progress(len(group))
+    accuracy = right / len(rows)
+    return Cloze(
+        how=how,
+        texts=len(rows),
+        skipped=skipped,
+        accuracy=accuracy,
+        standard_error=math.sqrt(accuracy * (1 - accuracy) / len(rows)),
+        nats=nats / len(rows),
+    )
+
+
+def _hidden(
+    system: Any, tokenizer: Tokenizer, texts: Iterable[str], seed: int
+) -> tuple[list[list[int]], list[int], int]:
+    """The sequences, the place that is hidden in each, and how many texts were left out."""
+    vocabulary, generator = system.vocabulary, np.random.default_rng(seed)
+    longest = math.inf if system.window is None else system.window + 1
+    rows, places, skipped = [], [], 0
+    for text in texts:
+        ids = tokenizer.encode(text)
+        known = [place for place, token in enumerate(ids, 1) if token != vocabulary.unknown]
+        drawn = generator.random()  # drawn for every text, so that all systems hide the same
+        end = [] if vocabulary.end is None else [vocabulary.end]
+        if not known or len(ids) + 1 + len(end) > longest:
+            skipped += 1
+            continue
+        rows.append([vocabulary.opening, *ids, *end])
+        places.append(known[int(drawn * len(known))])
+    return rows, places, skipped
+
+
+def _filled(system: Any, batch: Batch, at: Tensor) -> Tensor:
+    masked = torch.zeros_like(batch.tokens, dtype=torch.bool)
+    masked[torch.arange(len(batch), device=at.device), at] = True
+    found: Tensor = system.fill(batch, masked).log_probs
+    return found
+
+
+def _written(system: Any, batch: Batch, at: Tensor) -> Tensor:
+    rows = torch.arange(len(batch), device=at.device)
+    tokens = batch.tokens.clone()
+    tokens[rows, at] = system.vocabulary.mask
+    writer = system.infilling(Batch(tokens=tokens, lengths=batch.lengths, rows=batch.rows))
+    answers = batch.tokens[rows, at].tolist()
+    # What is written before the answer (a sentinel, the text before it) is where two answers part.
+    texts = [writer.written(row, [[answer]]) for row, answer in enumerate(answers)]
+    others = [
+        writer.written(row, [[_another(answer, system)]]) for row, answer in enumerate(answers)
+    ]
+    before = [_first_difference(a, b) for a, b in zip(texts, others, strict=True)]
+    found = _along(writer, texts, before)
+    return found[:, : system.vocabulary.size]
+
+
+def _continued(system: Any, batch: Batch, at: Tensor) -> Tensor:
+    texts = [row[1:] for row in batch.tokens.tolist()]
+    return _along(system, texts, [place - 1 for place in at.tolist()])
+
+
+def _along(writer: Any, texts: Sequence[Sequence[int]], before: Sequence[int]) -> Tensor:
+    """(rows, V) the distribution of the next token after `before` tokens of each text."""
+    state, found = writer.start(len(texts)), [torch.empty(0)] * len(texts)
+    device = writer.peek(state).log_probs.device
+    for step in range(max(before) + 1):
+        here = [row for row, count in enumerate(before) if count == step]
+        if here:
+            log_probs = writer.peek(state).log_probs
+            for row in here:
+                found[row] = log_probs[row]
+        if step < max(before):
+            # A row that is done goes on with anything that its text still has.
+            fed = [text[min(step, len(text) - 1)] for text in texts]
+            state = writer.advance(state, torch.tensor(fed, device=device))
+    return torch.stack(found)
+
+
+def _another(token: int, system: Any) -> int:
+    """Some other token that can be predicted."""
+    never = {*system.vocabulary.unpredictable, system.vocabulary.end, token}
+    return next(i for i in range(system.vocabulary.size) if i not in never)
+
+
+def _first_difference(first: Sequence[int], second: Sequence[int]) -> int:
+    return next(i for i, (a, b) in enumerate(zip(first, second, strict=False)) if a != b)
