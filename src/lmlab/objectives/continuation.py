@@ -13,12 +13,20 @@ from torch import Tensor
 
 from lmlab.backbones.reading_writing import ReadingWriting
 from lmlab.core.batch import Batch
+from lmlab.core.copying import CopyingWriter
 from lmlab.core.loss import Loss
 from lmlab.core.parts import Emission, Network, weighted_loss
 from lmlab.core.state import State
 from lmlab.core.system import Assembly
 from lmlab.core.view import NO_TARGET, View
-from lmlab.objectives.hidden_source import HiddenSource, Shown, Spelling, bodies_of, random_of
+from lmlab.objectives.hidden_source import (
+    HiddenSource,
+    Restoring,
+    Shown,
+    Spelling,
+    bodies_of,
+    random_of,
+)
 from lmlab.objectives.masking import Choice, Replacement, ordinary_places
 
 
@@ -126,3 +134,7 @@ class Continuation(HiddenSource):
         places = view.targets != NO_TARGET
         lost = -self.head.log_prob(read[places], view.targets[places])
         return Loss(lost.sum(), torch.tensor(float(lost.numel()), device=lost.device))
+
+
+class Continuing(CopyingWriter, Restoring):
+    """A system that restores, and may copy words of its source."""

@@ -9,6 +9,7 @@ from typing import ClassVar
 import numpy as np
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
@@ -19,7 +20,7 @@ from lmlab.core.state import State
 from lmlab.core.view import NO_TARGET, View, left_to_right
 from lmlab.core.visibility import Full
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.core.writing import SourceObjective
+from lmlab.core.writing import SequenceToSequence, SourceObjective
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,6 +175,20 @@ class HiddenSource(SourceObjective):
         predictions = network.target_log_probs(self.given_view(batch))
         first = len(self.opening()) - 1
         return LogProbs(per_token=predictions.spread()[:, first:], kind=self.kind)
+
+
+class Restoring(SequenceToSequence):
+    """An encoder-decoder that is trained to write what its source hides."""
+
+    objective: HiddenSource
+
+    def meet_tokenizer(self, tokenizer: Pieces) -> None:
+        self.objective.meet_tokenizer(tokenizer)
+
+    def encode_tokens(self, batch: Batch) -> Tensor:
+        """(B, T, W) the encoder's hidden states; zero at a start symbol that it is not shown."""
+        values = super().encode_tokens(batch)
+        return F.pad(values, (0, 0, batch.tokens.shape[1] - values.shape[1], 0))
 
 
 def bodies_of(batch: Batch, vocabulary: Vocabulary) -> list[np.ndarray]:

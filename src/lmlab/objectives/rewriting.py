@@ -16,7 +16,7 @@ from lmlab.core.state import State
 from lmlab.core.system import SteppingState
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.core.writing import SequenceToSequence
-from lmlab.objectives.hidden_source import bodies_of
+from lmlab.objectives.hidden_source import Restoring, bodies_of
 
 BLANK = -1
 """Stands in a pattern for any number of tokens."""
@@ -113,6 +113,14 @@ class Rewriting:
         given = iter(answers)
         parts = [next(given) if one == BLANK else (one,) for one in self.patterns[row].tolist()]
         return [token for part in parts for token in part]
+
+
+class RestoringWhole(Restoring):
+    """A system that restores whole texts, and so fills blanks of any length in them."""
+
+    def infilling(self, batch: Batch) -> Rewriting:
+        """What rewrites the texts of a batch, in which each mask symbol is a blank."""
+        return Rewriting(self, batch, mask=self.objective.spelling.mask)
 
 
 def beyond_blanks(pattern: Tensor, reached: Tensor) -> Tensor:

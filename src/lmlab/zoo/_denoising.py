@@ -4,20 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import nn
 
 from lmlab.backbones.encoder_decoder import EncoderDecoder
 from lmlab.backbones.reading_writing import Copying, ReadingWriting
-from lmlab.core.batch import Batch
-from lmlab.core.copying import CopyingWriter
-from lmlab.core.protocols import Answering, Pieces
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.core.writing import SequenceToSequence
 from lmlab.layers.initialising import initialise
 from lmlab.layers.pointer import Pointer
-from lmlab.objectives.hidden_source import HiddenSource, Spelling
-from lmlab.objectives.rewriting import Rewriting
+from lmlab.objectives.continuation import Continuing
+from lmlab.objectives.hidden_source import HiddenSource, Restoring, Spelling
 from lmlab.objectives.sentences import Sentences
 from lmlab.zoo._transformer import (
     TransformerConfig,
@@ -54,32 +49,6 @@ class PostNormConfig(DenoisingConfig):
     """Norm before each sublayer, and one at the end; else after each."""
     embedding_norm: bool = True
     """Whether a norm stands after the embedding."""
-
-
-class Restoring(SequenceToSequence):
-    """An encoder-decoder that is trained to write what its source hides."""
-
-    objective: HiddenSource
-
-    def meet_tokenizer(self, tokenizer: Pieces) -> None:
-        self.objective.meet_tokenizer(tokenizer)
-
-    def encode_tokens(self, batch: Batch) -> Tensor:
-        """(B, T, W) the encoder's hidden states; zero at a start symbol that it is not shown."""
-        values = super().encode_tokens(batch)
-        return F.pad(values, (0, 0, batch.tokens.shape[1] - values.shape[1], 0))
-
-
-class RestoringByCopies(CopyingWriter, Restoring):
-    """One that may copy words of its source."""
-
-
-class RestoringWhole(Restoring):
-    """One that writes the whole text, and so fills blanks of any length."""
-
-    def infilling(self, batch: Batch) -> Answering:
-        """What rewrites the texts of a batch, in which each mask symbol is a blank."""
-        return Rewriting(self, batch, mask=self.objective.spelling.mask)
 
 
 def make_spelling(config: DenoisingConfig, vocabulary: Vocabulary) -> Spelling:
@@ -129,7 +98,7 @@ def make_restoring(
     """The system and its window; a backbone that is given stands on the given tokens."""
     tokens = tokens or make_tokens(config, vocabulary)
     backbone = backbone or make_backbone(config, tokens)
-    system = (RestoringByCopies if isinstance(backbone, Copying) else kind)(
+    system = (Continuing if isinstance(backbone, Copying) else kind)(
         vocabulary=vocabulary,
         backbone=backbone,
         emission=make_softmax(config, vocabulary, tokens, bias=True),

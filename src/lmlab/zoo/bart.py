@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.objectives.denoising import Denoising, make_noise
+from lmlab.objectives.hidden_source import Restoring
+from lmlab.objectives.rewriting import RestoringWhole
 from lmlab.zoo._denoising import (
     PostNormConfig,
-    Restoring,
-    RestoringWhole,
     make_restoring,
     make_sentences,
     make_spelling,

@@ -15,10 +15,10 @@ from dataclasses import dataclass, field, replace
 from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.objectives.continuation import Continuation
+from lmlab.objectives.hidden_source import Restoring
 from lmlab.objectives.masking import EachToken, Replacement
 from lmlab.zoo._denoising import (
     PostNormConfig,
-    Restoring,
     make_reading_writing,
     make_restoring,
     make_spelling,

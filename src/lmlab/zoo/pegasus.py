@@ -18,9 +18,9 @@ from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.layers.feed_forward import ActivationName
 from lmlab.objectives.gap_sentences import GapSentences, make_choice
+from lmlab.objectives.hidden_source import Restoring
 from lmlab.zoo._denoising import (
     DenoisingConfig,
-    Restoring,
     make_restoring,
     make_sentences,
     make_spelling,
