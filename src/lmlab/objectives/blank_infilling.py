@@ -5,6 +5,7 @@ Du et al. 2022, GLM: the text reads both ways, what is written left to right.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
@@ -60,10 +61,14 @@ class PoissonSpans:
         return laid(lengths, tokens, random)
 
     def length(self, random: np.random.Generator) -> int:
-        """Poisson, drawn again where it is 0."""
-        while not (drawn := int(random.poisson(self.mean))):
-            pass
-        return drawn
+        """k ≥ 1 with probability mean^k / k! / (e^mean - 1), from one number in [0, 1)."""
+        length, share = 1, self.mean / math.expm1(self.mean)
+        left = random.random() - share
+        while left >= 0 and share > 0:
+            length += 1
+            share *= self.mean / length
+            left -= share
+        return length
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -47,8 +47,8 @@ class Config(TransformerConfig):
     """pairs: the place in the text and the place in the blank."""
     rate: float = field(default=0.15, metadata={"above": 0, "below": 1})
     """Share of a text that short spans take out."""
-    mean: float = field(default=3.0, metadata={"above": 0})
-    """Mean of the Poisson distribution of their lengths; 0 is drawn again."""
+    mean: float = field(default=3.0, metadata={"above": 0, "at_most": 100})
+    """Mean of the Poisson distribution of their lengths, of which 0 is left out."""
     long_share: float = field(default=0.5, metadata={"at_least": 0, "at_most": 1})
     """How often one long span is taken out instead."""
     long_least: float = field(default=0.5, metadata={"above": 0, "at_most": 1})

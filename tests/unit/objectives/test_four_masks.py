@@ -1,0 +1,224 @@
+"""UniLM's four masks: their shares, what they hide, who sees whom, and what is scored by them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from lmlab.core.batch import Batch
+from lmlab.core.errors import UserError
+from lmlab.core.registry import system_module
+from lmlab.core.view import NO_TARGET, View
+from lmlab.core.visibility import Causal
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.objectives.four_masks import Mode, ShortSpans
+
+VOCABULARY = Vocabulary(size=20)
+START, END, MASK = 2, 3, 4
+TEXT = [START, 5, 6, 7, 8, 9, 10, END]
+
+
+@pytest.fixture(scope="module")
+def system():
+    torch.manual_seed(0)
+    module = system_module("unilm")
+    return module.build(module.SIZES["tiny"], VOCABULARY).eval().double()
+
+
+def batch_of(*rows: list[int], condition: Batch | None = None) -> Batch:
+    return Batch.from_sequences(rows, pad=0, condition=condition)
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def within_errors(share: float, expected: float, count: int, errors: float = 4.5) -> bool:
+    return abs(share - expected) < errors * math.sqrt(expected * (1 - expected) / count)
+
+
+def test_modes_come_in_the_shares_of_the_paper(system):
+    """Both ways ⅓, sequence to sequence ⅓, left to right ⅙, right to left ⅙, by their segments."""
+    rows = 6000
+    view = system.objective.view(batch_of(*[TEXT] * rows), generator=seeded())
+    first = view.segments[:, 0]
+    for segment, share in ((0, 1 / 3), (4, 1 / 3), (2, 1 / 6), (3, 1 / 6)):
+        assert within_errors((first == segment).float().mean().item(), share, rows)
+
+
+def test_each_place_is_hidden_at_the_rate():
+    """Spans reach over several places, and still each place is hidden in 15 % of the rows."""
+    rows, time = 8000, 60
+    allowed = torch.ones(rows, time, dtype=torch.bool)
+    batch = Batch.from_sequences([[5] * time] * rows, pad=0)
+    chosen = ShortSpans(rate=0.15)(batch, allowed, generator=seeded())
+    for place in (0, 1, 2, 30, 59):
+        assert within_errors(chosen[:, place].float().mean().item(), 0.15, rows)
+
+
+def test_four_spans_in_five_are_of_one_token_the_others_of_two_or_three():
+    count = 20_000
+    sizes = ShortSpans().sizes(torch.rand(count, generator=seeded()))
+    for size, share in ((1, 0.8), (2, 0.1), (3, 0.1)):
+        assert within_errors((sizes == size).float().mean().item(), share, count)
+    assert set(sizes.tolist()) == {1, 2, 3}
+
+
+def test_longer_spans_hide_neighbours_together():
+    """Where every span has two tokens, none inside a text is hidden without a neighbour."""
+    spans = ShortSpans(rate=0.2, longer=1.0, longest=2)
+    allowed = torch.ones(200, 120, dtype=torch.bool)
+    batch = Batch.from_sequences([[5] * 120] * 200, pad=0)
+    chosen = spans(batch, allowed, generator=seeded())
+    alone = chosen[:, 1:-1] & ~chosen[:, :-2] & ~chosen[:, 2:]
+    assert not alone.any()
+    assert within_errors(chosen[:, 30].float().mean().item(), 0.2, 200)
+
+
+def test_hidden_tokens_are_masked_replaced_or_kept_80_10_10(system):
+    view = system.objective.view(batch_of(*[TEXT] * 6000), generator=seeded())
+    hidden = view.targets != NO_TARGET
+    shown, clean = view.inputs[hidden], view.targets[hidden]
+    count = len(shown)
+    assert within_errors((shown == MASK).float().mean().item(), 0.8, count)
+    # A random token is the token itself once in 15: ordinary tokens 5 … 19, and <unk>.
+    kept = 0.1 + 0.1 / 16
+    assert within_errors((shown == clean).float().mean().item(), kept, count)
+
+
+def sees(system, view: View) -> Tensor:
+    """(T, T) bool: place i's hidden state changes when the input at place j does, for one row."""
+    time = view.inputs.shape[1]
+    with torch.no_grad():
+        before = system.hidden(view).values[0]
+        changed = []
+        for place in range(time):
+            inputs = view.inputs.clone()
+            inputs[0, place] = 11 if inputs[0, place] != 11 else 12
+            after = system.hidden(replace(view, inputs=inputs)).values[0]
+            changed.append((after != before).any(-1))
+    return torch.stack(changed, 1)
+
+
+@pytest.mark.parametrize(
+    ("mode", "relation"),
+    [
+        (Mode.BOTH_WAYS, lambda i, j: i == i),
+        (Mode.LEFT_TO_RIGHT, lambda i, j: j <= i),
+        (Mode.RIGHT_TO_LEFT, lambda i, j: j >= i),
+    ],
+)
+def test_who_sees_whom_in_a_text_of_one_part(system, mode, relation):
+    view = system.objective.view_in(batch_of(TEXT), torch.tensor([mode]), generator=seeded())
+    place = torch.arange(len(TEXT))
+    expected = relation(place[:, None], place[None, :]).expand(len(TEXT), len(TEXT))
+    assert torch.equal(sees(system, view), expected)
+
+
+def test_who_sees_whom_from_sequence_to_sequence(system):
+    """The first part sees itself alone, the second the first and its own past."""
+    modes = torch.tensor([Mode.SEQUENCE_TO_SEQUENCE])
+    cuts = set()
+    for seed in range(8):
+        view = system.objective.view_in(batch_of(TEXT), modes, generator=seeded(seed))
+        [segments] = view.segments.tolist()
+        size = segments.count(4)
+        assert segments == [4] * size + [5] * (len(TEXT) + 1 - size)
+        first = torch.arange(len(TEXT) + 1) < size
+        place = torch.arange(len(TEXT) + 1)
+        past = (place[None, :] <= place[:, None]) & ~first[:, None]
+        assert torch.equal(sees(system, view), first[None, :] | past)
+        cuts.add(size)
+    assert len(cuts) > 1, "the cut is drawn"
+
+
+def test_two_parts_are_the_text_with_a_separator_between_them(system):
+    modes = torch.tensor([Mode.SEQUENCE_TO_SEQUENCE] * 200)
+    view = system.objective.view_in(batch_of(*[TEXT] * 200), modes, generator=seeded())
+    separators = view.segments.diff(dim=1).argmax(1)
+    # Six tokens: each part has one at least, so the first ends after the 1st … 5th.
+    assert sorted(set(separators.tolist())) == [2, 3, 4, 5, 6]
+    for row, separator in enumerate(separators.tolist()):
+        assert view.inputs[row, separator] == END
+        assert view.targets[row, separator] == NO_TARGET
+        asked = (view.targets[row] != NO_TARGET).nonzero().flatten().tolist()
+        for place in asked:
+            origin = place - (place > separator)
+            assert view.origins[row, place] == origin
+            assert view.targets[row, place] == TEXT[origin]
+
+
+def test_the_end_is_hidden_where_text_is_written_and_nowhere_else(system):
+    batch = batch_of(*[TEXT] * 400)
+    for mode in Mode:
+        view = system.objective.view_in(batch, torch.full((400,), mode), generator=seeded())
+        asked = bool((view.targets == END).any())
+        assert asked == (mode in (Mode.LEFT_TO_RIGHT, Mode.SEQUENCE_TO_SEQUENCE))
+
+
+def test_the_score_is_that_of_a_mask_put_behind_each_prefix(system):
+    """One pass over text and masks beside it, against a pass for each token, in plain order."""
+    batch = batch_of(TEXT, [START, 9, 9, END])
+    with torch.no_grad():
+        found = system.log_prob(batch).per_token
+        for row, length in enumerate(batch.lengths.tolist()):
+            tokens = batch.tokens[row, :length].tolist()
+            for place in range(1, length):
+                inputs = torch.tensor([[*tokens[:place], MASK]])
+                targets = torch.full_like(inputs, NO_TARGET)
+                targets[0, -1] = tokens[place]
+                view = View(
+                    inputs=inputs,
+                    lengths=torch.tensor([place + 1]),
+                    visibility=Causal(),
+                    targets=targets,
+                    segments=torch.full_like(inputs, 2),
+                )
+                expected = system.target_log_probs(view).log_probs[0]
+                assert found[row, place - 1] == pytest.approx(expected.item(), abs=1e-10)
+    assert found[1, 3:].tolist() == [0.0] * 4
+
+
+def test_given_a_source_it_scores_as_it_steps(system):
+    """Sources of different lengths, so that padding stands between them and the texts."""
+    sources = batch_of([START, 11, 12, 13, 14, END], [START, 15, END])
+    texts = batch_of([START, 5, 6, END], [START, 7, 8, END], condition=sources)
+    with torch.no_grad():
+        at_once = system.log_prob(texts).per_token
+        state, stepped = system.start(2, condition=sources), []
+        for place in range(1, 4):
+            tokens = texts.tokens[:, place]
+            stepped.append(system.peek(state).log_prob(tokens))
+            state = system.advance(state, tokens)
+        without = system.log_prob(replace(texts, condition=None)).per_token
+    torch.testing.assert_close(torch.stack(stepped, 1), at_once, atol=1e-10, rtol=0)
+    assert (without != at_once).all()
+
+
+def test_fine_tuning_hides_the_text_and_its_end_and_never_the_source(system):
+    rows = 3000
+    source = batch_of(*[[START, 11, 12, END]] * rows)
+    batch = batch_of(*[[START, 5, 6, 7, END]] * rows, condition=source)
+    view = system.objective.view(batch, generator=seeded())
+    asked = view.targets != NO_TARGET
+    assert not asked[:, :4].any()
+    assert view.inputs[:, :4].tolist() == source.tokens.tolist()
+    assert view.segments[0].tolist() == [4] * 4 + [5] * 4
+    # A row without any gets one: 0.3^4 of the rows, a quarter of which for each place.
+    rate = 0.7 + 0.3**4 / 4
+    for place in (4, 7):
+        assert within_errors(asked[:, place].float().mean().item(), rate, rows)
+    first = torch.arange(8) < 4
+    past = torch.ones(8, 8, dtype=torch.bool).tril() & ~first[:, None]
+    assert torch.equal(view.visibility.mask(view.lengths, 8)[0], first[None, :] | past)
+
+
+def test_a_pair_too_long_for_its_positions_is_told_in_a_sentence(system):
+    source = batch_of([START, *[5] * 50, END])
+    batch = batch_of([START, *[6] * 20, END], condition=source)
+    with pytest.raises(UserError, match="positions for 64 tokens, and a source and its text have"):
+        system.log_prob(batch)
