@@ -15,6 +15,7 @@ from lmlab.core.parts import Hidden, target_places
 from lmlab.core.state import State, TensorState
 from lmlab.core.view import View
 from lmlab.core.visibility import Blind, Causal, Explicit, Full
+from lmlab.layers.asked_places import AskedPlaces
 from lmlab.layers.input_embedding import InputEmbedding
 from lmlab.layers.key_values import KeyValues
 from lmlab.layers.scope import Scope, mask_of
@@ -53,44 +54,6 @@ class StepsState:
 
     def detach(self) -> StepsState:
         return replace(self, layers=tuple(layer.detach() for layer in self.layers))
-
-
-@dataclass(frozen=True, eq=False)
-class _Asked:
-    """The places where something is predicted, drawn together: M at most in a row."""
-
-    places: Tensor
-    """(B, M) each row's places, those with a target first; no place twice."""
-    real: Tensor
-    """(B, M) bool: false where a row has fewer."""
-
-    @classmethod
-    def of(cls, view: View) -> _Asked:
-        wanted = target_places(view)
-        count = wanted.sum(1)
-        most = int(count.max())
-        places = wanted.int().argsort(dim=1, descending=True, stable=True)[:, :most]
-        return cls(places, torch.arange(most, device=places.device) < count[:, None])
-
-    def rows_of(self, mask: Tensor) -> Tensor:
-        """(B, M, T) the rows of these places of a mask (B, T, T)."""
-        return mask.gather(1, self.places[..., None].expand(-1, -1, mask.shape[-1]))
-
-    def entries_of(self, values: Tensor) -> Tensor:
-        """(B, M) the entries of these places of (B or 1, T)."""
-        return values.expand(len(self.places), -1).gather(1, self.places)
-
-    def vectors_of(self, values: Tensor) -> Tensor:
-        """(B, M, W) the vectors of these places of (B, T, W)."""
-        return values.gather(1, self._wide(values))
-
-    def put_back(self, values: Tensor, time: int) -> Tensor:
-        """(B, T, W) vectors (B, M, W) back at their places, zero where nothing is asked."""
-        spread = values.new_zeros(len(values), time, values.shape[-1])
-        return spread.scatter(1, self._wide(values), values * self.real[..., None])
-
-    def _wide(self, values: Tensor) -> Tensor:
-        return self.places[..., None].expand(-1, -1, values.shape[-1])
 
 
 class TwoStream(AskingBackbone):
@@ -138,7 +101,7 @@ class TwoStream(AskingBackbone):
     def _read(
         self, view: View, memory: TensorState | None, record: dict[str, Capture] | None = None
     ) -> Hidden:
-        asked = None if view.query_visibility is None else _Asked.of(view)
+        asked = None if view.query_visibility is None else AskedPlaces.of(target_places(view))
         scope = self._scope(view, asked, memory)
         values = self.embedding(view.inputs, positions_of(view), view.segments)
         time = values.shape[1]
@@ -151,10 +114,10 @@ class TwoStream(AskingBackbone):
         found = values if asked is None else asked.put_back(values[:, time:], time)
         return Hidden(values=found, state=self._remember(view, below, memory))
 
-    def _first(self, content: Tensor, asked: _Asked) -> Tensor:
+    def _first(self, content: Tensor, asked: AskedPlaces) -> Tensor:
         """(B, M, W) what the queries start as."""
         if self.start is None:
-            return asked.vectors_of(content)
+            return asked.rows_of(content)
         vectors: Tensor = self.start(*asked.places.shape)
         return vectors
 
@@ -175,7 +138,7 @@ class TwoStream(AskingBackbone):
 
     # Who sees what ------------------------------------------------------------------------------
 
-    def _scope(self, view: View, asked: _Asked | None, memory: TensorState | None) -> Scope:
+    def _scope(self, view: View, asked: AskedPlaces | None, memory: TensorState | None) -> Scope:
         """Content and, behind it, queries look at the memory and, behind it, the content."""
         places = positions_of(view)
         mask, queries, keys = _mask(view, asked, memory), places, places
@@ -278,14 +241,14 @@ class TwoStream(AskingBackbone):
         self._read(view, None, record)
         if view.query_visibility is None:
             return record
-        return _by_stream(record, view.inputs.shape[1], _Asked.of(view))
+        return _by_stream(record, view.inputs.shape[1], AskedPlaces.of(target_places(view)))
 
 
 def _name(layer: int) -> str:
     return f"layer.{layer}"
 
 
-def _mask(view: View, asked: _Asked | None, memory: TensorState | None) -> Tensor | None:
+def _mask(view: View, asked: AskedPlaces | None, memory: TensorState | None) -> Tensor | None:
     """(B, 1, T + M, past + T); None where everything may be seen."""
     time = view.inputs.shape[1]
     if asked is None and memory is None and not isinstance(view.visibility, Causal):
@@ -321,14 +284,14 @@ def _look(block: Block, values: Tensor, scope: Scope, cache: BlockCache) -> Tens
     return around.leave(values, block.feed_forward(around.enter(values)))
 
 
-def _by_stream(record: dict[str, Capture], time: int, asked: _Asked) -> dict[str, Capture]:
+def _by_stream(record: dict[str, Capture], time: int, asked: AskedPlaces) -> dict[str, Capture]:
     """Captures over both streams taken apart; the queries' are zero where nothing is asked."""
     found = {}
     for name, capture in record.items():
         axis = capture.axes.index("time")
-        content, queries = capture.values.split([time, capture.values.shape[axis] - time], dim=axis)
-        found[name] = replace(capture, values=content)
-        moved = queries.movedim(axis, 1)
-        spread = asked.put_back(moved.flatten(2), time).view(len(moved), time, *moved.shape[2:])
+        both = capture.values.movedim(axis, 1)
+        content, queries = both[:, :time], both[:, time:]
+        spread = asked.put_back(queries.flatten(2), time).view_as(content)
+        found[name] = replace(capture, values=content.movedim(1, axis))
         found[f"query {name}"] = replace(capture, values=spread.movedim(1, axis))
     return found

@@ -13,6 +13,8 @@ from lmlab.zoo._transformer import PositionName, TransformerConfig, make_embeddi
 
 RELATIVE: tuple[PositionName, ...] = ("transformer-xl", "buckets", "shaw", "alibi", "rotary")
 """Positions that act on attention, by which a query without an input knows its place."""
+TOLD: tuple[PositionName, ...] = ("learned", "sinusoidal", "concatenated", "none")
+"""Positions that input vectors are told, which leave attention to the buckets."""
 
 
 def check_relative(positions: PositionName) -> None:
@@ -40,6 +42,11 @@ def make_remembering(config: TransformerConfig, tokens: nn.Embedding, memory: in
 
 def make_compensated(config: TransformerConfig, tokens: nn.Embedding) -> TwoStream:
     """MPNet's: queries start as the masks, and buckets of distances stand beside the positions."""
+    if config.positions not in TOLD:
+        raise UserError(
+            f"attention has buckets of distances already, so positions must be one of "
+            f"{', '.join(TOLD)}, and {config.positions} came."
+        )
     stack = make_stack(replace(config, positions="buckets"))
     backbone = TwoStream(make_embedding(config, tokens), stack, width=config.width)
     initialise(backbone, config.width, layers=config.layers if config.pre_norm else 0)

@@ -17,6 +17,7 @@ from lmlab.core.vocabulary import Vocabulary
 from lmlab.objectives.permuted_masking import PermutedMasking
 from lmlab.zoo._transformer import (
     TRANSFORMER_RECIPES,
+    PositionName,
     TransformerConfig,
     make_softmax,
     make_tokens,
@@ -40,8 +41,10 @@ CARD = Card(
 
 @dataclass(frozen=True, kw_only=True)
 class Config(TransformerConfig):
-    """Settings of MPNet. Buckets of distances stand beside whatever `positions` says."""
+    """Settings of MPNet; attention has buckets of distances besides what `positions` says."""
 
+    positions: PositionName = "learned"
+    """learned, sinusoidal, concatenated or none: what input vectors are told."""
     pre_norm: bool = False
     """Norm before each sublayer, and one at the end; else after each."""
     embedding_norm: bool = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 from dataclasses import replace
 
@@ -16,6 +17,7 @@ from lmlab.core.view import NO_TARGET, View
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.objectives.permutation import OPENING, TEXT, Permutation, stretches
 from lmlab.objectives.permuted_masking import PermutedMasking
+from lmlab.training.train import train
 from lmlab.zoo import mpnet, xlnet
 
 VOCABULARY = Vocabulary(size=16)
@@ -312,6 +314,26 @@ def test_training_sees_the_stretch_before_and_sends_no_gradient_there():
     assert system.backbone.stack.blocks[0].attention.project.weight.grad.abs().sum() > 0
 
 
+def test_a_training_on_contiguous_text_is_resumed_with_its_memory(tmp_path):
+    """To the bit: the memory of the last stretch is part of a checkpoint."""
+    (tmp_path / "corpus").mkdir()
+    for split in ("train", "valid"):
+        (tmp_path / "corpus" / f"{split}.txt").write_text("a b b a c\nb a\n" * 40)
+
+    def run(name: str, steps: int, *, resume: bool = False) -> list[float]:
+        settings = {"lanes": "3", "span": "5", "log_every": "1"}
+        data, out = f"contiguous:{tmp_path / 'corpus'}", tmp_path / name
+        given = {"resume": True} if resume else {"size": "tiny", "settings": settings}
+        train("xlnet", data=data, out=out, steps=steps, quiet=True, **given)
+        lines = map(json.loads, (out / "metrics.jsonl").read_text().splitlines())
+        return [line["loss"] for line in lines if line["event"] == "train"]
+
+    whole = run("whole", 6)
+    run("halves", 3)
+    assert run("halves", 6, resume=True) == whole
+    assert len(whole) == 6
+
+
 def test_the_start_symbol_is_a_segment_of_its_own():
     objective = Permutation(VOCABULARY)
     sentence, running = batch_of(3), contiguous(5)
@@ -352,6 +374,11 @@ def test_a_revealed_pass_tells_the_streams_apart():
 def test_positions_that_a_query_can_not_know_are_refused():
     with pytest.raises(UserError, match=r"transformer-xl.*learned came"):
         xlnet.Config(positions="learned")
+
+
+def test_positions_that_would_meet_mpnet_s_buckets_are_refused():
+    with pytest.raises(UserError, match=r"learned.*rotary came"):
+        mpnet.build(mpnet.Config(positions="rotary"), VOCABULARY)
 
 
 @pytest.mark.parametrize("positions", ["buckets", "shaw", "alibi", "rotary"])
