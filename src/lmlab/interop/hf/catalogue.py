@@ -25,14 +25,14 @@ def family_of_checkpoint(model_type: object, asked: str | None) -> Family:
     """The family of a config.json's model_type, which is the one asked for where one is."""
     if asked is not None and asked not in families():
         raise unknown_name("family of checkpoints", asked, families())
-    if model_type not in families():
+    if not isinstance(model_type, str) or model_type not in families():
         raise UserError(
             f"the checkpoint's model_type is {model_type!r}, and lmlab reads "
             f"{', '.join(families())}."
         )
     if asked is not None and asked != model_type:
         raise UserError(f"this is a checkpoint of {model_type}, and one of {asked} was asked for.")
-    return families()[str(model_type)]
+    return families()[model_type]
 
 
 def family_of_system(name: str) -> Family:

@@ -36,6 +36,8 @@ class RestoringFamily(Family):
     told_more = frozenset({"decoder_layers", "opening", "source_start"})
     required = {"tie_word_embeddings": True, "is_encoder_decoder": True}
     free = Family.free | {"rate", "whole", "mask"}
+    # Numbers that the first versions kept.
+    ignored = (r"\.version$",)
     prefix = "model."
     heads = ("lm_head.", LOGIT_BIAS)
     begins_with_start: ClassVar[bool]

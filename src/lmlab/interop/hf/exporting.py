@@ -69,6 +69,11 @@ def numbered(model: Model, family: Family) -> tuple[Tokenizer, Shape]:
         exchange = (family.pad, pad)
         tokenizer = exchanged(RunFolder(model.path).tokenizer, *exchange)
     extra = len(family.extra(settings, tokenizer.vocabulary))
+    if extra and not has_pad(tokenizer):
+        raise UserError(
+            "the run's own symbols stand behind a padding that is no token of its tokeniser, which "
+            f"a {family.model_type} checkpoint can't express; it can't be exported."
+        )
     tokens = tokenizer.vocabulary.size - (0 if has_pad(tokenizer) else 1)
     shape = Shape(
         settings=settings,

@@ -16,6 +16,7 @@ from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.tokenizers import Tokenizer
 from lmlab.interop.hf.folders import read_weights
 from lmlab.interop.hf.tables import NameTable, Pair, Rows
+from lmlab.training.config import check_ranges
 
 ACTIVATIONS = {
     "gelu": "gelu",
@@ -45,6 +46,18 @@ class Setting:
     """From their value to ours."""
     write: Callable[[Any], Any] = field(default=lambda value: value)
     """From our value to theirs."""
+
+    def ours_of(self, config: Mapping[str, Any]) -> Any:
+        """Our value of what their config.json tells."""
+        value = config.get(self.theirs)
+        value = self.default if value is None else value
+        kinds = (int, float) if isinstance(self.default, float) else (type(self.default),)
+        if type(value) not in kinds:
+            raise UserError(
+                f"the checkpoint's config.json sets {self.theirs} to {value!r}, and a value such "
+                f"as {self.default!r} was expected."
+            )
+        return self.read(value)
 
 
 def activation(theirs: str, default: str) -> Setting:
@@ -195,17 +208,16 @@ class Family:
                     f"the checkpoint's config.json sets {key} to {config[key]!r}, and lmlab knows "
                     f"{self.model_type} only with {value!r}."
                 )
-        told = {}
-        for each in self.settings:
-            value = config.get(each.theirs)
-            try:
-                told[each.ours] = each.read(each.default if value is None else value)
-            except (TypeError, ValueError) as error:
-                raise UserError(
-                    f"the checkpoint's config.json has a strange {each.theirs}, {value!r}."
-                ) from error
-        found = {**self.fixed, **told, **self.read_more(config, names, tokenizer)}
-        return asdict(system_module(self.systems[0]).Config(**found))
+        told = {each.ours: each.ours_of(config) for each in self.settings}
+        try:
+            found = {**self.fixed, **told, **self.read_more(config, names, tokenizer)}
+            settings = system_module(self.systems[0]).Config(**found)
+        except (TypeError, ValueError, ZeroDivisionError) as error:
+            raise UserError(
+                f"the checkpoint's config.json makes no sense for {self.model_type} ({error})."
+            ) from error
+        check_ranges(settings)
+        return asdict(settings)
 
     def their_config(self, shape: Shape) -> dict[str, Any]:
         """Their config.json of our settings, or a UserError where it can't say one of them."""

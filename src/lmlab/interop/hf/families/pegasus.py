@@ -28,7 +28,7 @@ class Pegasus(RestoringFamily):
         "norm_epsilon": 1e-5,
     }
     free = RestoringFamily.free | {"choice", "stretch"}
-    ignored = (r"\.embed_positions\.weight$",)
+    ignored = (*RestoringFamily.ignored, r"\.embed_positions\.weight$")
     begins_with_start = False
 
     def side_pairs(self, shape: Shape, ours: str, theirs: str) -> Iterator[Pair]:

@@ -1,0 +1,151 @@
+"""Name tables: every way there and back, and every weight of both sides."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from lmlab.core.errors import UserError
+from lmlab.core.registry import system_module
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.interop.hf.catalogue import families
+from lmlab.interop.hf.family import Shape, resolved
+from lmlab.interop.hf.tables import (
+    JOINED,
+    SAME,
+    TRANSPOSED,
+    Each,
+    NameTable,
+    Pair,
+    Reshaped,
+    Rows,
+    Unsqueezed,
+    linear,
+    pair,
+)
+from lmlab.training.runs import build_system
+
+BY_HEAD = Reshaped(ours=(6, 4), theirs=(4, 2, 3), order=(1, 2, 0))
+WAYS = {
+    "same": (SAME, (6, 4), [(6, 4)]),
+    "transposed": (TRANSPOSED, (6, 4), [(4, 6)]),
+    "joined": (JOINED, (6, 4), [(2, 4), (2, 4), (2, 4)]),
+    "by head": (BY_HEAD, (6, 4), [(4, 2, 3)]),
+    "each by head": (Each(BY_HEAD), (12, 4), [(4, 2, 3), (4, 2, 3)]),
+    "unsqueezed": (Unsqueezed(Rows(ours=6, theirs=6)), (6,), [(1, 6)]),
+    "rows exchanged": (Rows(ours=6, theirs=6, exchanged=(0, 1)), (6, 4), [(6, 4)]),
+    "rows before": (Rows(ours=6, theirs=8, first=2), (6, 4), [(8, 4)]),
+    "rows behind": (Rows(ours=6, theirs=9), (6, 4), [(9, 4)]),
+}
+
+
+@pytest.mark.parametrize(("way", "ours", "theirs"), WAYS.values(), ids=WAYS)
+def test_there_and_back_is_the_same(way, ours, theirs):
+    value = torch.randn(ours, generator=torch.Generator().manual_seed(0))
+    there = way.to_theirs(value, len(theirs))
+    assert [tuple(part.shape) for part in there] == theirs
+    assert torch.equal(way.to_ours(there), value)
+
+
+@pytest.mark.parametrize("name", [name for name in WAYS if "rows before" not in name])
+def test_back_and_there_is_the_same_but_for_rows_that_one_side_has(name):
+    way, ours, theirs = WAYS[name]
+    generator = torch.Generator().manual_seed(0)
+    values = [torch.randn(shape, generator=generator) for shape in theirs]
+    again = way.to_theirs(way.to_ours(values), len(theirs))
+    kept = ours[0] if name == "rows behind" else None
+    for value, found in zip(values, again, strict=True):
+        assert torch.equal(found[:kept], value[:kept])
+        assert kept is None or not found[kept:].any()
+
+
+def test_a_map_by_head_is_read_row_by_row():
+    """Ours at (head 1, number 2), row 1 · 3 + 2 = 5, is theirs at [:, 1, 2]."""
+    value = torch.arange(24.0).view(4, 2, 3)
+    assert torch.equal(BY_HEAD.to_ours([value])[5], value[:, 1, 2])
+
+
+def test_positions_begin_at_their_row():
+    table = torch.arange(5.0)[:, None]
+    assert Rows(ours=3, theirs=5, first=2).to_ours([table])[:, 0].tolist() == [2, 3, 4]
+
+
+def test_rows_that_ours_alone_has_are_zero_and_dropped_again():
+    way, table = Rows(ours=4, theirs=3), torch.ones(3, 2)
+    found = way.to_ours([table])
+    assert found.tolist() == [[1, 1], [1, 1], [1, 1], [0, 0]]
+    assert torch.equal(way.to_theirs(found, 1)[0], table)
+
+
+def small_table() -> NameTable:
+    return NameTable(
+        (pair("e", "embedding"), *linear("a", "b")), {"output": "e"}, {"head": "embedding"}
+    )
+
+
+def test_shared_weights_are_found_under_any_of_their_names():
+    weight, other = torch.ones(2, 2), torch.zeros(2, 2)
+    theirs = {"head": weight, "b.weight": other, "b.bias": other[0]}
+    found = small_table().to_ours(small_table().without_copies(theirs))
+    assert found.keys() == {"e", "output", "a.weight", "a.bias"}
+    assert found["output"] is found["e"] and torch.equal(found["e"], weight)
+    assert small_table().to_theirs(found).keys() == {"embedding", "b.weight", "b.bias"}
+
+
+def test_shared_weights_that_differ_are_told():
+    theirs = {"head": torch.ones(2), "embedding": torch.zeros(2)}
+    with pytest.raises(UserError, match="head and embedding should be one weight"):
+        small_table().without_copies(theirs)
+
+
+def test_what_does_not_fit_is_told_by_name():
+    table = NameTable((Pair("e", ("embedding",), Rows(ours=3, theirs=3)),), {}, {})
+    with pytest.raises(UserError, match="embedding has 2 rows, and config.json says 3"):
+        table.to_ours({"embedding": torch.ones(2, 2)})
+    joined = NameTable((Pair("e", ("q", "k"), JOINED),), {}, {})
+    with pytest.raises(UserError, match="q and k"):
+        joined.to_ours({"q": torch.ones(2, 2), "k": torch.ones(2, 3)})
+
+
+SYSTEMS = [(family, name) for family in families().values() for name in family.systems]
+
+
+@pytest.mark.parametrize(("family", "name"), SYSTEMS, ids=lambda value: str(value))
+def test_the_table_names_every_weight_once_and_goes_there_and_back(family, name):
+    """Of each system's tiny size: names of ours are those of the system, and all of them return."""
+    vocabulary = Vocabulary(size=23)
+    settings = vars(system_module(name).SIZES["tiny"])
+    system = build_system(name, settings, vocabulary, seed=0)
+    extra = len(family.extra(settings, vocabulary))
+    shape = Shape(settings=resolved(settings), vocabulary=vocabulary, rows=23 + extra, extra=extra)
+    table, state = family.table(shape), system.state_dict()
+    assert table.our_names == state.keys()
+    assert len(set(table.their_names)) == len(table.their_names)
+    assert len({each.ours for each in table.pairs}) == len(table.pairs)
+    back = table.to_ours(table.to_theirs(state))
+    assert back.keys() == state.keys()
+    for key, value in state.items():
+        assert torch.equal(back[key], value), key
+
+
+@pytest.mark.parametrize("family", families().values(), ids=families())
+def test_settings_go_there_and_back(family):
+    """What a config.json of ours tells, read again, is the same in all that a weight depends on."""
+
+    class Known:
+        """A tokeniser of ours, which has no sentinels."""
+
+        vocabulary = Vocabulary(size=23)
+
+        def id(self, token: str) -> None:
+            return None
+
+    settings = resolved(vars(system_module(family.systems[0]).SIZES["tiny"]))
+    shape = Shape(settings=settings, vocabulary=Known.vocabulary, rows=23)
+    config = family.their_config(shape)
+    names = frozenset(family.table(shape).their_names)
+    again = resolved(family.our_settings(config, names, Known()))
+    said = family.told() - {"opening", "decoder_start", "sentinels", "sentinel_step"}
+    sizes = {"decoder_layers", "generator_width", "generator_layers", "generator_heads"}
+    for name in said - sizes - {"generator_inner", "source_start", "segments"}:
+        assert again[name] == settings[name], name

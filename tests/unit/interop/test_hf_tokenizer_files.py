@@ -1,0 +1,146 @@
+"""Tokenisers in the Hub's format: each form that a folder may have, and what is written."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from lmlab.core.errors import UserError
+from lmlab.data.tokenizers import Tokenizer, train_tokenizer
+from lmlab.interop.hf.tokenizer_files import (
+    exchanged,
+    read_tokenizer,
+    spelled_roles,
+    write_tokenizer,
+)
+
+TEXTS = ["The cat sat on the mat.", "Café no. 12: über-cats, naïvely!", "北京 is a city"]
+PIECES = (
+    "[PAD] [UNK] [CLS] [SEP] [MASK] the cat sat on ma ##t . , : ! - cafe no 1 ##2 uber cats nai "
+    "##vely is a city 北 京"
+).split()
+
+
+def test_word_pieces_of_a_vocab_txt_are_those_of_transformers(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    (tmp_path / "vocab.txt").write_text("\n".join(PIECES) + "\n", encoding="utf-8")
+    theirs = transformers.BertTokenizer(str(tmp_path / "vocab.txt"))
+    ours = read_tokenizer(tmp_path)
+    for text in TEXTS:
+        assert ours.encode(text) == theirs(text, add_special_tokens=False)["input_ids"]
+    symbols = ours.vocabulary
+    assert (symbols.pad, symbols.unknown, symbols.start) == (0, 1, 2)
+    assert (symbols.end, symbols.mask, symbols.size) == (3, 4, len(PIECES))
+    assert ours.encode("the [MASK] sat") == [5, 4, 7]
+
+
+def test_word_pieces_may_keep_capitals(tmp_path):
+    (tmp_path / "vocab.txt").write_text("\n".join([*PIECES, "The"]), encoding="utf-8")
+    (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": false}')
+    assert read_tokenizer(tmp_path).encode("The the") == [len(PIECES), 5]
+
+
+@pytest.fixture
+def byte_pairs(tmp_path):
+    """vocab.json and merges.txt as GPT-2 has them, of a BPE trained here."""
+    trained = train_tokenizer("bpe", TEXTS * 5, size=300)
+    trained.save(tmp_path / "whole.json")
+    model = json.loads((tmp_path / "whole.json").read_text(encoding="utf-8"))["model"]
+    vocabulary = {t: i - 4 for t, i in model["vocab"].items() if i > 4} | {"<|endoftext|>": 0}
+    merges = [m if isinstance(m, str) else " ".join(m) for m in model["merges"]]
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "vocab.json").write_text(json.dumps(vocabulary), encoding="utf-8")
+    text = "#version: 0.2\n" + "\n".join(merges) + "\n"
+    (folder / "merges.txt").write_text(text, encoding="utf-8")
+    return folder
+
+
+def test_byte_pairs_of_two_files_are_those_of_transformers(byte_pairs):
+    transformers = pytest.importorskip("transformers")
+    vocabulary, merges = (str(byte_pairs / name) for name in ("vocab.json", "merges.txt"))
+    theirs = transformers.GPT2Tokenizer(vocabulary, merges)
+    ours = read_tokenizer(byte_pairs)
+    for text in TEXTS:
+        assert ours.encode(text) == theirs(text)["input_ids"]
+        assert ours.decode(ours.encode(text)) == text
+    # One symbol is both, and padding has an id beyond the vocabulary.
+    assert (ours.vocabulary.start, ours.vocabulary.end) == (None, 0)
+    assert ours.vocabulary.pad == ours.vocabulary.size - 1 == 296
+
+
+def test_files_that_do_not_belong_together_are_told(byte_pairs):
+    (byte_pairs / "merges.txt").write_text("quux xyzzy\n", encoding="utf-8")
+    with pytest.raises(UserError, match="do not belong together"):
+        read_tokenizer(byte_pairs)
+
+
+def test_what_can_not_be_read_is_told_in_a_sentence(tmp_path):
+    with pytest.raises(UserError, match="has no tokeniser"):
+        read_tokenizer(tmp_path)
+    (tmp_path / "spiece.model").write_bytes(b"\x0a\x0b")
+    with pytest.raises(UserError, match=r"spiece\.model only.*save_pretrained"):
+        read_tokenizer(tmp_path)
+    (tmp_path / "vocab.txt").write_text("cat\ndog\n")
+    with pytest.raises(UserError, match=r"lacks the symbol \[UNK\]"):
+        read_tokenizer(tmp_path)
+    (tmp_path / "vocab.txt").write_bytes(b"\xff\xfe\xff")
+    with pytest.raises(UserError, match="not UTF-8"):
+        read_tokenizer(tmp_path)
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(UserError, match=r"not a tokenizer\.json"):
+        read_tokenizer(tmp_path)
+
+
+def test_symbols_may_be_told_as_objects(tmp_path):
+    told = {"mask_token": {"content": "<mask>", "lstrip": True}, "eos_token": "</s>"}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(told))
+    (tmp_path / "special_tokens_map.json").write_text('{"eos_token": "<eos>"}')
+    assert spelled_roles(tmp_path) == {"mask": "<mask>", "eos": "<eos>"}
+
+
+@pytest.mark.parametrize("kind", ["word", "char", "bpe", "wordpiece"])
+def test_tokenisers_of_ours_load_in_transformers_with_the_same_ids(kind, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    ours = train_tokenizer(kind, TEXTS * 3, size=320)
+    write_tokenizer(
+        tmp_path,
+        ours,
+        extra=("<extra_id_0>",),
+        framing="start text end",
+        told={"model_input_names": ["input_ids", "attention_mask"]},
+    )
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    start, end, size = ours.vocabulary.start, ours.vocabulary.end, ours.vocabulary.size
+    for text in [*TEXTS, "an unseen zebra"]:
+        assert theirs(text, add_special_tokens=False)["input_ids"] == ours.encode(text)
+        assert theirs(text)["input_ids"] == [start, *ours.encode(text), end]
+    assert theirs(TEXTS[:2], padding=True).keys() == {"input_ids", "attention_mask"}
+    assert theirs.convert_tokens_to_ids("<extra_id_0>") == size
+    assert (theirs.pad_token_id, theirs.mask_token_id) == (ours.vocabulary.pad, 4)
+    pair = theirs("cat", "mat", return_token_type_ids=True)
+    first, second = len(ours.encode("cat")) + 2, len(ours.encode("mat")) + 1
+    assert pair["token_type_ids"] == [0] * first + [1] * second
+
+
+@pytest.mark.parametrize("kind", ["word", "char", "bpe", "wordpiece"])
+def test_two_tokens_can_change_places(kind, tmp_path):
+    ours = train_tokenizer(kind, TEXTS * 3, size=320)
+    ours.save(tmp_path / "tokenizer.json")
+    found = exchanged(tmp_path / "tokenizer.json", 0, 1)
+    assert (found.vocabulary.pad, found.vocabulary.unknown) == (1, 0)
+    assert found.vocabulary.size == ours.vocabulary.size
+    swap = {0: 1, 1: 0}
+    for text in [*TEXTS, "an <unk> zebra"]:
+        assert found.encode(text) == [swap.get(i, i) for i in ours.encode(text)]
+
+
+def test_what_is_written_can_be_read(tmp_path):
+    ours = train_tokenizer("word", TEXTS)
+    write_tokenizer(tmp_path, ours, extra=(), framing="text end", told={})
+    again = Tokenizer.load(tmp_path / "tokenizer.json")
+    assert again.vocabulary == ours.vocabulary
+    assert [again.encode(text) for text in TEXTS] == [ours.encode(text) for text in TEXTS]
+    named = json.loads((tmp_path / "special_tokens_map.json").read_text())
+    assert named["pad_token"] == "<pad>" and named["cls_token"] == named["bos_token"] == "<s>"
