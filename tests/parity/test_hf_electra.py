@@ -171,6 +171,18 @@ def test_detect_and_the_loss_are_those_of_transformers():
 
 
 @torch.no_grad()
+def test_the_detector_encodes_two_texts_as_two_segments():
+    """<s> a … </s> b … </s>: the second text and its end are segment 1."""
+    ours, detector, _ = build_trio(CONFIGS["narrow embedding"])
+    batch = Batch.from_sequences([[2, 9, 17, 3, 30, 8, 3]], pad=VOCABULARY.pad)
+    expected = detector.electra(
+        input_ids=batch.tokens, token_type_ids=torch.tensor([[0, 0, 0, 0, 1, 1, 1]])
+    ).last_hidden_state
+    torch.testing.assert_close(ours.encode_tokens(batch), expected, atol=1e-4, rtol=0)
+    torch.testing.assert_close(ours.encode(batch), expected[:, 0], atol=1e-4, rtol=0)
+
+
+@torch.no_grad()
 def test_the_generator_scores_and_fills_by_transformers_logits():
     """log p at a masked place; <pad>, <s> and <mask> are never predicted here, and are left out."""
     ours, _, generator = build_trio(CONFIGS["narrow embedding"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import ClassVar
 
 import torch
@@ -58,7 +59,15 @@ class Detecting(Assembly):
 
     def encode(self, batch: Batch) -> Tensor:
         """(B, W) the detector's hidden state of the first place, which has seen all of the text."""
-        return self.hidden(self.objective.clean_view(batch)).values[:, 0]
+        return self.encode_tokens(batch)[:, 0]
+
+    def encode_tokens(self, batch: Batch) -> Tensor:
+        """(B, T, W) the detector's hidden states; what stands after an end is the next segment."""
+        view = self.objective.clean_view(batch)
+        if self.vocabulary.end is not None:
+            ended = (batch.tokens == self.vocabulary.end).long()
+            view = replace(view, segments=(ended.cumsum(1) - ended).clamp(max=1))
+        return self.hidden(view).values
 
     def fill(
         self, batch: Batch, masked: Tensor, *, generator: torch.Generator | None = None
