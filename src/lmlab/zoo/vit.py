@@ -58,6 +58,8 @@ class Config(TransformerConfig):
     """Pixels along each side of an image."""
     patch: int = field(default=2, metadata={"at_least": 1})
     """Pixels along each side of a patch."""
+    shift: int = field(default=0, metadata={"at_least": 0})
+    """Pixels by which images are moved at most in training, each way, at random."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -80,6 +82,17 @@ SIZES = {
     "small": Config(),
     "base": Config(width=768, layers=12, heads=12, length=64, side=224, patch=16),
 }
+RECIPES = {
+    # scikit-learn's digits, 64 images a batch: benchmarks/vit.py has what it reaches.
+    "digits": {
+        "learning_rate": 1e-3,
+        "schedule": "cosine",
+        "warmup_steps": 100,
+        "tokens_per_batch": 64 * 66,
+        "weight_decay": 0.05,
+        "epochs": 60,
+    },
+}
 
 
 def build(config: Config, vocabulary: Vocabulary) -> Seeing:
@@ -98,7 +111,9 @@ def build(config: Config, vocabulary: Vocabulary) -> Seeing:
         vocabulary=vocabulary,
         backbone=backbone,
         emission=make_softmax(config, vocabulary, tokens, bias=True),
-        objective=NextTokenGivenImage(vocabulary, side=config.side, patch=config.patch),
+        objective=NextTokenGivenImage(
+            vocabulary, side=config.side, patch=config.patch, shift=config.shift
+        ),
     )
     system.window = config.length
     return system
