@@ -114,7 +114,9 @@ def _encode(
     missing: list[str] = []
     begin = 0
     for start, end in [*spans, (len(text), len(text))]:
-        found, unknown = _read(text[begin:start].strip(), tokenizer)
+        piece = text[begin:start]
+        # A gap stands for a word with the space around it, but for one of many characters.
+        found, unknown = _read(piece if tokenizer.kind == "char" else piece.strip(), tokenizer)
         ids += found if end == start else [*found, None]
         missing += unknown
         begin = end

@@ -1,0 +1,261 @@
+"""Filling in: gaps as users write them, tokens alone and together, blanks and candidates."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+import torch
+from tokenizers import AddedToken
+from tokenizers import Tokenizer as HfTokenizer
+
+from lmlab.core.batch import Batch
+from lmlab.core.errors import UserError
+from lmlab.core.registry import system_module
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.data.corpus import Layout
+from lmlab.data.tokenizers import Tokenizer, train_tokenizer
+from lmlab.sampling.filling import Filler, written_log_probs
+from lmlab.sampling.gaps import read_gaps
+
+LINES = ["the cat sees a dog", "a dog sees the cat", "the dog sleeps"] * 3
+WORDS = train_tokenizer("word", LINES)
+
+
+def build(name: str, vocabulary: Vocabulary):
+    torch.manual_seed(0)
+    module = system_module(name)
+    return module.build(module.SIZES["tiny"], vocabulary).eval()
+
+
+@pytest.fixture(scope="module")
+def hmm():
+    return build("hmm", WORDS.vocabulary)
+
+
+@pytest.fixture(scope="module")
+def glm():
+    return build("glm", WORDS.vocabulary)
+
+
+def filler(system, tokenizer=WORDS, **options) -> Filler:
+    return Filler(system=system, tokenizer=tokenizer, layout=Layout(), **options)
+
+
+# Gaps -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("symbol", ["<mask>", "[MASK]"])
+@pytest.mark.parametrize("kind", ["word", "char", "wordpiece", "bpe"])
+def test_a_gap_is_one_place_and_the_rest_is_as_it_would_be_read(kind, symbol):
+    tokenizer = train_tokenizer(kind, LINES, size=300 if kind == "bpe" else None)
+    read = read_gaps(f"the {symbol} sees a {symbol}", tokenizer)
+    assert read.spans == ((4, 10), (18, 24))
+    # A gap stands for a word with its space; only among characters is a space one of its own.
+    before, between = ("the ", " sees a ") if kind == "char" else ("the", "sees a")
+    assert list(read.ids) == [*tokenizer.encode(before), None, *tokenizer.encode(between), None]
+    assert read.filled(["cat", "dog"]) == "the cat sees a dog"
+
+
+def test_a_full_stop_after_a_gap_is_read_as_after_a_word():
+    """Byte pairs put a space before what begins a text; a stop behind a gap begins none."""
+    tokenizer = train_tokenizer("bpe", ["the cat sees a dog."] * 9, size=300)
+    stop = tokenizer.encode("the dog.")[-1]
+    assert tokenizer.encode(".") != [stop]
+    assert list(read_gaps("the <mask>.", tokenizer).ids) == [*tokenizer.encode("the"), None, stop]
+
+
+def test_a_tokeniser_that_reads_its_own_symbol_is_left_to_do_so():
+    inner = HfTokenizer.from_str(train_tokenizer("wordpiece", LINES)._inner.to_str())
+    inner.add_special_tokens([AddedToken("<mask>", lstrip=True, normalized=False)])
+    tokenizer = Tokenizer(inner)
+    assert tokenizer.vocabulary.mask in tokenizer.encode("the <mask> sees")
+    expected = [*tokenizer.encode("the"), None, *tokenizer.encode("sees")]
+    assert list(read_gaps("the [MASK] sees", tokenizer).ids) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("the cat sees", r"has none; write <mask> or \[MASK\] there"),
+        ("the <maks> sees", r"'<maks>' is no mask symbol.*did you mean '<mask>'"),
+        ("the [mask] sees", r"did you mean '\[MASK\]'"),
+        ("the <mask> and <mask", "did you mean '<mask>'"),
+        ("the <MASK> sees", "did you mean '<mask>'"),
+    ],
+)
+def test_a_text_without_a_gap_or_with_something_like_one_is_told(text, said):
+    with pytest.raises(UserError, match=said):
+        read_gaps(text, WORDS)
+
+
+def test_unknown_words_and_other_brackets_are_left_alone():
+    read = read_gaps("[note] the <unk> zebra <mask>", WORDS)
+    unknown = WORDS.vocabulary.unknown
+    assert list(read.ids) == [unknown, *WORDS.encode("the"), unknown, unknown, None]
+    assert read.unknown == ("[note]", "<unk>", "zebra")
+    assert "'zebra'" in (read.note or "")
+
+
+# Tokens -----------------------------------------------------------------------------------------
+
+
+def joint(hmm, text: str) -> torch.Tensor:
+    """log p(a | text) for all answers to two gaps, by enumeration: (V, V)."""
+    vocabulary = WORDS.vocabulary
+    size = vocabulary.size
+    read = read_gaps(text, WORDS)
+    rows = []
+    for pair in itertools.product(range(size), repeat=2):
+        answers = iter(pair)
+        body = [next(answers) if id is None else id for id in read.ids]
+        rows.append([vocabulary.start, *body, vocabulary.end])
+    with torch.no_grad():
+        totals = hmm.log_prob(Batch.from_sequences(rows, pad=vocabulary.pad)).totals.double()
+    return torch.log_softmax(totals, 0).view(size, size)
+
+
+def test_a_gap_by_itself_is_the_marginal_over_the_others(hmm):
+    """Bayes by enumeration: the first gap's probabilities with the second summed out."""
+    text = "the <mask> sees <mask>"
+    [found] = filler(hmm, top=4).tokens([text])
+    table = joint(hmm, text)
+    for gap, other in ((0, 1), (1, 0)):
+        best = torch.logsumexp(table, other).topk(4)
+        options = found.gaps[gap].options
+        assert [each.text for each in options] == [WORDS.token(i) for i in best.indices.tolist()]
+        for option, expected in zip(options, best.values.tolist(), strict=True):
+            assert option.log_prob == pytest.approx(expected, abs=1e-4)
+            assert option.probability == pytest.approx(math.exp(expected), abs=1e-4)
+
+
+def test_gaps_together_are_the_joint_posterior(hmm):
+    """By the chain rule, each given those before; a beam as wide as the space misses none."""
+    text = "the <mask> sees <mask>"
+    [found] = filler(hmm, top=5, beam=WORDS.vocabulary.size).together([text])
+    best = joint(hmm, text).flatten().topk(5)
+    size = WORDS.vocabulary.size
+    for filling, place, expected in zip(
+        found.fillings, best.indices.tolist(), best.values.tolist(), strict=True
+    ):
+        assert filling.answers == (WORDS.token(place // size), WORDS.token(place % size))
+        assert filling.log_prob == pytest.approx(expected, abs=1e-4)
+        assert filling.text == f"the {filling.answers[0]} sees {filling.answers[1]}"
+
+
+def test_candidates_share_their_probability(hmm):
+    [free] = filler(hmm, top=20).tokens(["the <mask> sees"])
+    [found] = filler(hmm).tokens(["the <mask> sees"], among=["cat", "dog", "sleeps"])
+    by_text = {option.text: option for option in free.gaps[0].options}
+    options = found.gaps[0].options
+    assert sum(option.probability for option in options) == pytest.approx(1.0)
+    assert [o.log_prob for o in options] == sorted((o.log_prob for o in options), reverse=True)
+    total = sum(by_text[option.text].probability for option in options)
+    for option in options:
+        expected = by_text[option.text]
+        assert option.log_prob == pytest.approx(expected.log_prob)
+        assert option.probability == pytest.approx(expected.probability / total)
+
+
+@pytest.mark.parametrize(("candidate", "said"), [("the cat", "2 tokens"), ("zebra", "unknown")])
+def test_a_candidate_for_a_token_is_one_known_token(hmm, candidate, said):
+    with pytest.raises(UserError, match=f"one token that the model knows.*{said}"):
+        list(filler(hmm).tokens(["the <mask>"], among=[candidate]))
+
+
+# Blanks -----------------------------------------------------------------------------------------
+
+
+def test_the_best_of_a_blank_is_the_best_of_all_answers(glm):
+    """All answers of at most two tokens, each forced; the beam finds the same ones in order."""
+    vocabulary = WORDS.vocabulary
+    inner = [
+        i for i in range(vocabulary.size) if i not in (*vocabulary.unpredictable, vocabulary.end)
+    ]
+    answers = [each for size in range(3) for each in itertools.product(inner, repeat=size)]
+    row = [vocabulary.start, *WORDS.encode("the"), vocabulary.mask, vocabulary.end]
+    with torch.no_grad():
+        writer = glm.infilling(Batch.from_sequences([row] * len(answers), pad=0))
+        log_probs = written_log_probs(writer, answers)
+    ranked = sorted(zip(log_probs, answers, strict=True), reverse=True)[:3]
+    [found] = filler(glm, top=3, beam=200, max_length=3).blanks(["the <mask>"])
+    for filling, (log_prob, answer) in zip(found.fillings, ranked, strict=True):
+        assert filling.answers == (WORDS.decode(answer),)
+        assert filling.log_prob == pytest.approx(log_prob, abs=1e-4)
+        assert filling.finished and filling.tokens == len(answer)
+
+
+def test_drawn_blanks_depend_on_the_generator_alone(glm):
+    def drawn(seed: int) -> list[tuple[str, ...]]:
+        generator = torch.Generator().manual_seed(seed)
+        [found] = filler(glm, top=6).blanks(["the <mask> sees <mask>"], generator=generator)
+        assert len(found.fillings) == 6
+        return [filling.answers for filling in found.fillings]
+
+    assert drawn(1) == drawn(1)
+    assert drawn(1) != drawn(2)
+    assert all(len(answers) == 2 for answers in drawn(1))
+
+
+def test_the_log_probability_of_what_is_drawn_is_that_of_writing_it(glm):
+    """Two blanks of different lengths, forced against what sampling told."""
+    generator = torch.Generator().manual_seed(3)
+    text = "the <mask> sees <mask>"
+    [found] = filler(glm, top=4, max_length=60).blanks([text], generator=generator)
+    vocabulary = WORDS.vocabulary
+    row = [vocabulary.start, *read_gaps(text, WORDS).with_gap(vocabulary.mask), vocabulary.end]
+    for filling in found.fillings:
+        assert filling.finished
+        answers = [WORDS.encode(answer) for answer in filling.answers]
+        with torch.no_grad():
+            writer = glm.infilling(Batch.from_sequences([row], pad=vocabulary.pad))
+            [expected] = written_log_probs(writer, [writer.written(0, answers)])
+        assert filling.log_prob == pytest.approx(expected, abs=1e-4)
+
+
+def test_a_class_may_be_a_word_of_several_tokens(glm):
+    """Classification as a cloze: candidates of different lengths, judged as they are written."""
+    [found] = filler(glm).blank_among(["the dog <mask>"], ["sleeps", "sees the cat"])
+    options = found.gaps[0].options
+    assert {option.text for option in options} == {"sleeps", "sees the cat"}
+    assert sum(option.probability for option in options) == pytest.approx(1.0)
+    ratio = math.exp(options[1].log_prob - options[0].log_prob)
+    assert options[1].probability / options[0].probability == pytest.approx(ratio)
+    with pytest.raises(UserError, match="texts with one blank, and one with 2 came"):
+        list(filler(glm).blank_among(["<mask> dog <mask>"], ["a"]))
+
+
+# Which way --------------------------------------------------------------------------------------
+
+
+def test_tokens_where_the_system_has_them_else_blanks(hmm, glm):
+    [tokens] = filler(hmm).fill(["the <mask>"])
+    assert tokens.gaps and not tokens.fillings
+    [together] = filler(hmm).fill(["the <mask>"], joint=True)
+    assert together.fillings and not together.gaps
+    [blanks] = filler(glm).fill(["the <mask>"])
+    assert blanks.fillings and not blanks.gaps
+    [cloze] = filler(glm).fill(["the <mask>"], among=["cat", "dog"])
+    assert len(cloze.gaps[0].options) == 2
+
+
+def test_a_system_that_can_not_is_told_which_can(hmm):
+    with pytest.raises(UserError, match=r"filling in needs a system with Fill.*bert"):
+        list(filler(build("lstm", WORDS.vocabulary)).fill(["the <mask>"]))
+    with pytest.raises(UserError, match=r"blanks of unknown length needs.*glm"):
+        list(filler(hmm).fill(["the <mask>"], blanks=True))
+
+
+def test_what_does_not_go_together_is_told(hmm):
+    with pytest.raises(UserError, match="judged gap by gap"):
+        filler(hmm).fill(["the <mask>"], joint=True, among=["cat"])
+    with pytest.raises(UserError, match="is not drawn"):
+        filler(hmm).fill(["the <mask>"], among=["cat"], generator=torch.Generator())
+    with pytest.raises(UserError, match="number of fillings must be 1 or more"):
+        filler(hmm, top=0)
+
+
+def test_a_text_too_long_is_told(glm):
+    with pytest.raises(UserError, match="takes at most 64 tokens at once"):
+        list(filler(glm).fill([" ".join(["the"] * 80) + " <mask>"]))
