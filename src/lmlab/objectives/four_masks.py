@@ -203,7 +203,7 @@ class FourMasks(FillingObjective):
         before = torch.ones_like(batch.lengths) if given is None else given.lengths
         place = torch.arange(batch.tokens.shape[1] - 1, device=batch.tokens.device)
         positions = before[:, None] + place
-        self._check(int((before + batch.lengths).max()) - 1)
+        self.check_places(int((before + batch.lengths).max()) - 1)
         return Stretch(
             inputs=batch.tokens[:, 1:],
             real=batch.targets_mask()[:, 1:],
@@ -229,11 +229,12 @@ class FourMasks(FillingObjective):
         tokens = ordinary_places(batch, self.vocabulary).sum(1)
         return torch.where(tokens > 1, 1 + (drawn * (tokens - 1)).long(), 0)
 
-    def _check(self, places: int) -> None:
+    def check_places(self, places: int) -> None:
+        """A UserError where there are more places than positions for them."""
         if self.longest is not None and places > self.longest:
             raise UserError(
-                f"this system has positions for {self.longest} tokens, and a source and its text "
-                f"have {places} together; cut the corpus, or build it longer (--set length=…)."
+                f"this system has positions for {self.longest} tokens, and a text with what it is "
+                f"given has {places}; cut it, or build the system longer (--set length=…)."
             )
 
 

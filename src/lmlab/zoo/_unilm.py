@@ -73,6 +73,7 @@ class MaskWriting(Filling):
 
     def _after(self, state: MaskState, tokens: Tensor) -> Hidden:
         """Hidden states of one more place that holds the given tokens."""
+        self.objective.check_places(int(state.position.max()) + 1)
         view = View(
             inputs=tokens[:, None],
             lengths=torch.ones_like(tokens),

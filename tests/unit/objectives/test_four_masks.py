@@ -220,5 +220,16 @@ def test_fine_tuning_hides_the_text_and_its_end_and_never_the_source(system):
 def test_a_pair_too_long_for_its_positions_is_told_in_a_sentence(system):
     source = batch_of([START, *[5] * 50, END])
     batch = batch_of([START, *[6] * 20, END], condition=source)
-    with pytest.raises(UserError, match="positions for 64 tokens, and a source and its text have"):
+    with pytest.raises(
+        UserError, match="positions for 64 tokens, and a text with what it is given has 73"
+    ):
         system.log_prob(batch)
+
+
+def test_writing_beyond_the_positions_is_told_in_a_sentence(system):
+    state = system.start(1)
+    with torch.no_grad():
+        for _ in range(63):
+            state = system.advance(state, torch.tensor([5]))
+        with pytest.raises(UserError, match="positions for 64 tokens"):
+            system.peek(state)

@@ -1,0 +1,127 @@
+"""`lmlab fill`."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from lmlab.cli.main import main
+
+
+@pytest.fixture(scope="module")
+def filling(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A system that fills in tokens and one that fills in blanks, trained for a moment."""
+    folder = tmp_path_factory.mktemp("filling")
+    for system in ("unilm", "glm"):
+        budget = ("--size", "tiny", "--steps", "6", "--data", "grammar")
+        assert main(["train", system, "--out", str(folder / system), *budget]) == 0
+    return {path.name: path for path in folder.iterdir()}
+
+
+def test_a_table_of_the_best_tokens_of_each_gap(lmlab, filling) -> None:
+    result = lmlab("fill", filling["unilm"], "the <mask> sees a [MASK]", "--top", "3")
+    assert result.code == 0
+    text, header, *rows = result.out.splitlines()
+    assert text == "the <mask> sees a [MASK]"
+    assert header.split() == ["gap", "text", "probability", "nats"]
+    cells = [row.split() for row in rows]
+    assert [row[0] for row in cells] == ["1", "1", "1", "2", "2", "2"]
+    for row in cells:
+        assert math.exp(float(row[3])) == pytest.approx(float(row[2]), abs=1e-4)
+
+
+def test_json_has_the_same_figures_and_where_the_gaps_are(lmlab, filling) -> None:
+    command = ("fill", filling["unilm"], "the <mask> sees a [MASK]", "--top", "2", "--json")
+    [record] = json.loads(lmlab(*command).out)
+    assert [(gap["start"], gap["end"]) for gap in record["gaps"]] == [(4, 10), (18, 24)]
+    for gap in record["gaps"]:
+        first, second = gap["options"]
+        assert first["log_prob"] >= second["log_prob"]
+        assert first["probability"] == pytest.approx(math.exp(first["log_prob"]))
+
+
+def test_gaps_together_are_ranked_by_their_sum(lmlab, filling) -> None:
+    command = ("fill", filling["unilm"], "the <mask> sees a [MASK]", "--joint", "--json")
+    [record] = json.loads(lmlab(*command).out)
+    totals = [filling["log_prob"] for filling in record["fillings"]]
+    assert len(totals) == 5
+    assert totals == sorted(totals, reverse=True)
+    assert all(len(filling["answers"]) == 2 for filling in record["fillings"])
+
+
+def test_blanks_of_any_length_best_or_drawn(lmlab, filling) -> None:
+    text = "the <mask> sees a <mask>"
+    [best] = json.loads(lmlab("fill", filling["glm"], text, "--json").out)
+    totals = [each["log_prob"] for each in best["fillings"]]
+    assert totals == sorted(totals, reverse=True)
+    assert len({tuple(each["answers"]) for each in best["fillings"]}) == 5
+    drawn = [
+        lmlab("fill", filling["glm"], text, "--sample", "--seed", seed, "--json").out
+        for seed in (1, 1, 2)
+    ]
+    assert drawn[0] == drawn[1] != drawn[2]
+    table = lmlab("fill", filling["glm"], text, "--top", "2").out.splitlines()
+    assert table[1].split() == ["nats", "gap", "1", "gap", "2", "text"]
+    assert len(table) == 4
+
+
+def test_a_cloze_among_candidates(lmlab, filling) -> None:
+    for run in ("unilm", "glm"):
+        command = ("fill", filling[run], "the <mask> sleeps", "--among", "dog", "--among", "cat")
+        [record] = json.loads(lmlab(*command, "--json").out)
+        options = record["gaps"][0]["options"]
+        assert {option["text"] for option in options} == {"dog", "cat"}
+        assert sum(option["probability"] for option in options) == pytest.approx(1.0)
+
+
+def test_texts_come_from_the_command_line_a_file_or_standard_input(
+    lmlab, filling, tmp_path, monkeypatch
+) -> None:
+    lines = ["the <mask> sleeps", "a dog <mask>"]
+    file = tmp_path / "gaps.txt"
+    file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    given = lmlab("fill", filling["unilm"], *lines, "--json").out
+    assert len(json.loads(given)) == 2
+    assert lmlab("fill", filling["unilm"], "--file", file, "--json").out == given
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(file.read_bytes())))
+    assert lmlab("fill", filling["unilm"], "-", "--json").out == given
+
+
+def test_unknown_words_are_told_once(lmlab, filling) -> None:
+    result = lmlab("fill", filling["unilm"], "zebra <mask>", "zebra <mask>")
+    assert result.err.count("does not know 'zebra'") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("the dog",), "has none; write <mask> or [MASK] there"),
+        (("the <maks>",), "did you mean '<mask>'?"),
+        (("the [mask]",), "did you mean '[MASK]'?"),
+        ((), "give what to fill in, and only one of: texts, - for standard input, --file"),
+        (("the <mask>", "--file", "x"), "only one of"),
+        (("--file", "no-such-file"), "there is no file no-such-file"),
+        (("the <mask>", "--blanks"), "needs a system with Infill"),
+        (("the <mask>", "--joint", "--blanks"), "leave out --joint"),
+        (("the <mask>", "--top", "0"), "number of fillings must be 1 or more"),
+        (("the <mask>", "--beam", "0"), "beam width must be 1 or more"),
+        (("the <mask>", "--max-length", "0"), "greatest length must be 1 or more"),
+        (("the <mask>", "--among", "zebra"), "one token that the model knows"),
+        (("<mask> " + "the " * 80,), "takes at most"),
+    ],
+)
+def test_what_is_wrong_is_told_in_a_sentence(lmlab, filling, arguments, said) -> None:
+    result = lmlab("fill", filling["unilm"], *arguments)
+    assert result.code == 2
+    assert said in result.err
+    assert result.err.count("\n") == 1
+
+
+def test_a_system_that_can_not_fill_in_is_told_which_can(lmlab, runs) -> None:
+    result = lmlab("fill", runs["lstm"], "the <mask>")
+    assert result.code == 2
+    assert "filling in needs a system with Fill" in result.err
