@@ -46,7 +46,17 @@ MOST_TOKENS = 20
 WORDS_A_STATE = 8
 CHOSEN = ("state", "next state", "choice")
 """Axes along which one of several ways is taken."""
-PANEL_FIRST = ("slot", "choice", "distance", "state", "next state", "unit", "time", "source")
+PANEL_FIRST = (
+    "head",
+    "slot",
+    "choice",
+    "distance",
+    "state",
+    "next state",
+    "unit",
+    "time",
+    "source",
+)
 """Which of three axes becomes a heat map for each entry, the first that is not needed otherwise."""
 PAIRS = (("time", "source"), ("state", "next state"))
 """Axes that belong on one heat map."""
@@ -57,6 +67,7 @@ AXIS_NAMES = {
     "time": "predicted",
     "source": "given",
     "distance": "places back",
+    "head": "head",
     "slot": "slot",
     "state": "state",
     "next state": "next state",
@@ -90,8 +101,8 @@ class Labels:
             return tuple(f"{place} {name}".strip() for place, name in enumerate(names))
         if axis == "move":
             return tuple(str(place - entries // 2) for place in range(entries))
-        if axis in ("distance", "slot", "choice"):
-            # Distances and slots are counted from one, choices as their reading names them.
+        if axis in ("distance", "slot", "head", "choice"):
+            # Distances, slots and heads are counted from one, choices as their reading names them.
             first = 0 if axis == "choice" else 1
             return tuple(str(place + first) for place in range(entries))
         if axis == "batch":

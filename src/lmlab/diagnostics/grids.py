@@ -127,7 +127,7 @@ def draw_grids(figure: Figure, grids: Sequence[Grid], *, title: str) -> None:
             axes.set_title(shown_name(grid.title), fontsize=9)
     above = 0.32 if len(grids) > 1 else 0.12
     figure.text(0, 1 + above / height, title, fontsize=11)
-    _colour_bar(figure, scale, left=min(len(grids), abreast) * (across + GAP[0]) - GAP[0])
+    colour_bar(figure, scale, left=min(len(grids), abreast) * (across + GAP[0]) - GAP[0])
 
 
 def grids_size(grids: Sequence[Grid]) -> tuple[float, float]:
@@ -237,7 +237,7 @@ def short_label(label: str, longest: int = LONGEST_LABEL) -> str:
     return shown if len(shown) <= longest else shown[: longest - 1].rstrip() + "…"
 
 
-def _colour_bar(figure: Figure, scale: Scale, *, left: float) -> None:
+def colour_bar(figure: Figure, scale: Scale, *, left: float) -> None:
     """The key of the colours, at the right of the squares and as high as they are, or an inch."""
     width, height = figure.get_size_inches()
     tall = min(height, 1.3)

@@ -10,10 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from lmlab.core.errors import UserError
+from lmlab.diagnostics.attention_pictures import attention_pictures
 from lmlab.diagnostics.captures import file_name
 from lmlab.diagnostics.course import gradient_pictures, norm_pictures
+from lmlab.diagnostics.importance import importance_pictures
 from lmlab.diagnostics.inspection_page import inspection_page
 from lmlab.diagnostics.latents import interpolation_pictures, noise_pictures
+from lmlab.diagnostics.memories import memory_pictures
 from lmlab.diagnostics.neighbours import check_words, neighbour_pictures
 from lmlab.diagnostics.picture import Picture, render
 from lmlab.diagnostics.revealing import capture_family
@@ -32,6 +35,9 @@ TOGETHER: tuple[Callable[[Sequence[Subject]], list[Picture]], ...] = (
 """Families that set runs beside each other."""
 ALONE: tuple[Callable[[Subject], list[Picture]], ...] = (
     capture_family,
+    importance_pictures,
+    memory_pictures,
+    attention_pictures,
     tree_pictures,
     sight_pictures,
     interpolation_pictures,

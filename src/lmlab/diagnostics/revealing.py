@@ -9,6 +9,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from lmlab.core.batch import Batch
 from lmlab.core.capture import Capture
 from lmlab.core.parts import Backbone, Emission
 from lmlab.core.system import System
@@ -18,6 +19,7 @@ from lmlab.diagnostics.captures import (
     capture_pictures,
     state_names,
 )
+from lmlab.diagnostics.looking import plain_captures
 from lmlab.diagnostics.picture import Picture, numbered
 from lmlab.diagnostics.subjects import Sentence, Subject, batch_of, batches_of
 from lmlab.scoring.evaluating import device_of, evaluating
@@ -100,7 +102,9 @@ def reveal(
     with evaluating(system):
         alone = [_reveal(system, [sentence]) for sentence in sentences]
         listed = (*sentences, *sample)[:LISTED]
-        whole = _of_the_model(system, (*sentences, *sample), listed)
+        # Where all belongs to single sentences, there is no need to look at the others.
+        needed = any(not _of_a_sentence(each) for found in alone for each in found.values())
+        whole = _of_the_model(system, (*sentences, *sample), listed) if needed else {}
     return Revealed(
         model=whole,
         sentences=tuple(
@@ -115,7 +119,17 @@ def _of_a_sentence(capture: Capture) -> bool:
 
 
 def _reveal(system: System, sentences: Sequence[Sentence]) -> dict[str, Capture]:
-    return system.reveal(batch_of(system, sentences).to(device_of(system)))
+    return _reveal_batch(system, batch_of(system, sentences))
+
+
+def _reveal_batch(system: System, batch: Batch) -> dict[str, Capture]:
+    """Inner values but for those that many layers have, which are drawn together elsewhere.
+
+    What an objective hides is drawn from torch's own randomness, which stays as it was.
+    """
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return plain_captures(system.reveal(batch.to(device_of(system))))
 
 
 def _of_the_model(
@@ -125,7 +139,7 @@ def _of_the_model(
     counts: dict[str, float] = {}
     # Sentences of one length at a time: no padding may enter an average.
     for batch in batches_of(system, sentences):
-        for name, capture in system.reveal(batch.to(device_of(system))).items():
+        for name, capture in _reveal_batch(system, batch).items():
             if "batch" in capture.axes:
                 continue
             before = sums.get(name)

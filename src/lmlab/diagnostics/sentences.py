@@ -10,12 +10,15 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from lmlab.core.batch import Batch
 from lmlab.core.kinds import Kind
 from lmlab.core.protocols import LogProb
 from lmlab.core.system import Assembly
+from lmlab.core.view import NO_TARGET
 from lmlab.diagnostics.canvas import COLOURS, INK, add_legend, line_look, shown_name
 from lmlab.diagnostics.captures import MOST_PLACES
 from lmlab.diagnostics.grids import CELL, RIM, Axis, Values, name_columns, name_rows
+from lmlab.diagnostics.looking import names_of
 from lmlab.diagnostics.picture import Picture, in_a_row, numbered
 from lmlab.diagnostics.sight import LEGEND, Sight, measure_sight
 from lmlab.diagnostics.subjects import Sentence, Subject, batch_of
@@ -32,6 +35,10 @@ SIGHT_READING = (
 )
 SIGHT_PLACES = 20
 """Most tokens in a picture of who sees whom: it costs a pass for each and each replacement."""
+SEEDS = 20
+"""Seeds that are tried until something is asked."""
+OWN_SYMBOLS = 512
+"""Symbols that a system may have beyond its tokeniser's."""
 REPLACEMENTS = 4
 """Other tokens that are tried at each place."""
 WIDE = 10.0
@@ -123,13 +130,17 @@ def sight_pictures(subject: Subject) -> list[Picture]:
     if not isinstance(system, Assembly):
         return []
     ids = sentence.ids[:SIGHT_PLACES]
-    names = [subject.token(id) for id in range(system.vocabulary.size)]
-    generator = torch.Generator().manual_seed(0)
     with evaluating(system):
-        view = system.objective.view(batch_of(system, [sentence]), generator=generator)
-        if view.targets is None or view.inputs.ndim != 2:
+        seed = _asking_seed(system, ids)
+        if seed is None:
             return []
-        sight = measure_sight(system, ids, names, generator=generator, others=_replacements(system))
+        sight = measure_sight(
+            system,
+            ids,
+            _names(subject),
+            generator=torch.Generator().manual_seed(seed),
+            others=_replacements(system),
+        )
     cut = f"Shown are the first {len(ids)} of {len(sentence.ids)} tokens."
     return [
         Picture(
@@ -142,6 +153,25 @@ def sight_pictures(subject: Subject) -> list[Picture]:
             text=sentence.text,
         )
     ]
+
+
+def _asking_seed(system: Assembly, ids: Sequence[int]) -> int | None:
+    """The first seed with which something is asked of tokens; None where it is asked elsewhere."""
+    batch = Batch.from_sequences([ids], pad=system.vocabulary.pad)
+    for seed in range(SEEDS):
+        view = system.objective.view(batch, generator=torch.Generator().manual_seed(seed))
+        if view.decoder is not None or view.targets is None or view.inputs.ndim != 2:
+            return None
+        if bool((view.targets != NO_TARGET).any()):
+            return seed
+    return None
+
+
+def _names(subject: Subject) -> list[str]:
+    """Of every id, those of symbols of the system's own too."""
+    known = names_of(subject)
+    beyond = max((known.vocabulary.size, *known.symbols), default=0) + OWN_SYMBOLS
+    return [known.of(id) for id in range(beyond)]
 
 
 def _replacements(system: Assembly) -> list[int]:

@@ -30,7 +30,7 @@ from lmlab.diagnostics.objective_view import (
     show_view,
 )
 from lmlab.diagnostics.picture import Drawn, Picture, render
-from lmlab.diagnostics.subjects import corpus_of, fits, sentence_of
+from lmlab.diagnostics.subjects import corpus_of, fits, framed, sentence_of
 from lmlab.scoring.evaluating import device_of, evaluating
 from lmlab.training.config import apply_settings
 from lmlab.training.files import telling_disk_errors, write_bytes, write_text
@@ -201,7 +201,7 @@ def _zoo_texts(card: Card, text: str, condition: str | None, settings: dict[str,
     texts = [spaced(each) for each in (text, condition or COMPANY)]
     tokenizer = train_tokenizer("word", texts)
     pad = tokenizer.vocabulary.pad
-    first, second = ([_framed(tokenizer, each)] for each in texts)
+    first, second = ([framed(tokenizer, each)] for each in texts)
     if condition is None:
         batch = Batch.from_sequences([*first, *second], pad=pad)
     else:
@@ -230,13 +230,6 @@ def _staged(card: Card, system: System, tokenizer: Tokenizer, batch: Batch) -> _
     return _Stage(card=card, system=system, tokenizer=tokenizer, batch=batch)
 
 
-def _framed(tokenizer: Tokenizer, text: str) -> list[int]:
-    """The ids of a text between its symbols."""
-    vocabulary = tokenizer.vocabulary
-    end = [] if vocabulary.end is None else [vocabulary.end]
-    return [vocabulary.opening, *tokenizer.encode(text), *end]
-
-
 def spaced(text: str) -> str:
     """Words parted by white space, Chinese letters each by itself."""
     return " ".join(CHINESE.sub(r" \1 ", text).split())
@@ -259,7 +252,7 @@ def _run_stage(model: Model, text: str | None, condition: str | None) -> _Stage:
     pad = model.system.vocabulary.pad
     given = None
     if condition is not None:
-        given = Batch.from_sequences([_framed(model.tokenizer, condition)], pad=pad)
+        given = Batch.from_sequences([framed(model.tokenizer, condition)], pad=pad)
     rows = [sentence_of(model, text).ids]
     if given is None and model.system.vocabulary.end is not None:
         rows += [sentence_of(model, other).ids for other in _company(model, text)]

@@ -72,10 +72,16 @@ def measure_sight(
             used[:, place] |= after.log_probs != before.log_probs
     return Sight(
         inputs=tuple(names[token] for token in view.inputs[0].tolist()),
-        targets=tuple(names[token] for token in view.targets[0, rows].tolist()),
+        targets=tuple(_outcomes(system, names)[id] for id in view.targets[0, rows].tolist()),
         allowed=_rows(allowed),
         used=_rows(used),
     )
+
+
+def _outcomes(system: Assembly, names: Sequence[str]) -> Sequence[str]:
+    """What targets are called: words, unless the emission has outcomes of its own."""
+    told: Sequence[str] = getattr(system.emission, "outcomes", ())
+    return told or names
 
 
 def _replacements(system: Assembly) -> list[int]:

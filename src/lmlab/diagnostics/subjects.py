@@ -16,6 +16,8 @@ from lmlab.core.protocols import LogProb, Sample, Step
 from lmlab.core.system import System
 from lmlab.data.corpus import Corpus, open_corpus
 from lmlab.data.encoding import frame
+from lmlab.data.readers import Example
+from lmlab.data.tokenizers import Tokenizer
 from lmlab.sampling.decode import sample
 from lmlab.scoring.evaluating import evaluating
 from lmlab.training.reporting import read_metrics
@@ -40,6 +42,10 @@ class Sentence:
     """With the opening symbol first, and the end where the model predicts it."""
     tokens: tuple[str, ...]
     """As they are spelled."""
+    condition: str | None = None
+    """What it is given, where it is given something: a translator's source."""
+    given: tuple[int, ...] = ()
+    """The ids of that."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -72,12 +78,13 @@ def make_subjects(models: Sequence[Model], texts: Sequence[str] = ()) -> list[Su
     for text in texts:
         if not text.strip():
             raise UserError("a text to inspect must hold a word, and an empty one came.")
+    examples = [Example(text=text) for text in texts]
     if not texts and len(models) > 1:
-        pool = _pool(models[0], corpus_of(models[0]))[0]
-        able = [each for each in pool if all(fits(m, sentence_of(m, each.text)) for m in models)]
-        texts = [each.text for each in choose(able)]
+        pool = [_example(each) for each in _pool(models[0], corpus_of(models[0]))[0]]
+        able = [each for each in pool if all(fits(m, _sentence(m, each)) for m in models)]
+        examples = [_example(each) for each in choose([_sentence(models[0], e) for e in able])]
     return [
-        make_subject(model, texts, name=name)
+        _make_subject(model, examples, name=name)
         for model, name in zip(models, _names(models), strict=True)
     ]
 
@@ -90,9 +97,13 @@ def _names(models: Sequence[Model]) -> list[str]:
 
 def make_subject(model: Model, texts: Sequence[str] = (), *, name: str = "") -> Subject:
     """Gather what is looked at of a run; without texts, some of its own corpus, or its samples."""
+    return _make_subject(model, [Example(text=text) for text in texts], name=name)
+
+
+def _make_subject(model: Model, examples: Sequence[Example], *, name: str) -> Subject:
     corpus = corpus_of(model)
     pool, remark = _pool(model, corpus)
-    given = [sentence_of(model, text) for text in texts]
+    given = [_sentence(model, example) for example in examples]
     for each in given:
         model.system.check_length(len(each.ids))
     chosen = given or choose(pool)
@@ -125,12 +136,30 @@ def corpus_of(model: Model) -> Corpus | None:
         return None
 
 
-def sentence_of(model: Model, text: str) -> Sentence:
-    """A text by token, framed as the run was trained."""
+def sentence_of(model: Model, text: str, condition: str | None = None) -> Sentence:
+    """A text by token, framed as the run was trained, and what it is given."""
     _, tail = frame(model.tokenizer.vocabulary, model.layout)
     ids = [model.system.vocabulary.opening, *model.tokenizer.encode(text), *tail]
     ids = ids[: model.layout.cut]
-    return Sentence(text=text, ids=tuple(ids), tokens=tuple(map(model.tokenizer.token, ids)))
+    given = () if condition is None else framed(model.tokenizer, condition)
+    tokens = tuple(map(model.tokenizer.token, ids))
+    return Sentence(text=text, ids=tuple(ids), tokens=tokens, condition=condition, given=given)
+
+
+def framed(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
+    """The ids of a text between its symbols, as what is given is read."""
+    vocabulary = tokenizer.vocabulary
+    end = () if vocabulary.end is None else (vocabulary.end,)
+    return (vocabulary.opening, *tokenizer.encode(text), *end)
+
+
+def _sentence(model: Model, example: Example) -> Sentence:
+    given = example.condition if model.card.conditional else None
+    return sentence_of(model, example.text, given)
+
+
+def _example(sentence: Sentence) -> Example:
+    return Example(text=sentence.text, condition=sentence.condition)
 
 
 def fits(model: Model, sentence: Sentence) -> bool:
@@ -162,14 +191,17 @@ def batches_of(system: System, sentences: Sequence[Sentence]) -> list[Batch]:
 
 
 def batch_of(system: System, sentences: Sequence[Sentence]) -> Batch:
-    """Sentences as one batch, padded at the end."""
-    return Batch.from_sequences([each.ids for each in sentences], pad=system.vocabulary.pad)
+    """Sentences as one batch, padded at the end, with what they are given if all are."""
+    pad, condition = system.vocabulary.pad, None
+    if all(each.given for each in sentences):
+        condition = Batch.from_sequences([each.given for each in sentences], pad=pad)
+    return Batch.from_sequences([each.ids for each in sentences], pad=pad, condition=condition)
 
 
 def _pool(model: Model, corpus: Corpus | None) -> tuple[list[Sentence], str]:
     """Sentences of the run's own that it can read, and a remark on where they come from."""
     drawn, remark = _own_texts(model, corpus)
-    found = [sentence_of(model, text) for text in dict.fromkeys(drawn) if text.strip()]
+    found = [_sentence(model, each) for each in dict.fromkeys(drawn) if each.text.strip()]
     longest = _longest_read(model, [each for each in found if fits(model, each)])
     return [each for each in found if len(each.ids) <= longest and fits(model, each)], remark
 
@@ -190,16 +222,15 @@ def _longest_read(model: Model, sentences: Sequence[Sentence]) -> int:
     return 0
 
 
-def _own_texts(model: Model, corpus: Corpus | None) -> tuple[list[str], str]:
-    if corpus is not None and corpus.layout.kind != "pairs":
-        held_out = corpus.split("validation")
-        return [example.text for example in held_out.first(4 * SAMPLED)], ""
+def _own_texts(model: Model, corpus: Corpus | None) -> tuple[list[Example], str]:
+    if corpus is not None and (corpus.layout.kind != "pairs" or model.card.conditional):
+        return list(corpus.split("validation").first(4 * SAMPLED)), ""
     if not isinstance(model.system, (Step, Sample)):
         return [], ""
     generator = torch.Generator().manual_seed(0)
     written = sample(model.system, SAMPLED, max_length=LONGEST, generator=generator)
     remark = "What the run was trained on is gone, so these are texts that it wrote itself."
-    return [model.tokenizer.decode(each.tokens) for each in written], remark
+    return [Example(text=model.tokenizer.decode(each.tokens)) for each in written], remark
 
 
 def _counts(model: Model, corpus: Corpus | None) -> Counter[int]:
