@@ -1,0 +1,155 @@
+"""Masked tokens as a whole: what the view shows and asks, and what each system makes of it."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+import pytest
+import torch
+
+from lmlab.core.batch import Batch
+from lmlab.core.registry import system_module
+from lmlab.core.view import NO_TARGET
+from lmlab.core.visibility import Full
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.data.tokenizers import train_tokenizer
+from lmlab.objectives.masked import MaskedTokens
+from lmlab.objectives.masking import EachToken, Replacement
+
+VOCABULARY = Vocabulary(size=30)
+FAMILY = ("bert", "roberta", "albert", "bert-wwm", "ernie", "spanbert")
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def random_batch(rows: int, words: int) -> Batch:
+    tokens = torch.randint(5, 30, (rows, words), generator=seeded()).tolist()
+    return Batch.from_sequences([[2, *row, 3] for row in tokens], pad=0)
+
+
+def build(name: str, vocabulary: Vocabulary = VOCABULARY, **settings):
+    module = system_module(name)
+    return module.build(replace(module.SIZES["tiny"], **settings), vocabulary)
+
+
+def test_the_view_asks_for_what_it_hides_and_shows_the_rest():
+    objective = MaskedTokens(VOCABULARY, EachToken(0.3), Replacement(vocabulary=VOCABULARY))
+    batch = random_batch(20, 12)
+    view = objective.view(batch, generator=seeded())
+    asked = view.targets != NO_TARGET
+    assert isinstance(view.visibility, Full)
+    assert torch.equal(view.targets[asked], batch.tokens[asked])
+    assert torch.equal(view.inputs[~asked], batch.tokens[~asked])
+    rows, places = asked.nonzero(as_tuple=True)
+    assert torch.equal(view.origins[rows, places], places)
+    assert (view.origins[~asked] == -1).all()
+    again = objective.view(batch, generator=seeded())
+    assert torch.equal(again.inputs, view.inputs) and torch.equal(again.targets, view.targets)
+
+
+def test_what_is_to_be_filled_in_is_a_mask_and_nothing_else_is_hidden():
+    objective = build("bert").objective
+    batch = random_batch(2, 5)
+    masked = torch.zeros_like(batch.tokens, dtype=torch.bool)
+    masked[0, 2], masked[1, 4] = True, True
+    view = objective.fill_view(batch, masked)
+    assert torch.equal(view.inputs, batch.tokens.masked_fill(masked, 4))
+    assert torch.equal(view.targets != NO_TARGET, masked)
+    assert view.segments is None
+
+
+@pytest.mark.parametrize("name", FAMILY)
+def test_origins_tell_where_a_target_stood_in_the_clean_text(name: str):
+    """Its token stands there, in its own row or in the one that a pair's end was taken from."""
+    tokens = torch.arange(5, 5 + 8 * 20).view(8, 20).tolist()
+    vocabulary = Vocabulary(size=200)
+    batch = Batch.from_sequences([[2, *row, 3] for row in tokens], pad=0)
+    view = build(name, vocabulary).objective.view(batch, generator=seeded())
+    asked = view.targets != NO_TARGET
+    assert asked.any()
+    # Token 5 + 20 r + i stands at place 1 + i of row r.
+    assert torch.equal(view.origins[asked], 1 + (view.targets[asked] - 5) % 20)
+
+
+@pytest.mark.parametrize("name", FAMILY)
+def test_who_masks_statically(name: str):
+    """BERT and what stands on it the same in every epoch, RoBERTa and SpanBERT afresh."""
+    settings = {"duplicates": 1, "pairs": "none", "segments": 0}
+    objective, batch = build(name, **settings).objective, random_batch(6, 30)
+    first = objective.view(batch, generator=seeded(0)).inputs
+    second = objective.view(batch, generator=seeded(1)).inputs
+    assert torch.equal(first, second) == (name not in ("roberta", "spanbert"))
+
+
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [
+        ("bert", "next sentence"),
+        ("bert-wwm", "next sentence"),
+        ("albert", "sentence order"),
+        ("spanbert", "span boundary"),
+        ("roberta", None),
+        ("ernie", None),
+    ],
+)
+def test_what_is_asked_besides(name: str, part: str | None):
+    system, batch = build(name), random_batch(4, 20)
+    loss, _ = system.loss(batch, generator=seeded())
+    assert set(loss.parts) == {"masked", *([part] if part else [])}
+    torch.testing.assert_close(loss.total, sum(part.total for part in loss.parts.values()))
+
+
+def test_the_system_hands_its_tokeniser_on():
+    """Before, every token is a word; then the pieces of one share their lot."""
+    texts = ["unbelievable hippopotamus", "hippopotamus unbelievable"] * 20
+    tokenizer = train_tokenizer("char", texts)
+    vocabulary = tokenizer.vocabulary
+    rows = [[vocabulary.start, *tokenizer.encode(text), vocabulary.end] for text in texts]
+    batch = Batch.from_sequences(rows, pad=vocabulary.pad)
+    settings = {"pairs": "none", "masking": "dynamic", "rate": 0.5}
+    system = build("bert-wwm", vocabulary, **settings)
+    # Twelve letters each, a space between: 25 tokens.
+    cut = hidden_within_a_word(system, batch)
+    assert cut == 40
+    system.meet_tokenizer(tokenizer)
+    assert hidden_within_a_word(system, batch) == 0
+
+
+def hidden_within_a_word(system, batch: Batch) -> int:
+    """Rows in which a word of the first twelve letters is hidden in part."""
+    view = system.objective.view(batch, generator=seeded())
+    asked = (view.targets != NO_TARGET)[:, 1:13].sum(1)
+    return int(((asked > 0) & (asked < 12)).sum())
+
+
+def test_nezha_knows_distances_and_no_places():
+    """Moved by three places, all of a text is predicted as before; learned positions differ."""
+    for positions, same in (("nezha", True), ("learned", False)):
+        torch.manual_seed(0)
+        system = build("ernie", positions=positions, reach=4).eval()
+        batch = random_batch(1, 9)
+        view = system.objective.fill_view(batch, torch.zeros_like(batch.tokens, dtype=torch.bool))
+        places = torch.arange(batch.tokens.shape[1])[None]
+        with torch.no_grad():
+            here = system.hidden(replace(view, positions=places)).values
+            there = system.hidden(replace(view, positions=places + 3)).values
+            swapped = system.hidden(replace(view, positions=places.flip(1))).values
+        assert torch.allclose(here, there, atol=1e-5) == same
+        assert not torch.allclose(here, swapped, atol=1e-3)
+        learned = [name for name, _ in system.named_parameters() if "positions" in name]
+        assert bool(learned) != same
+
+
+def test_the_family_has_the_settings_of_its_papers():
+    for name in FAMILY:
+        module = system_module(name)
+        base = module.SIZES["base"]
+        assert (base.width, base.layers, base.heads, base.length) == (768, 12, 12, 512)
+        assert base.rate == 0.15
+        assert not base.pre_norm
+        assert {field.name for field in fields(base)} >= {"masking", "duplicates", "pairs"}
+    albert, spanbert = (system_module(name).SIZES["base"] for name in ("albert", "spanbert"))
+    assert (albert.embedding_width, albert.shared_layers, albert.longest) == (128, True, 3)
+    assert (spanbert.stop, spanbert.longest) == (0.2, 10)

@@ -1,0 +1,209 @@
+"""What is hidden and what stands there: the masking rates and laws of each choice."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from lmlab.core.batch import Batch
+from lmlab.core.errors import UserError
+from lmlab.core.registry import system_module
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.objectives.masking import EachToken, Masked, Repeats, Replacement, ordinary_places
+from lmlab.objectives.span_masking import Spans, geometric_lengths, harmonic_lengths
+from lmlab.objectives.whole_units import WholeUnits, Words
+
+VOCABULARY = Vocabulary(size=30)
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def random_batch(rows: int, words: int, *, seed: int = 0, size: int = 30) -> Batch:
+    tokens = torch.randint(5, size, (rows, words), generator=seeded(seed)).tolist()
+    return Batch.from_sequences([[2, *row, 3] for row in tokens], pad=0)
+
+
+def within_binomial_error(hits: int, trials: int, rate: float, *, errors: float = 5) -> bool:
+    return abs(hits - trials * rate) < errors * math.sqrt(trials * rate * (1 - rate))
+
+
+def chi_square_p_value(observed: np.ndarray, expected: np.ndarray) -> float:
+    """Upper tail of Pearson's statistic."""
+    half = torch.tensor((((observed - expected) ** 2) / expected).sum() / 2, dtype=torch.float64)
+    degrees = torch.tensor((len(observed) - 1) / 2, dtype=torch.float64)
+    return torch.special.gammaincc(degrees, half).item()
+
+
+@pytest.mark.parametrize("choice", ["tokens", "words", "spans"])
+def test_fifteen_per_cent_of_the_tokens_are_hidden(choice: str):
+    """Of 200 texts of 100 tokens; spans reach their share, 15 words of 100, exactly."""
+    words = Words(VOCABULARY)
+    chosen = {
+        "tokens": EachToken(0.15),
+        "words": WholeUnits(words, 0.15),
+        "spans": Spans(units=words, rate=0.15),
+    }[choice]
+    batch = random_batch(200, 100)
+    allowed = ordinary_places(batch, VOCABULARY)
+    hidden = chosen(batch, allowed, generator=seeded())
+    assert not (hidden & ~allowed).any()
+    assert allowed.sum() == 200 * 100
+    if choice == "spans":
+        assert hidden.sum(1).tolist() == [15] * 200
+    else:
+        assert within_binomial_error(int(hidden.sum()), 20_000, 0.15)
+
+
+@pytest.mark.parametrize("make", [lambda w: EachToken(0.15), WholeUnits, lambda w: Spans(units=w)])
+def test_something_is_hidden_in_every_text_and_never_a_symbol(make):
+    choice = make(Words(VOCABULARY))
+    batch = Batch.from_sequences([[2, 7, 3], [2, 7, 8, 3], [2, 3], [2, 9, 9, 9, 9, 9, 3]], pad=0)
+    allowed = ordinary_places(batch, VOCABULARY)
+    for seed in range(20):
+        hidden = choice(batch, allowed, generator=seeded(seed))
+        assert (hidden.sum(1) >= 1).tolist() == [True, True, False, True]
+        assert not (hidden & ~allowed).any()
+
+
+def test_of_hidden_tokens_eight_become_mask_one_another_and_one_stays():
+    """80 / 10 / 10; a random token is the old one by chance in 1 of 26 (30 less four symbols)."""
+    batch = random_batch(200, 100)
+    chosen = ordinary_places(batch, VOCABULARY)
+    shown = Replacement(vocabulary=VOCABULARY)(batch.tokens, chosen, generator=seeded())
+    before, after = batch.tokens[chosen], shown[chosen]
+    count = len(before)
+    assert within_binomial_error(int((after == VOCABULARY.mask).sum()), count, 0.8)
+    assert within_binomial_error(int((after == before).sum()), count, 0.1 + 0.1 / 26)
+    swapped = (after != before) & (after != VOCABULARY.mask)
+    assert within_binomial_error(int(swapped.sum()), count, 0.1 * 25 / 26)
+    # Those put in are any token that can be predicted but the end, each as likely.
+    counts = np.bincount(after[swapped].numpy(), minlength=30)
+    assert counts[[0, 2, 3, 4]].sum() == 0
+    # A given one takes the place of any of the others: of <unk>, which no text has, 25/25 remain.
+    assert chi_square_p_value(counts[5:], np.full(25, counts[5:].sum() / 25)) > 1e-6
+    assert torch.equal(shown[~chosen], batch.tokens[~chosen])
+
+
+def test_a_span_is_masked_replaced_or_kept_as_a_whole():
+    """Runs of 4 of every 5 places: one lot for each, 80 / 10 / 10 of the runs."""
+    batch = random_batch(400, 50, size=2000)
+    vocabulary = replace(VOCABULARY, size=2000)
+    place = torch.arange(batch.tokens.shape[1])
+    chosen = ordinary_places(batch, vocabulary) & (place % 5 != 0)
+    replacement = Replacement(vocabulary=vocabulary, together=True)
+    shown = replacement(batch.tokens, chosen, generator=seeded())
+    runs = {"mask": 0, "kept": 0, "random": 0}
+    for row in range(len(batch)):
+        for first in range(1, 50, 5):
+            before, after = batch.tokens[row, first : first + 4], shown[row, first : first + 4]
+            masked, same = after == vocabulary.mask, after == before
+            assert masked.all() or not masked.any()
+            # A random token is the old one by chance, once in 1,996 times.
+            kind = "mask" if masked.all() else "kept" if same.all() else "random"
+            assert kind != "random" or same.sum() <= 1
+            runs[kind] += 1
+    assert sum(runs.values()) == 4000
+    for kind, rate in {"mask": 0.8, "kept": 0.1, "random": 0.1}.items():
+        assert within_binomial_error(runs[kind], 4000, rate)
+
+
+def test_span_lengths_are_geometric_with_mean_3_8():
+    """p = 0.2 up to ten: Σ l 0.2·0.8^(l-1) / (1 - 0.8^10) = (5 - 15·0.8^10) / (1 - 0.8^10)."""
+    law = geometric_lengths(0.2, 10)
+    mean = sum(length * p for length, p in enumerate(law, start=1))
+    assert mean == pytest.approx((5 - 15 * 0.8**10) / (1 - 0.8**10))
+    assert mean == pytest.approx(3.8, abs=0.005)
+    # Texts of 4,000 words, so that the last span of each, cut to the share, is one in 160.
+    lengths: list[int] = []
+    for seed in range(30):
+        laid = Spans(units=Words(VOCABULARY)).laid(4000, seeded(seed))
+        lengths += [length for _, length in laid]
+        assert sum(length for _, length in laid) == 600
+        ends = [first + length for first, length in laid]
+        assert all(end < first for end, (first, _) in zip(ends, laid[1:], strict=False))
+        assert ends[-1] <= 4000
+    counts = np.bincount(lengths, minlength=11)[1:]
+    assert counts.sum() > 4500
+    assert chi_square_p_value(counts, counts.sum() * np.array(law)) > 1e-6
+
+
+def test_every_place_of_a_span_is_as_likely_as_another():
+    """One span of two words in five: four places, each a quarter of 4,000 draws."""
+    spans, generator = Spans(units=Words(VOCABULARY), rate=0.4, lengths=(0.0, 1.0)), seeded()
+    firsts = [spans.laid(5, generator)[0][0] for _ in range(4000)]
+    counts = np.bincount(firsts, minlength=4)
+    assert len(counts) == 4
+    assert chi_square_p_value(counts, np.full(4, 1000.0)) > 1e-6
+
+
+def test_the_n_grams_of_albert():
+    """1 : 1/2 : 1/3 of 11/6."""
+    assert harmonic_lengths(3) == pytest.approx((6 / 11, 3 / 11, 2 / 11))
+
+
+def test_a_span_has_a_place_on_either_side():
+    """Also in a text that was cut and has no end symbol."""
+    batch = Batch.from_sequences([[2, 5, 6], [2, 7, 8, 9, 5]], pad=0)
+    allowed = ordinary_places(batch, VOCABULARY)
+    for seed in range(20):
+        hidden = Spans(units=Words(VOCABULARY), rate=0.9)(batch, allowed, generator=seeded(seed))
+        assert hidden.any(1).all()
+        assert not hidden[0, 2] and not hidden[1, 4] and not hidden[:, 0].any()
+
+
+def draw(batch: Batch, generator: torch.Generator | None) -> Masked:
+    chosen = EachToken(0.15)(batch, ordinary_places(batch, VOCABULARY), generator=generator)
+    replacement = Replacement(vocabulary=VOCABULARY)
+    return Masked(chosen=chosen, shown=replacement(batch.tokens, chosen, generator=generator))
+
+
+def test_static_masking_hides_a_text_the_same_way_in_every_epoch():
+    """Whatever it stands beside, and whatever the generator; other texts otherwise."""
+    batch, once = random_batch(6, 40), Repeats(duplicates=1)
+    first = once(draw, batch, generator=seeded(0))
+    other_order = batch.select([3, 0, 5, 1])
+    wider = replace(other_order, tokens=torch.nn.functional.pad(other_order.tokens, (0, 7)))
+    second = once(draw, wider, generator=seeded(1))
+    assert torch.equal(second.chosen[:, :42], first.chosen[[3, 0, 5, 1]])
+    assert torch.equal(second.shown[:, :42], first.shown[[3, 0, 5, 1]])
+    assert len({tuple(row) for row in first.chosen.tolist()}) == 6
+    another = Repeats(duplicates=1, seed=1)(draw, batch, generator=seeded(0))
+    assert not torch.equal(another.chosen, first.chosen)
+
+
+def test_static_masking_has_as_many_ways_as_duplicates_each_as_likely():
+    batch, repeats = random_batch(1, 60), Repeats(duplicates=10)
+    counts: dict[tuple[bool, ...], int] = {}
+    for seed in range(1000):
+        chosen = repeats(draw, batch, generator=seeded(seed)).chosen[0]
+        counts[tuple(chosen.tolist())] = counts.get(tuple(chosen.tolist()), 0) + 1
+    assert len(counts) == 10
+    assert chi_square_p_value(np.array(list(counts.values())), np.full(10, 100.0)) > 1e-6
+
+
+def test_static_masking_keeps_to_the_rate():
+    batch = random_batch(300, 50)
+    chosen = Repeats()(draw, batch, generator=seeded()).chosen
+    assert within_binomial_error(int(chosen.sum()), 300 * 50, 0.15)
+
+
+def test_stretches_of_contiguous_text_are_always_hidden_afresh():
+    """Their rows are lanes, which say nothing of the text."""
+    batch = replace(random_batch(4, 30), carries=True)
+    first = Repeats(duplicates=1)(draw, batch, generator=seeded(0))
+    assert not torch.equal(
+        first.chosen, Repeats(duplicates=1)(draw, batch, generator=seeded(1)).chosen
+    )
+
+
+@pytest.mark.parametrize("name", ["bert", "roberta", "albert", "bert-wwm", "ernie", "spanbert"])
+def test_a_vocabulary_without_a_mask_symbol_is_refused_at_once(name: str):
+    module = system_module(name)
+    with pytest.raises(UserError, match=r"mask symbol.*has neither <mask> nor"):
+        module.build(module.SIZES["tiny"], Vocabulary(size=30, mask=None))

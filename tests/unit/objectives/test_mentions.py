@@ -1,0 +1,125 @@
+"""Mentions of names, found by a lexicon and hidden whole."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from lmlab.core.batch import Batch
+from lmlab.core.errors import UserError
+from lmlab.core.registry import system_module
+from lmlab.data.languages import capitals, capitals_en
+from lmlab.data.tokenizers import Tokenizer, train_tokenizer
+from lmlab.objectives.lexicons import country_names, phrases_of_wordnet, read_lexicon
+from lmlab.objectives.masking import ordinary_places
+from lmlab.objectives.mentions import Mentions
+from lmlab.objectives.whole_units import WholeUnits, Words
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def encoded(tokenizer: Tokenizer, texts: list[str]) -> Batch:
+    vocabulary = tokenizer.vocabulary
+    rows = [[vocabulary.start, *tokenizer.encode(text), vocabulary.end] for text in texts]
+    return Batch.from_sequences(rows, pad=vocabulary.pad)
+
+
+def mentions_in(tokenizer: Tokenizer, names: list[str]) -> Mentions:
+    found = Mentions(names, Words(tokenizer.vocabulary))
+    found.meet(tokenizer)
+    return found
+
+
+def test_mentions_are_the_longest_names_at_words_bounds():
+    texts = ["new york city is in new york", "romeo left rome for new york"]
+    tokenizer = train_tokenizer("char", texts)
+    mentions = mentions_in(tokenizer, ["rome", "new york", "new york city", "york", "paris"])
+    batch = encoded(tokenizer, texts)
+    covering = mentions.covering(batch, ordinary_places(batch, tokenizer.vocabulary))
+
+    def told(row: int, text: str) -> list[tuple[str, int]]:
+        found, place = [], 0
+        while place < len(text):
+            name = int(covering[row, place + 1])
+            end = place
+            while end < len(text) and int(covering[row, end + 1]) == name:
+                end += 1
+            if name >= 0:
+                found.append((text[place:end], name))
+            place = end
+        return found
+
+    assert told(0, texts[0]) == [("new york city", 2), ("new york", 1)]
+    # Not in romeo, whose word goes on.
+    assert told(1, texts[1]) == [("rome", 0), ("new york", 1)]
+
+
+@pytest.mark.parametrize(("language", "kind"), [(capitals, "char"), (capitals_en, "word")])
+def test_mentions_are_hidden_whole_or_not_at_all(language, kind: str):
+    """The languages of capitals, by characters and by words, under their own lexicon."""
+    texts = list(language.truth().probabilities)[:200]
+    tokenizer = train_tokenizer(kind, texts)
+    mentions = mentions_in(tokenizer, list(country_names()))
+    batch = encoded(tokenizer, texts)
+    allowed = ordinary_places(batch, tokenizer.vocabulary)
+    hidden = WholeUnits(mentions, 0.15)(batch, allowed, generator=seeded())
+    covering = mentions.covering(batch, allowed)
+    number = mentions.starts(batch, allowed).cumsum(1).masked_fill(covering < 0, 0)
+    several = 0
+    for row in range(len(batch)):
+        assert (covering[row] >= 0).any(), "every sentence names a country"
+        for unit in number[row].unique().tolist():
+            inside = hidden[row][number[row] == unit]
+            assert unit == 0 or inside.all() or not inside.any()
+            several += int(unit > 0 and inside.sum() > 1)
+    assert several > 10
+
+
+def test_what_is_in_no_mention_is_hidden_word_by_word():
+    texts = ["in new york it rains", "it rains here"]
+    tokenizer = train_tokenizer("char", texts)
+    batch = encoded(tokenizer, texts)
+    allowed = ordinary_places(batch, tokenizer.vocabulary)
+    mentions = mentions_in(tokenizer, ["new york", "atlantis"])
+    starts, words = mentions.starts(batch, allowed), mentions.words.starts(batch, allowed)
+    assert torch.equal(starts[1], words[1])
+    # new york is one unit and not two words and a space
+    assert int(words[0].sum() - starts[0].sum()) == 2
+
+
+def test_the_view_of_ernie_tells_its_mentions():
+    module = system_module("ernie")
+    tokenizer = train_tokenizer("char", ["中国的首都是北京", "法国的首都是巴黎"])
+    system = module.build(module.SIZES["tiny"], tokenizer.vocabulary)
+    batch = encoded(tokenizer, ["中国的首都是北京"])
+    before = system.objective.view(batch, generator=seeded())
+    assert (before.mentions == -1).all()
+    system.meet_tokenizer(tokenizer)
+    view = system.objective.view(batch, generator=seeded())
+    names = system.objective.units.names
+    told = [names[i] if i >= 0 else "" for i in view.mentions[0].tolist()]
+    assert told == ["", "中国", "中国", "", "", "", "", "北京", "北京", ""]
+
+
+def test_lexicons_are_joined_and_read_from_files(tmp_path):
+    path = tmp_path / "names.txt"
+    path.write_text("Ada Lovelace\n\n  北京 \n", encoding="utf-8")
+    assert read_lexicon(str(path)) == ("Ada Lovelace", "北京")
+    both = read_lexicon(f"countries, {path}")
+    assert both[: len(set(country_names()))] == tuple(dict.fromkeys(country_names()))
+    assert both[-1] == "Ada Lovelace" and both.count("北京") == 1
+    assert {"中国", "北京", "China", "Beijing"} <= set(country_names())
+
+
+def test_phrases_of_wordnet_have_several_words():
+    phrases = phrases_of_wordnet()
+    assert len(phrases) > 50_000
+    assert all(" " in phrase for phrase in phrases)
+    assert {"ice cream", "prime minister"} <= set(phrases)
+
+
+def test_a_lexicon_that_is_not_there_is_told_in_a_sentence():
+    with pytest.raises(UserError, match=r"countries or wordnet or a UTF-8 file.*'atlantis'"):
+        read_lexicon("atlantis")
