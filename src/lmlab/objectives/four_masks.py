@@ -85,6 +85,11 @@ class FourMasks(FillingObjective):
         longest: int | None = None,
     ) -> None:
         super().__init__()
+        if len(shares) != len(Mode) or min(shares) < 0 or sum(shares) <= 0:
+            raise UserError(
+                "the shares of UniLM's modes are four numbers, both ways, sequence to sequence, "
+                f"left to right, right to left, none negative and not all 0; {shares} came."
+            )
         self.vocabulary = vocabulary
         self.choice = choice
         self.target_choice = EachToken(target_rate)

@@ -103,8 +103,11 @@ class BlankWriting(Assembly):
 
     def encode(self, batch: Batch) -> Tensor:
         """(B, W) the hidden state of the first place, which has seen all of the text."""
-        view = self.objective.text_view(batch.tokens, batch.lengths)
-        return self.hidden(view).values[:, 0]
+        return self.encode_tokens(batch)[:, 0]
+
+    def encode_tokens(self, batch: Batch) -> Tensor:
+        """(B, T, W) the hidden state of each place of a text that has no blank."""
+        return self.hidden(self.objective.text_view(batch.tokens, batch.lengths)).values
 
     def infilling(self, batch: Batch) -> BlanksInTurn:
         """What writes the blanks of each row, from the first to the last."""

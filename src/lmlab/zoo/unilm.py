@@ -29,15 +29,12 @@ from lmlab.zoo._unilm import MaskWriting
 CARD = Card(
     family="transformer",
     kind="exact",
-    paper="Dong et al. 2019, Unified Language Model Pre-training for Natural Language "
-    "Understanding and Generation",
+    paper="Dong et al. 2019, Unified Language Model Pre-training for Understanding and Generation",
     source="004 §1.3.1",
     protocols=("LogProb", "Step", "Fill", "Encode"),
     objectives=("four-masks",),
     conditional=True,
-    exempt={
-        "fill": "it fills in both ways and scores left to right: two distributions, not one",
-    },
+    exempt={"fill": "it fills in both ways and scores left to right: two distributions, not one"},
     oracle="who sees whom in each mode, by perturbation: tests/unit/objectives/test_four_masks.py",
 )
 

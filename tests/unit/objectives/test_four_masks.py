@@ -15,7 +15,7 @@ from lmlab.core.registry import system_module
 from lmlab.core.view import NO_TARGET, View
 from lmlab.core.visibility import Causal
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.objectives.four_masks import Mode, ShortSpans
+from lmlab.objectives.four_masks import FourMasks, Mode, ShortSpans
 
 VOCABULARY = Vocabulary(size=20)
 START, END, MASK = 2, 3, 4
@@ -233,3 +233,10 @@ def test_writing_beyond_the_positions_is_told_in_a_sentence(system):
             state = system.advance(state, torch.tensor([5]))
         with pytest.raises(UserError, match="positions for 64 tokens"):
             system.peek(state)
+
+
+@pytest.mark.parametrize("shares", [(1.0, 1.0), (1.0, -1.0, 1.0, 1.0), (0.0, 0.0, 0.0, 0.0)])
+def test_shares_that_mean_nothing_are_refused(system, shares):
+    objective = system.objective
+    with pytest.raises(UserError, match="shares of UniLM's modes are four numbers"):
+        FourMasks(VOCABULARY, objective.choice, objective.replacement, shares=shares)
