@@ -213,6 +213,9 @@ class LanguageModel:
     def fill(self, texts: Sequence[str], **options: Any) -> list[Filled]:
         """What stands where each text has `<mask>` or `[MASK]`; options as of `fill_stream`.
 
+        >>> _ = lmlab.train(
+        ...     "hmm", data="grammar", out="runs/hmm", size="tiny", steps=2, quiet=True
+        ... )
         >>> [filled] = lmlab.load("runs/hmm").fill(["the <mask> sleeps"], top=3)
         >>> [option.probability > 0 for option in filled.gaps[0].options]
         [True, True, True]
