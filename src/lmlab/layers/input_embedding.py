@@ -43,8 +43,11 @@ class InputEmbedding(nn.Module):
         if self.positions is not None:
             vectors = self.positions(vectors, positions)
         if self.segments is not None:
-            # Segment 0 where none are told, as every published code does.
-            kinds = self.segments.weight[0] if segments is None else self.segments(segments)
+            # Segment 0 where none are told, as every published code does; and the last kind where
+            # more are told than it tells apart (RoBERTa has one).
+            most = self.segments.num_embeddings - 1
+            told = None if segments is None else self.segments(segments.clamp(max=most))
+            kinds = self.segments.weight[0] if told is None else told
             vectors = vectors + kinds
         if self.norm is not None:
             vectors = self.norm(vectors)

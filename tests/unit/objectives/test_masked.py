@@ -74,6 +74,18 @@ def test_origins_tell_where_a_target_stood_in_the_clean_text(name: str):
 
 
 @pytest.mark.parametrize("name", FAMILY)
+def test_two_texts_in_one_sequence_have_a_vector_whatever_company(name: str):
+    """RoBERTa tells segments not apart, and takes them all the same."""
+    system = build(name).eval()
+    pair = Batch.from_sequences([[2, 5, 6, 3, 7, 3], [2, 9, 3]], pad=0)
+    alone = Batch.from_sequences([[2, 9, 3]], pad=0)
+    with torch.no_grad():
+        vectors = system.encode(pair)
+        assert vectors.shape == (2, system.backbone.width)
+        torch.testing.assert_close(vectors[1:], system.encode(alone), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("name", FAMILY)
 def test_who_masks_statically(name: str):
     """BERT and what stands on it the same in every epoch, RoBERTa and SpanBERT afresh."""
     settings = {"duplicates": 1, "pairs": "none", "segments": 0}
