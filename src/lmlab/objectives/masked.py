@@ -16,6 +16,7 @@ from lmlab.core.state import State
 from lmlab.core.view import NO_TARGET, View
 from lmlab.core.visibility import Full
 from lmlab.core.vocabulary import Vocabulary
+from lmlab.objectives.arranging import Arranged, FullSentences
 from lmlab.objectives.masking import (
     Choice,
     Masked,
@@ -34,10 +35,10 @@ class MaskedTokens(FillingObjective):
     """-Σ_{t hidden} log p(s_t | what is shown): `choice` says which, `replacement` what is shown.
 
     The whole text is fed, <s> and </s> with it, and every place sees every other. What more there
-    may be: `repeats` hides a text in a few ways only (static masking); `pairs` feeds it as two
-    segments with a question about them, `boundary` asks for hidden spans from outside, and their
-    losses are added; `units` are what learns of the tokeniser, and where they are mentions the view
-    tells them.
+    may be: `repeats` hides a text in a few ways only (static masking); `full_sentences` feeds
+    several texts at once; `pairs` feeds one as two segments with a question about them, `boundary`
+    asks for hidden spans from outside, and their losses are added; `units` are what learns of the
+    tokeniser, and where they are mentions the view tells them.
     """
 
     def __init__(
@@ -47,15 +48,18 @@ class MaskedTokens(FillingObjective):
         replacement: Replacement,
         *,
         repeats: Repeats | None = None,
+        full_sentences: FullSentences | None = None,
         pairs: SentencePairs | None = None,
         boundary: SpanBoundary | None = None,
         units: Words | Mentions | None = None,
     ) -> None:
         super().__init__()
+        assert full_sentences is None or pairs is None, "either several texts or one in two"
         self.vocabulary = vocabulary
         self.choice = choice
         self.replacement = replacement
         self.repeats = repeats
+        self.full_sentences = full_sentences
         self.pairs = pairs
         self.boundary = boundary
         self.units = units
@@ -73,8 +77,10 @@ class MaskedTokens(FillingObjective):
         mentions = None
         if isinstance(self.units, Mentions):
             mentions = self.units.covering(batch, ordinary_places(batch, self.vocabulary))
-        if self.pairs is not None:
-            return self._paired(self.pairs, batch, drawn, mentions, generator)
+        # Hidden first, put together then: so a text is hidden the same way wherever it stands.
+        arranging = self.pairs or self.full_sentences
+        if arranging is not None:
+            return _arranged_view(arranging.arrange(batch, generator=generator), drawn, mentions)
         return replace(masked_view(batch, drawn.shown, drawn.chosen), mentions=mentions)
 
     def _draw(self, batch: Batch, generator: torch.Generator | None) -> Masked:
@@ -82,26 +88,6 @@ class MaskedTokens(FillingObjective):
         chosen = self.choice(batch, allowed, generator=generator)
         shown = self.replacement(batch.tokens, chosen, generator=generator)
         return Masked(chosen=chosen, shown=shown)
-
-    @staticmethod
-    def _paired(
-        pairs: SentencePairs,
-        batch: Batch,
-        drawn: Masked,
-        mentions: Tensor | None,
-        generator: torch.Generator | None,
-    ) -> View:
-        """The masked text cut in two: so a text is hidden the same way wherever it is cut."""
-        arranged = pairs.arrange(batch, generator=generator)
-        shown = arranged.take(drawn.shown, fill=arranged.batch.tokens)
-        chosen = arranged.take(drawn.chosen, fill=False)
-        return replace(
-            masked_view(arranged.batch, shown, chosen),
-            origins=arranged.places.masked_fill(~chosen, -1),
-            segments=arranged.segments,
-            labels=arranged.labels,
-            mentions=None if mentions is None else arranged.take(mentions, fill=-1),
-        )
 
     def loss(
         self,
@@ -145,4 +131,17 @@ def masked_view(batch: Batch, shown: Tensor, hidden: Tensor) -> View:
         visibility=Full(),
         targets=batch.tokens.masked_fill(~hidden, NO_TARGET),
         origins=place.expand_as(batch.tokens).masked_fill(~hidden, -1),
+    )
+
+
+def _arranged_view(arranged: Arranged, drawn: Masked, mentions: Tensor | None) -> View:
+    """What was drawn for a clean batch, as its texts stand in another one."""
+    shown = arranged.take(drawn.shown, fill=arranged.batch.tokens)
+    chosen = arranged.take(drawn.chosen, fill=False)
+    return replace(
+        masked_view(arranged.batch, shown, chosen),
+        origins=arranged.places.masked_fill(~chosen, -1),
+        segments=arranged.segments,
+        labels=arranged.labels,
+        mentions=None if mentions is None else arranged.take(mentions, fill=-1),
     )

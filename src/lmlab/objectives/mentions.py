@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -17,13 +17,15 @@ class Mentions:
 
     Names are compared as tokens, from left to right, the longest first; they begin where a word
     begins and end where one ends. A name with a token that the tokeniser does not know is never
-    found. Until the tokeniser is known there are none. Cost: O(T) looks into a table for each
-    length that names with the same first token have.
+    found. The lexicon is read when the tokeniser is known, before which there are no names: a model
+    that only scores has no use for it. Cost: O(T) looks into a table for each length that names
+    with the same first token have.
     """
 
-    def __init__(self, names: Sequence[str], words: Words) -> None:
-        self.names = names
+    def __init__(self, lexicon: Callable[[], Sequence[str]], words: Words) -> None:
+        self.lexicon = lexicon
         self.words = words
+        self.names: Sequence[str] = ()
         self._numbers: dict[tuple[int, ...], int] = {}
         self._lengths: dict[int, tuple[int, ...]] = {}
         """By its first token, how long a name can be, the longest first."""
@@ -31,6 +33,7 @@ class Mentions:
     def meet(self, pieces: Pieces) -> None:
         """Learn how the tokeniser writes the names, and where words begin."""
         self.words.meet(pieces)
+        self.names = self.lexicon()
         unknown = self.words.vocabulary.unknown
         self._numbers, lengths = {}, dict[int, set[int]]()
         for number, name in enumerate(self.names):

@@ -16,6 +16,7 @@ from lmlab.core.view import NO_TARGET, View
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.layers.initialising import initialise
 from lmlab.layers.noise import uniform
+from lmlab.objectives.arranging import Arranged
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -42,27 +43,6 @@ class Segment:
         outside = (offset < 0) | (offset >= self.count[:, None])
         places = (self.first[:, None] + offset).masked_fill(outside, -1)
         return self.rows[:, None].expand_as(places), places
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Arranged:
-    """A batch of pairs, told by where each of its tokens stands in the clean batch."""
-
-    batch: Batch
-    """Of the pairs: <s> first </s> second </s>."""
-    rows: Tensor
-    """(B, T') the clean row that each place comes from."""
-    places: Tensor
-    """(B, T') its place there, -1 at a separator that was put in and at padding."""
-    segments: Tensor
-    """(B, T') 0 up to the separator and 1 after it."""
-    labels: Tensor
-    """(B,) the answer, NO_TARGET where a text was too short to be cut."""
-
-    def take(self, values: Tensor, *, fill: Tensor | int) -> Tensor:
-        """(B, T') of clean values (B, T), with `fill` where a place comes from none."""
-        taken = values[self.rows, self.places.clamp(min=0)]
-        return torch.where(self.places >= 0, taken, torch.as_tensor(fill).to(taken))
 
 
 class SentencePairs(nn.Module):

@@ -7,6 +7,7 @@ from typing import Literal
 
 from lmlab.core.errors import UserError
 from lmlab.core.vocabulary import Vocabulary
+from lmlab.objectives.arranging import FullSentences
 from lmlab.objectives.masked import MaskedModel, MaskedTokens
 from lmlab.objectives.masking import Choice, Repeats, Replacement, needed_mask
 from lmlab.objectives.mentions import Mentions
@@ -46,6 +47,8 @@ class MaskedConfig(TransformerConfig):
     """next: does the second segment follow the first; order: are they swapped; none: one text."""
     segments: int = field(default=0, metadata={"at_least": 0})
     """Kinds of segments that the input tells apart; 0 for none, pairs have 2."""
+    full_sentences: bool = False
+    """Whether an input is as many texts of a batch as fit into length, one after another."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -53,6 +56,11 @@ class MaskedConfig(TransformerConfig):
             raise UserError(
                 f"pairs={self.pairs} has two segments, and segments is 1; give segments=2, or 0 "
                 "to leave them untold."
+            )
+        if self.pairs != "none" and self.full_sentences:
+            raise UserError(
+                f"full sentences are several texts in one input, and pairs={self.pairs} makes two "
+                "segments of each; give pairs=none, or full_sentences=false."
             )
         if self.pairs != "none" and self.length < 3:
             raise UserError(f"a pair takes at least 3 tokens, and length is {self.length}.")
@@ -91,11 +99,13 @@ def build_masked(
         outside = make_softmax(config, vocabulary, tokens, bias=True)
         boundary = SpanBoundary(config.width, outside, places=span_places)
     paired = PAIRS.get(config.pairs)
+    several = FullSentences(length=config.length, pad=vocabulary.pad)
     objective = MaskedTokens(
         vocabulary,
         choice,
         Replacement(vocabulary=vocabulary, together=spans_together),
         repeats=repeats_of(config),
+        full_sentences=several if config.full_sentences else None,
         pairs=None if paired is None else paired(config.width, vocabulary),
         boundary=boundary,
         units=units,

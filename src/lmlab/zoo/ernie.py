@@ -11,6 +11,7 @@ fixed relative positions of NEZHA (Wei et al. 2019), which hides words whole as 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
@@ -64,5 +65,5 @@ RECIPES = {
 
 
 def build(config: Config, vocabulary: Vocabulary) -> MaskedModel:
-    mentions = Mentions(read_lexicon(config.mentions), Words(vocabulary))
+    mentions = Mentions(partial(read_lexicon, config.mentions), Words(vocabulary))
     return build_masked(config, vocabulary, WholeUnits(mentions, config.rate), units=mentions)

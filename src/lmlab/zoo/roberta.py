@@ -2,7 +2,9 @@
 
 -Σ_{t hidden} log p(s_t | what is shown)
 
-Hugging Face's tables of positions begin with two rows that no text uses; ours has none of them.
+The paper's full sentences and larger batches are the recipe `full-sentences`: as many texts of a
+batch as fit stand one after another in an input. Without it an input is one text. Hugging Face's
+tables of positions begin with two rows that no text uses; ours has none of them.
 """
 
 from __future__ import annotations
@@ -52,13 +54,11 @@ SIZES = {
 RECIPES = {
     **TRANSFORMER_RECIPES,
     # Liu et al. go from 256 to 8,192 texts a batch, and raise the learning rate with it.
-    "large-batches": {
+    "full-sentences": {
+        **TRANSFORMER_RECIPES["glosses"],
         "learning_rate": 2e-3,
-        "schedule": "cosine",
-        "warmup_steps": 200,
         "tokens_per_batch": 32768,
-        "weight_decay": 0.01,
-        "clip": 1.0,
+        "full_sentences": True,
     },
 }
 

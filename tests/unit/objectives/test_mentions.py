@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -27,7 +29,7 @@ def encoded(tokenizer: Tokenizer, texts: list[str]) -> Batch:
 
 
 def mentions_in(tokenizer: Tokenizer, names: list[str]) -> Mentions:
-    found = Mentions(names, Words(tokenizer.vocabulary))
+    found = Mentions(lambda: names, Words(tokenizer.vocabulary))
     found.meet(tokenizer)
     return found
 
@@ -118,6 +120,16 @@ def test_phrases_of_wordnet_have_several_words():
     assert len(phrases) > 50_000
     assert all(" " in phrase for phrase in phrases)
     assert {"ice cream", "prime minister"} <= set(phrases)
+
+
+def test_a_lexicon_is_not_needed_to_build_and_missed_before_training():
+    """So that a run scores where its file is not."""
+    module, tokenizer = system_module("ernie"), train_tokenizer("char", ["ab"])
+    config = replace(module.SIZES["tiny"], mentions="nowhere.txt")
+    system = module.build(config, tokenizer.vocabulary)
+    assert system.log_prob(encoded(tokenizer, ["ab"])).kind == "pseudo"
+    with pytest.raises(UserError, match=r"'nowhere\.txt' can't be read"):
+        system.meet_tokenizer(tokenizer)
 
 
 def test_a_lexicon_that_is_not_there_is_told_in_a_sentence():

@@ -15,7 +15,8 @@ from lmlab.core.registry import system_module
 from lmlab.core.view import NO_TARGET, View
 from lmlab.core.visibility import Full
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.objectives.sentence_pairs import Arranged, NextSentence, SentenceOrder
+from lmlab.objectives.arranging import Arranged
+from lmlab.objectives.sentence_pairs import NextSentence, SentenceOrder
 
 SIZE = 5000
 VOCABULARY = Vocabulary(size=SIZE)
