@@ -46,8 +46,10 @@ CARD = Card(
 class Config(TransformerConfig):
     """Settings of the Vision Transformer."""
 
-    width: int = field(default=64, metadata={"at_least": 1})
+    width: int = field(default=48, metadata={"at_least": 1})
     """Numbers in a hidden state."""
+    layers: int = field(default=3, metadata={"at_least": 1})
+    """Blocks stacked on each other."""
     length: int = field(default=16, metadata={"at_least": 2})
     """The longest text that it takes at once, beside the patches."""
     norm_epsilon: float = field(default=1e-6, metadata={"at_least": 0})
@@ -58,8 +60,6 @@ class Config(TransformerConfig):
     """Pixels along each side of an image."""
     patch: int = field(default=2, metadata={"at_least": 1})
     """Pixels along each side of a patch."""
-    shift: int = field(default=0, metadata={"at_least": 0})
-    """Pixels by which images are moved at most in training, each way, at random."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -90,7 +90,7 @@ RECIPES = {
         "warmup_steps": 100,
         "tokens_per_batch": 64 * 66,
         "weight_decay": 0.05,
-        "epochs": 60,
+        "epochs": 40,
     },
 }
 
@@ -111,9 +111,7 @@ def build(config: Config, vocabulary: Vocabulary) -> Seeing:
         vocabulary=vocabulary,
         backbone=backbone,
         emission=make_softmax(config, vocabulary, tokens, bias=True),
-        objective=NextTokenGivenImage(
-            vocabulary, side=config.side, patch=config.patch, shift=config.shift
-        ),
+        objective=NextTokenGivenImage(vocabulary, side=config.side, patch=config.patch),
     )
     system.window = config.length
     return system

@@ -13,7 +13,7 @@ from lmlab.core.errors import UserError
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.corpus import open_corpus
 from lmlab.data.languages.digits import NAMES, load_images
-from lmlab.objectives.given_image import NextTokenGivenImage, cut_into_patches, moved
+from lmlab.objectives.given_image import NextTokenGivenImage, cut_into_patches
 from lmlab.zoo import vit
 
 VOCABULARY = Vocabulary(size=11)
@@ -60,35 +60,6 @@ def test_patches_are_cut_as_torch_unfolds_them():
     assert torch.equal(cut_into_patches(pixels, 4), expected)
     # By hand: the second patch of the first image starts at row 0, column 4.
     assert cut_into_patches(pixels, 4)[0, 1, :5].tolist() == [4, 5, 6, 7, 12]
-
-
-def test_images_are_moved_evenly_and_only_in_training():
-    """One lit pixel in the middle of 3 × 3: by up to one each way it comes to each of nine places.
-
-    Of 9,000 each gets 1,000 in expectation, with a binomial error of 29.8: within five of them.
-    """
-    lit = torch.full((9000, 3, 3), -1.0)
-    lit[:, 1, 1] = 1.0
-    found = (moved(lit, 1, generator=torch.Generator().manual_seed(0)) == 1).sum(0)
-    assert int(found.sum()) == 9000
-    assert ((found - 1000).abs() < 5 * 29.8).all()
-
-    made = NextTokenGivenImage(VOCABULARY, side=2, patch=1, shift=1)
-    made.meet_tokenizer(Pieces())
-    batch = Batch.from_sequences(
-        [[2, 10, 3]] * 8, pad=0, condition=image(0, 1, 3, 4).select([0] * 8)
-    )
-    still = made.source_view(batch.condition, 8, torch.device("cpu")).inputs
-    generator = torch.Generator().manual_seed(0)
-    assert not torch.equal(made.view(batch, generator=generator).inputs, still)
-    assert torch.equal(made.eval().view(batch, generator=generator).inputs, still)
-
-
-def test_what_is_moved_out_is_lost_and_empty_comes_in():
-    """A 1 × 1 image moved by a pixel is empty, and not moved it is what it was."""
-    pixel = torch.full((900, 1, 1), 0.5)
-    values = set(moved(pixel, 1, generator=torch.Generator().manual_seed(0)).flatten().tolist())
-    assert values == {0.5, -1.0}
 
 
 def test_without_an_image_it_is_an_empty_one():
