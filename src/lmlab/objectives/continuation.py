@@ -24,8 +24,6 @@ from lmlab.objectives.hidden_source import (
     Restoring,
     Shown,
     Spelling,
-    bodies_of,
-    random_of,
 )
 from lmlab.objectives.masking import Choice, Replacement, ordinary_places
 
@@ -38,9 +36,7 @@ class Continuation(HiddenSource):
     on it reads a share `first` of a text, from the left (Bi et al. 2020: 0.8), in which tokens are
     hidden as before, and the decoder writes the rest, at least one token (of a text that has only
     one: the end alone). Every predicted token counts alike. The paper's formula of stage two has
-    the decoder's loss alone: so has `joint` False. A share `whole` of the texts has no first part,
-    which the paper has not: it trains what `log_prob` tells of. A pair has its source, clean, as
-    its first part.
+    the decoder's loss alone: so has `joint` False. A pair has its source, clean, as its first part.
     """
 
     def __init__(
@@ -55,14 +51,13 @@ class Continuation(HiddenSource):
         joint: bool = True,
         whole: float = 0.0,
     ) -> None:
-        super().__init__(spelling)
+        super().__init__(spelling, whole=whole)
         self.choice = choice
         self.replacement = replacement
         self.head = head
         self.first = first
         self.stage_one_steps = stage_one_steps
         self.joint = joint
-        self.whole = whole
         self.stage = 2
         """1 while the encoder alone is trained. It depends on the step's number alone; who is not
         told of steps is past them."""
@@ -74,20 +69,15 @@ class Continuation(HiddenSource):
         if self.stage == 1:
             text = batch if batch.condition is None else batch.condition
             return self.masked(self.source_view(text, len(text), text.tokens.device), generator)
-        if batch.condition is not None:
-            return self.given_view(batch)
-        random, shown, rest = random_of(generator), [], []
-        for body in bodies_of(batch, self.vocabulary):
-            cut = self.cut(len(body), random)
-            shown.append(Shown(body[:cut], np.arange(cut)) if cut else self.everything_hidden())
-            rest.append(np.arange(cut, len(body)))
-        source = self.masked(self.shown_view(shown, batch.tokens.device), generator)
-        return replace(source, decoder=self.part_written(batch, rest))
+        view = super().view(batch, generator=generator)
+        return view if batch.condition is not None else self.masked(view, generator)
 
-    def cut(self, time: int, random: np.random.Generator) -> int:
+    def divide(self, tokens: np.ndarray, random: np.random.Generator) -> tuple[Shown, np.ndarray]:
+        places, cut = np.arange(len(tokens)), self.cut(len(tokens))
+        return Shown(tokens[:cut], places[:cut]), places[cut:]
+
+    def cut(self, time: int) -> int:
         """How many tokens of a text are its first part."""
-        if random.random() < self.whole:
-            return 0
         return min(int(self.first * time + 0.5), max(time - 1, 1))
 
     def masked(self, view: View, generator: torch.Generator | None) -> View:

@@ -9,17 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
-import torch
 
-from lmlab.core.batch import Batch
 from lmlab.core.errors import unknown_name
 from lmlab.core.protocols import Pieces
-from lmlab.core.view import View
-from lmlab.objectives.hidden_source import HiddenSource, Shown, Spelling, bodies_of, random_of
+from lmlab.objectives.hidden_source import HiddenSource, Shown, Spelling
 from lmlab.objectives.sentences import Sentences
 
 HIDDEN = -1
@@ -140,8 +137,7 @@ class Denoising(HiddenSource):
     """-log p(s | noises(s)): the encoder reads what the noises left, one after another, of a text.
 
     Lewis et al. 2020: sentence permutation, then infilling. Every token of the clean text is
-    predicted, those too that the source shows. A share `whole` of the texts is hidden as a whole,
-    which the paper has not: it trains what `log_prob` tells of.
+    predicted, those too that the source shows.
     """
 
     def __init__(
@@ -152,26 +148,15 @@ class Denoising(HiddenSource):
         sentences: Sentences | None = None,
         whole: float = 0.0,
     ) -> None:
-        super().__init__(spelling)
+        super().__init__(spelling, whole=whole)
         self.noises = tuple(noises)
         self.sentences = sentences or Sentences()
-        self.whole = whole
 
     def meet_tokenizer(self, pieces: Pieces) -> None:
         self.sentences.meet(pieces, self.vocabulary.size)
 
-    def view(self, batch: Batch, *, generator: torch.Generator | None = None) -> View:
-        if batch.condition is not None:
-            return self.given_view(batch)
-        random = random_of(generator)
-        shown = [self.damaged(body, random) for body in bodies_of(batch, self.vocabulary)]
-        source = self.shown_view(shown, batch.tokens.device)
-        return replace(source, decoder=self.written(batch))
-
-    def damaged(self, tokens: np.ndarray, random: np.random.Generator) -> Shown:
-        """What the source shows of one text."""
-        if random.random() < self.whole:
-            return self.everything_hidden()
+    def divide(self, tokens: np.ndarray, random: np.random.Generator) -> tuple[Shown, np.ndarray]:
+        """What the noises leave of a text; all of it is written."""
         shown = Shown(tokens, np.arange(len(tokens)))
         for noise in self.noises:
             places = noise(shown.tokens, random=random)
@@ -179,7 +164,7 @@ class Denoising(HiddenSource):
                 picked(shown.tokens, places, self.spelling.mask),
                 picked(shown.places, places, HIDDEN),
             )
-        return shown
+        return shown, np.arange(len(tokens))
 
 
 def picked(values: np.ndarray, places: np.ndarray, hidden: int) -> np.ndarray:

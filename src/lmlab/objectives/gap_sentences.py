@@ -7,17 +7,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-import torch
 
-from lmlab.core.batch import Batch
 from lmlab.core.errors import unknown_name
 from lmlab.core.protocols import Pieces
-from lmlab.core.view import View
-from lmlab.objectives.hidden_source import HiddenSource, Shown, Spelling, bodies_of, random_of
+from lmlab.objectives.hidden_source import HiddenSource, Shown, Spelling
 from lmlab.objectives.sentences import Sentences
 
 
@@ -131,8 +128,7 @@ class GapSentences(HiddenSource):
     A share `rate` of a text's sentences is taken out, rounded, at least one and not all; the
     decoder writes them one after another, and the end. End marks don't count for ROUGE. A text of
     one sentence is cut into stretches of `stretch` tokens (two halves, if it is no longer than
-    that), which stand for sentences; of a single token nothing is shown. A share `whole` of the
-    texts is hidden as a whole, which the paper has not: it trains what `log_prob` tells of.
+    that), which stand for sentences; of a single token nothing is shown.
     """
 
     def __init__(
@@ -145,31 +141,20 @@ class GapSentences(HiddenSource):
         stretch: int = 4,
         whole: float = 0.0,
     ) -> None:
-        super().__init__(spelling)
+        super().__init__(spelling, whole=whole)
         self.choice = choice
         self.sentences = sentences or Sentences()
         self.rate = rate
         self.stretch = stretch
-        self.whole = whole
 
     def meet_tokenizer(self, pieces: Pieces) -> None:
         self.sentences.meet(pieces, self.vocabulary.size)
 
-    def view(self, batch: Batch, *, generator: torch.Generator | None = None) -> View:
-        if batch.condition is not None:
-            return self.given_view(batch)
-        random = random_of(generator)
-        bodies = bodies_of(batch, self.vocabulary)
-        divided = [self.divide(body, random) for body in bodies]
-        gaps = [places for _, places in divided]
-        source = self.shown_view([shown for shown, _ in divided], batch.tokens.device)
-        return replace(source, decoder=self.part_written(batch, gaps))
-
     def divide(self, tokens: np.ndarray, random: np.random.Generator) -> tuple[Shown, np.ndarray]:
         """What the source shows of a text, and the places of the gap sentences, in order."""
         parts = self.cut(tokens)
-        if len(parts) < 2 or random.random() < self.whole:
-            return self.everything_hidden(), np.arange(len(tokens))
+        if len(parts) < 2:
+            return self.all_of(tokens)
         count = min(max(1, int(self.rate * len(parts) + 0.5)), len(parts) - 1)
         worded = [self._words(tokens[part]) for part in parts]
         gaps = set(self.choice(worded, count, random=random))

@@ -84,16 +84,18 @@ class HiddenSource(SourceObjective):
 
     The decoder writes; the encoder reads a source that hides something, which a subclass chooses
     in training. Where everything is hidden, what is left is a distribution over texts: exact, and
-    sure to sum to one. How well it is trained for that depends on how often a source hides all.
-    A text with a condition (a pair) is written beside it, as it is.
+    sure to sum to one. In training a share `whole` of the texts is shown so, which the papers have
+    not; how well the score of a text is trained depends on it. A text with a condition (a pair) is
+    written beside it, as it is.
     """
 
     kind: ClassVar[Kind] = "exact"
 
-    def __init__(self, spelling: Spelling) -> None:
+    def __init__(self, spelling: Spelling, *, whole: float = 0.0) -> None:
         super().__init__()
         self.spelling = spelling
         self.vocabulary = spelling.vocabulary
+        self.whole = whole
 
     def meet_tokenizer(self, pieces: Pieces) -> None:
         """Told what the tokens look like; an objective that knows sentences has a use for it."""
@@ -143,21 +145,46 @@ class HiddenSource(SourceObjective):
             origins=F.pad(view.origins, (more, 0), value=-1),
         )
 
+    def view(self, batch: Batch, *, generator: torch.Generator | None = None) -> View:
+        if batch.condition is not None:
+            return self.given_view(batch)
+        random, shown, parts = random_of(generator), [], []
+        for body in bodies_of(batch, self.vocabulary):
+            whole = random.random() < self.whole
+            seen, part = self.all_of(body) if whole else self.divide(body, random)
+            shown.append(seen)
+            parts.append(part)
+        source = self.shown_view(shown, batch.tokens.device)
+        return replace(source, decoder=self.part_written(batch, parts))
+
+    def divide(self, tokens: np.ndarray, random: np.random.Generator) -> tuple[Shown, np.ndarray]:
+        """What the source shows of a text (T,), and the places of it that are written, rising."""
+        raise TypeError(f"{type(self).__name__} does not define divide")
+
+    def all_of(self, tokens: np.ndarray) -> tuple[Shown, np.ndarray]:
+        """Nothing is shown of a text, and all of it written."""
+        return self.everything_hidden(), np.arange(len(tokens))
+
     def part_written(self, batch: Batch, parts: Sequence[np.ndarray]) -> View:
-        """The decoder's view where it writes, of each text, the tokens at some places of its body,
-        and the end symbol after them."""
-        end = self.spelling.frame[1]
-        bodies, firsts = bodies_of(batch, self.vocabulary), batch.tokens[:, 0].tolist()
-        rows = [
-            [first, *body[part].tolist(), *end]
-            for first, body, part in zip(firsts, bodies, parts, strict=True)
-        ]
+        """The decoder's view where it writes, of each text, the tokens at some places of its body.
+
+        The end symbol follows, but where the text itself was cut off there.
+        """
+        rows, origins = [], []
+        for tokens, length, part in zip(
+            batch.tokens.tolist(), batch.lengths.tolist(), parts, strict=True
+        ):
+            ended = length > 1 and tokens[length - 1] == self.vocabulary.end
+            body = length - 1 - ended
+            to_the_end = body == (part[-1] + 1 if len(part) else 0)
+            end = self.spelling.frame[1] if ended or not to_the_end else []
+            rows.append([tokens[0], *(tokens[place + 1] for place in part), *end])
+            here = [length - 1] if ended and to_the_end else [-1]
+            origins.append([*(part + 1), *here][: len(rows[-1]) - 1])
         view = self.written(Batch.from_sequences(rows, self.vocabulary.pad).to(batch.tokens.device))
         assert view.origins is not None
-        origins, before = torch.full_like(view.origins, -1), len(self.opening()) - 1
-        for row, part in enumerate(parts):
-            origins[row, before : before + len(part)] = torch.from_numpy(part + 1).to(origins)
-        return replace(view, origins=origins)
+        told = Batch.from_sequences(origins, -1).tokens.to(view.origins)
+        return replace(view, origins=F.pad(told, (len(self.opening()) - 1, 0), value=-1))
 
     def given_view(self, batch: Batch) -> View:
         """Texts beside their conditions, or beside nothing."""

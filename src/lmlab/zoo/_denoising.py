@@ -31,8 +31,8 @@ class DenoisingConfig(TransformerConfig):
     scaled: bool = False
     """Whether embeddings are multiplied by √width."""
     whole: float = field(default=0.0, metadata={"at_least": 0, "at_most": 1})
-    """Share of the texts of which a source shows nothing but one mask symbol; its score of a text
-    is given such a source."""
+    """Share of the texts whose source is one mask symbol alone, and which are written whole: what
+    its score of a text is given."""
     mask: int | None = field(default=None, metadata={"at_least": 0})
     """Id of the symbol that hides; the tokeniser's own where none is given."""
     opening: tuple[int, ...] = ()

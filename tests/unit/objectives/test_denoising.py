@@ -254,9 +254,17 @@ def test_a_share_of_the_texts_is_hidden_as_a_whole():
     """0.25 of 2,000 within 4 standard errors; the source is then one mask."""
     batch = batch_of(*[[6, 7, 8]] * 2000)
     view = objective(whole=0.25).view(batch, generator=torch.Generator().manual_seed(0))
-    hidden = (view.inputs[:, 1] == MASK).float()
-    assert abs(hidden.mean() - 0.25) < 4 * math.sqrt(0.25 * 0.75 / 2000)
-    assert view.inputs[hidden.bool()][:, :3].unique(dim=0).tolist() == [[START, MASK, END]]
+    hidden = view.inputs[:, 1] == MASK
+    assert abs(hidden.float().mean() - 0.25) < 4 * math.sqrt(0.25 * 0.75 / 2000)
+    assert view.inputs[hidden].unique(dim=0).tolist() == [[START, MASK, END, PAD, PAD]]
+    assert view.inputs[~hidden].unique(dim=0).tolist() == [[START, 6, 7, 8, END]]
+
+
+def test_a_text_that_was_cut_off_is_not_taught_to_end():
+    view = objective().view(batch_of([6, 7, 8], [9], end=False))
+    assert view.asked.targets is not None and view.asked.origins is not None
+    assert view.asked.targets.tolist() == [[6, 7, 8], [9, NO_TARGET, NO_TARGET]]
+    assert view.asked.origins.tolist() == [[1, 2, 3], [1, -1, -1]]
 
 
 def small_bart(**settings) -> bart.Restoring:
