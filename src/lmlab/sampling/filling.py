@@ -23,6 +23,8 @@ from lmlab.sampling.gaps import GappedText, gap_id, read_gaps
 from lmlab.scoring.batching import batch_of
 from lmlab.scoring.evaluating import evaluating
 
+UNFINISHED = "No answer came to its end; allow more by --max-length, or search by a wider --beam."
+
 
 @dataclass(frozen=True, kw_only=True)
 class Option:
@@ -71,7 +73,7 @@ class Filled:
     fillings: tuple[Filling, ...] = ()
     """Where they were asked together: best first, or as they were drawn."""
     note: str | None = None
-    """A sentence on words that the system does not know."""
+    """Sentences for the user: on words that the system does not know, on answers cut off."""
 
     def as_dict(self) -> dict[str, object]:
         return asdict(self)
@@ -143,7 +145,10 @@ class Filler:
             read = read_gaps(text, self.tokenizer)
             with evaluating(self.system):
                 fillings = self._written(read, generator)
-            yield Filled(text=text, fillings=tuple(fillings), note=read.note)
+            notes = [read.note] if read.note else []
+            if not any(each.finished for each in fillings):
+                notes.append(UNFINISHED)
+            yield Filled(text=text, fillings=tuple(fillings), note=" ".join(notes) or None)
 
     def blank_among(self, texts: Iterable[str], among: Sequence[str]) -> Iterator[Filled]:
         """Which of some candidates, of any length, stands in the one gap of each text: a cloze.
@@ -236,8 +241,9 @@ class Filler:
         """The best, no two alike, or as many as are asked for as they are drawn."""
         rows = 1 if generator is None else self.top
         writer = self._writer(read, rows)
-        least = len(writer.written(0, [()] * len(read.spans)))
-        most = least + self.max_length
+        # What is written beside the answers, and the end.
+        beside = len(writer.written(0, [()] * len(read.spans))) + 1
+        most = beside + self.max_length
         if self.system.window is not None:
             most = min(most, self.system.window)
         found: Sequence[Generated]

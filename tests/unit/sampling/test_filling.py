@@ -179,7 +179,7 @@ def test_the_best_of_a_blank_is_the_best_of_all_answers(glm):
         writer = glm.infilling(Batch.from_sequences([row] * len(answers), pad=0))
         log_probs = written_log_probs(writer, answers)
     ranked = sorted(zip(log_probs, answers, strict=True), reverse=True)[:3]
-    [found] = filler(glm, top=3, beam=200, max_length=3).blanks(["the <mask>"])
+    [found] = filler(glm, top=3, beam=200, max_length=2).blanks(["the <mask>"])
     for filling, (log_prob, answer) in zip(found.fillings, ranked, strict=True):
         assert filling.answers == (WORDS.decode(answer),)
         assert filling.log_prob == pytest.approx(log_prob, abs=1e-4)
@@ -224,6 +224,20 @@ def test_a_class_may_be_a_word_of_several_tokens(glm):
     assert options[1].probability / options[0].probability == pytest.approx(ratio)
     with pytest.raises(UserError, match="texts with one blank, and one with 2 came"):
         list(filler(glm).blank_among(["<mask> dog <mask>"], ["a"]))
+
+
+def test_answers_that_were_all_cut_off_are_told(glm):
+    with torch.no_grad():
+        # An end that hardly ever comes.
+        bias = glm.emission.bias[WORDS.vocabulary.end]
+        before = bias.item()
+        bias.fill_(-30.0)
+        generator = torch.Generator().manual_seed(0)
+        [found] = filler(glm, top=2, max_length=2).blanks(["the <mask>"], generator=generator)
+        bias.fill_(before)
+    # As long as answers may be, and one more where the end should have come.
+    assert [(filling.tokens, filling.finished) for filling in found.fillings] == [(3, False)] * 2
+    assert found.note is not None and "--max-length" in found.note
 
 
 # Which way --------------------------------------------------------------------------------------

@@ -1,0 +1,104 @@
+"""Filling in with imported checkpoints against transformers' own logits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+import lmlab
+from lmlab.interop.hf.importing import import_hf
+
+transformers = pytest.importorskip("transformers")
+transformers.utils.logging.set_verbosity_error()
+transformers.utils.logging.disable_progress_bar()
+
+WORDS = "the a cat dog bird sat ran on under mat tree".split()
+BERT = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
+T5 = {"pad": "<pad>", "eos": "</s>", "unk": "<unk>"}
+SENTINELS = [f"<extra_id_{number}>" for number in (4, 3, 2, 1, 0)]
+
+
+def save(model, symbols: dict[str, str], tail: list[str], folder: Path) -> None:
+    """Weights large enough for logits with a spread, and a tokeniser of words."""
+    for name, parameter in model.named_parameters():
+        norm = "norm" in name.lower() and name.endswith("weight")
+        torch.nn.init.normal_(parameter, mean=float(norm), std=2.0 if "shared" in name else 0.5)
+    model.save_pretrained(folder)
+    spelled = [*symbols.values(), *WORDS, *tail]
+    inner = Tokenizer(models.WordLevel({word: i for i, word in enumerate(spelled)}, symbols["unk"]))
+    inner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    transformers.PreTrainedTokenizerFast(
+        tokenizer_object=inner,
+        **{f"{role}_token": token for role, token in symbols.items()},
+        additional_special_tokens=tail,
+    ).save_pretrained(folder)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("symbol", ["[MASK]", "<mask>"])
+def test_bert_fills_in_what_theirs_would(tmp_path, symbol):
+    torch.manual_seed(0)
+    config = transformers.BertConfig(
+        vocab_size=len(BERT) + len(WORDS),
+        hidden_size=24,
+        num_hidden_layers=2,
+        num_attention_heads=3,
+        intermediate_size=40,
+        max_position_embeddings=30,
+    )
+    model = transformers.BertForMaskedLM(config).eval()
+    save(model, BERT, [], tmp_path / "theirs")
+    import_hf(str(tmp_path / "theirs"), tmp_path / "run")
+    ours = lmlab.load(tmp_path / "run")
+    [found] = ours.fill([f"the {symbol} sat on a {symbol}"], top=4)
+    ids = [2, *(4 if w == "M" else 5 + WORDS.index(w) for w in "the M sat on a M".split()), 3]
+    logits = model(input_ids=torch.tensor([ids])).logits[0]
+    never = [0, 2, 4]  # padding, start and mask are never predicted here
+    for gap, place in zip(found.gaps, (2, 6), strict=True):
+        log_probs = logits[place].index_fill(0, torch.tensor(never), -float("inf")).log_softmax(0)
+        best = log_probs.topk(4)
+        spelled = [*BERT.values(), *WORDS]
+        assert [each.text for each in gap.options] == [spelled[i] for i in best.indices.tolist()]
+        values = torch.tensor([option.log_prob for option in gap.options])
+        torch.testing.assert_close(values, best.values, atol=1e-4, rtol=0)
+
+
+@torch.no_grad()
+def test_t5_judges_answers_as_theirs_would(tmp_path):
+    """log p(a | X_0 …) of their decoder; the blank is closed by any sentinel or the end."""
+    torch.manual_seed(0)
+    size = len(T5) + len(WORDS) + len(SENTINELS)
+    config = transformers.T5Config(
+        vocab_size=size,
+        d_model=24,
+        num_layers=2,
+        num_heads=3,
+        d_kv=8,
+        d_ff=40,
+        decoder_start_token_id=0,
+        pad_token_id=0,
+        eos_token_id=1,
+    )
+    model = transformers.T5ForConditionalGeneration(config).eval()
+    save(model, T5, SENTINELS, tmp_path / "theirs")
+    import_hf(str(tmp_path / "theirs"), tmp_path / "run")
+    ours = lmlab.load(tmp_path / "run")
+    candidates = ["cat", "dog under a tree"]
+    [found] = ours.fill(["the [MASK] sat on a mat"], among=candidates)
+    ids = {word: 3 + place for place, word in enumerate(WORDS)}
+    first = size - 1  # <extra_id_0>
+    source = [ids["the"], first, *(ids[word] for word in "sat on a mat".split()), 1]
+    for option in found.gaps[0].options:
+        answer = [ids[word] for word in option.text.split()]
+        logits = model(
+            input_ids=torch.tensor([source]), decoder_input_ids=torch.tensor([[0, first, *answer]])
+        ).logits[0, 1:]
+        logits[:, 0] = -float("inf")  # padding is never predicted here
+        log_probs = logits.log_softmax(-1)
+        written = sum(log_probs[place, token] for place, token in enumerate(answer))
+        closed = log_probs[-1, [1, *range(size - 5, size)]].logsumexp(0)
+        assert option.log_prob == pytest.approx(float(written + closed), abs=1e-4)
+    assert {option.text for option in found.gaps[0].options} == set(candidates)
