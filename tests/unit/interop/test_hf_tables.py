@@ -9,7 +9,8 @@ from lmlab.core.errors import UserError
 from lmlab.core.registry import system_module
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.interop.hf.catalogue import families
-from lmlab.interop.hf.family import Shape, resolved
+from lmlab.interop.hf.family import Shape
+from lmlab.interop.hf.settings import resolved
 from lmlab.interop.hf.tables import (
     JOINED,
     SAME,
@@ -100,7 +101,7 @@ def test_shared_weights_that_differ_are_told():
 
 def test_what_does_not_fit_is_told_by_name():
     table = NameTable((Pair("e", ("embedding",), Rows(ours=3, theirs=3)),), {}, {})
-    with pytest.raises(UserError, match="embedding has 2 rows, and config.json says 3"):
+    with pytest.raises(UserError, match=r"embedding has 2 rows, and config\.json says 3"):
         table.to_ours({"embedding": torch.ones(2, 2)})
     joined = NameTable((Pair("e", ("q", "k"), JOINED),), {}, {})
     with pytest.raises(UserError, match="q and k"):

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from lmlab.core.errors import UserError
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.interop.hf.family import Family, Setting, Shape, activation, blocks
+from lmlab.interop.hf.family import Family, Shape, blocks
+from lmlab.interop.hf.settings import Setting, activation
 from lmlab.interop.hf.tables import SAME, Pair, Way, joined, linear, pair
 
 ENCODER_SETTINGS = (

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from lmlab.core.errors import UserError
 from lmlab.data.tokenizers import Tokenizer
-from lmlab.interop.hf.family import Family, Setting, Shape, activation
+from lmlab.interop.hf.family import Family, Shape
+from lmlab.interop.hf.settings import Setting, activation, number
 from lmlab.interop.hf.tables import Pair, Unsqueezed, joined, linear, pair
 
 BOTH = ("attention_heads", "ffn_dim")
@@ -37,7 +38,7 @@ class RestoringFamily(Family):
     required = {"tie_word_embeddings": True, "is_encoder_decoder": True}
     free = Family.free | {"rate", "whole", "mask"}
     # Numbers that the first versions kept.
-    ignored = (r"\.version$",)
+    ignored: ClassVar[tuple[str, ...]] = (r"\.version$",)
     prefix = "model."
     heads = ("lm_head.", LOGIT_BIAS)
     begins_with_start: ClassVar[bool]
@@ -81,12 +82,11 @@ class RestoringFamily(Family):
                     "and lmlab's have the same."
                 )
         vocabulary = tokenizer.vocabulary
-        begin = config.get("decoder_start_token_id")
-        begin = vocabulary.opening if begin is None else begin
+        begin = number(config, "decoder_start_token_id", vocabulary.opening)
         start = vocabulary.start if self.begins_with_start else None
         opening = (begin,) if start in (None, begin) else (begin, start)
         return {
-            "decoder_layers": config.get("decoder_layers", 12),
+            "decoder_layers": number(config, "decoder_layers", 12),
             "opening": opening,
             "source_start": self.begins_with_start,
         }

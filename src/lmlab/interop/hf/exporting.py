@@ -9,8 +9,9 @@ from typing import Any
 from lmlab.core.errors import UserError
 from lmlab.data.tokenizers import Tokenizer
 from lmlab.interop.hf.catalogue import family_of_system
-from lmlab.interop.hf.family import Family, Shape, resolved
+from lmlab.interop.hf.family import Family, Shape
 from lmlab.interop.hf.folders import WEIGHTS, appearing_whole, write_weights
+from lmlab.interop.hf.settings import resolved
 from lmlab.interop.hf.tokenizer_files import exchanged, has_pad, write_tokenizer
 from lmlab.training.files import write_json
 from lmlab.training.runs import Model, RunFolder, load_run

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -15,63 +15,9 @@ from lmlab.core.registry import system_module
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.tokenizers import Tokenizer
 from lmlab.interop.hf.folders import read_weights
+from lmlab.interop.hf.settings import Setting, plain
 from lmlab.interop.hf.tables import NameTable, Pair, Rows
 from lmlab.training.config import check_ranges
-
-ACTIVATIONS = {
-    "gelu": "gelu",
-    "gelu-tanh": "gelu_new",
-    "relu": "relu",
-    "silu": "silu",
-    "tanh": "tanh",
-}
-"""Our names of activations and theirs; they have several for some."""
-OTHER_ACTIVATIONS = {
-    "gelu_pytorch_tanh": "gelu-tanh",
-    "gelu_fast": "gelu-tanh",
-    "gelu_python": "gelu",
-    "swish": "silu",
-}
-
-
-@dataclass(frozen=True)
-class Setting:
-    """A setting of ours beside the one of theirs that says the same."""
-
-    ours: str
-    theirs: str
-    default: Any
-    """What theirs is where config.json is silent."""
-    read: Callable[[Any], Any] = field(default=lambda value: value)
-    """From their value to ours."""
-    write: Callable[[Any], Any] = field(default=lambda value: value)
-    """From our value to theirs."""
-
-    def ours_of(self, config: Mapping[str, Any]) -> Any:
-        """Our value of what their config.json tells."""
-        value = config.get(self.theirs)
-        value = self.default if value is None else value
-        kinds = (int, float) if isinstance(self.default, float) else (type(self.default),)
-        if type(value) not in kinds:
-            raise UserError(
-                f"the checkpoint's config.json sets {self.theirs} to {value!r}, and a value such "
-                f"as {self.default!r} was expected."
-            )
-        return self.read(value)
-
-
-def activation(theirs: str, default: str) -> Setting:
-    """The activation of the feed-forward layers."""
-    return Setting("activation", theirs, default, our_activation, ACTIVATIONS.__getitem__)
-
-
-def our_activation(name: Any) -> str:
-    known = {theirs: ours for ours, theirs in ACTIVATIONS.items()} | OTHER_ACTIVATIONS
-    if name not in known:
-        raise UserError(
-            f"the checkpoint's activation is {name!r}, and lmlab has {', '.join(sorted(known))}."
-        )
-    return known[name]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,7 +70,6 @@ class Family:
     """Patterns of their weights that say nothing: masks and numbers kept by old versions."""
     optional: ClassVar[Mapping[str, str]] = {}
     """Pattern of their weights that ours has no place for → what they are, for a note."""
-
     may_lack: ClassVar[Mapping[str, str]] = {}
     """Pattern of weights that may be missing, all together → what they are, for a note."""
     pad: ClassVar[int | None] = None
@@ -203,7 +148,7 @@ class Family:
     ) -> dict[str, Any]:
         """All settings of ours that a checkpoint means."""
         for key, value in self.required.items():
-            if config.get(key, value) != value:
+            if config.get(key) not in (None, value):
                 raise UserError(
                     f"the checkpoint's config.json sets {key} to {config[key]!r}, and lmlab knows "
                     f"{self.model_type} only with {value!r}."
@@ -260,23 +205,12 @@ class Family:
         for name, value in settings.items():
             if name in self.told() or name in self.free:
                 continue
-            usual = neutral.get(name, value)
-            if _plain(value) != _plain(usual):
+            usual = neutral[name]
+            if plain(value) != plain(usual):
                 raise UserError(
-                    f"the run has {name}={_plain(value)!r}, which a {self.model_type} checkpoint "
-                    f"can't express (it always means {_plain(usual)!r}); it can't be exported."
+                    f"the run has {name}={plain(value)!r}, which a {self.model_type} checkpoint "
+                    f"can't express (it always means {plain(usual)!r}); it can't be exported."
                 )
-
-
-def resolved(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings with one spelling each: 0 may stand for the usual size, which they also may tell."""
-    width, found = settings["width"], dict(settings)
-    found["inner"] = settings["inner"] or 4 * width
-    if settings["head_width"] * settings["heads"] == width:
-        found["head_width"] = 0
-    if settings["embedding_width"] == width:
-        found["embedding_width"] = 0
-    return found
 
 
 def symbol_ids(shape: Shape) -> dict[str, int | None]:
@@ -296,7 +230,3 @@ def blocks(shape: Shape, ours: str, theirs: str) -> Iterator[tuple[str, str]]:
 def _modern(name: str) -> str:
     """The first checkpoints spell a norm's weight gamma and its bias beta."""
     return re.sub(r"\.beta$", ".bias", re.sub(r"\.gamma$", ".weight", name))
-
-
-def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value

@@ -11,12 +11,14 @@ from typing import Any
 from torch import Tensor
 
 from lmlab.core.errors import UserError
+from lmlab.core.registry import full_card, system_module
 from lmlab.core.system import System
 from lmlab.data.corpus import Layout
 from lmlab.data.tokenizers import Tokenizer
 from lmlab.interop.hf.catalogue import family_of_checkpoint
-from lmlab.interop.hf.family import Family, Shape, resolved
+from lmlab.interop.hf.family import Family, Shape
 from lmlab.interop.hf.folders import appearing_whole, find_folder, read_config
+from lmlab.interop.hf.settings import resolved
 from lmlab.interop.hf.tables import NameTable
 from lmlab.interop.hf.tokenizer_files import (
     has_pad,
@@ -25,7 +27,7 @@ from lmlab.interop.hf.tokenizer_files import (
     spelled_roles,
 )
 from lmlab.training.config import TrainingConfig
-from lmlab.training.runs import Model, RunFolder, build_system, load_run
+from lmlab.training.runs import Model, RunFolder, build_system
 
 SHOWN = 3
 """Names of weights that an error lists."""
@@ -47,7 +49,7 @@ def import_hf(source: str | Path, out: str | Path, *, family: str | None = None)
     described, weights = known.gather(folder, config)
     made = build_imported(known, described, tokenizer, weights)
     imported = {
-        "from": Path(source).name,
+        "from": folder.resolve().name if Path(source).is_dir() else str(source),
         "notes": made.notes,
         "config": dict(described),
         "tokenizer_config": {
@@ -57,7 +59,14 @@ def import_hf(source: str | Path, out: str | Path, *, family: str | None = None)
     }
     with appearing_whole(Path(out)) as partial:
         _write_run(RunFolder(partial), made, tokenizer, imported)
-    return load_run(out)
+    return Model(
+        system=made.system.eval(),
+        tokenizer=tokenizer,
+        layout=Layout(),
+        config=RunFolder(Path(out)).read_config(),
+        card=full_card(system_module(made.name)),
+        path=Path(out),
+    )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -91,7 +100,8 @@ def build_imported(
     notes = _check_names(family, table, theirs)
     system = build_system(family.systems[0], settings, vocabulary, seed=0)
     state = {n: value.float() for n, value in table.among(theirs).to_ours(theirs).items()}
-    _check_shapes(family, system.state_dict(), state, whole=not notes)
+    whole = theirs.keys() >= set(table.their_names)
+    _check_shapes(family, system.state_dict(), state, whole=whole)
     system.load_state_dict(state, strict=False)
     return Imported(name=family.systems[0], settings=settings, system=system, notes=notes)
 

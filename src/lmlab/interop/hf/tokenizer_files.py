@@ -54,19 +54,26 @@ def _word_pieces(folder: Path) -> hf.Tokenizer:
     settings = read_tokenizer_config(folder)
     lines = _read(folder / "vocab.txt").split("\n")
     pieces = [line.rstrip("\r") for line in lines[: -1 if lines[-1] == "" else None]]
-    symbols = WORDPIECE_SYMBOLS | spelled_roles(folder)
     vocabulary = {piece: number for number, piece in enumerate(pieces)}
-    _check_symbols(folder / "vocab.txt", vocabulary, [symbols["unk"]])
+    usual = {role: token for role, token in WORDPIECE_SYMBOLS.items() if token in vocabulary}
+    symbols = usual | spelled_roles(folder)
+    if symbols.get("unk") not in vocabulary:
+        raise UserError(f"{folder / 'vocab.txt'} lacks the symbol [UNK]; fetch it again.")
+    accents = settings.get("strip_accents")
     inner = hf.Tokenizer(models.WordPiece(vocabulary, unk_token=symbols["unk"]))
     inner.normalizer = normalizers.BertNormalizer(
         clean_text=True,
-        handle_chinese_chars=settings.get("tokenize_chinese_chars", True),
-        strip_accents=settings.get("strip_accents"),
-        lowercase=settings.get("do_lower_case", True),
+        handle_chinese_chars=settings.get("tokenize_chinese_chars") is not False,
+        strip_accents=accents if isinstance(accents, bool) else None,
+        lowercase=settings.get("do_lower_case") is not False,
     )
     inner.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     inner.decoder = decoders.WordPiece()
     _add_symbols(inner, symbols)
+    if {"cls", "sep"} <= symbols.keys():
+        inner.post_processor = processors.BertProcessing(
+            _symbol(inner, symbols["sep"]), _symbol(inner, symbols["cls"])
+        )
     return inner
 
 
@@ -94,6 +101,10 @@ def _byte_pairs(folder: Path) -> hf.Tokenizer:
     inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=space)
     inner.decoder = decoders.ByteLevel()
     _add_symbols(inner, symbols)
+    if {"bos", "eos"} <= symbols.keys() and symbols["bos"] != symbols["eos"]:
+        inner.post_processor = processors.RobertaProcessing(
+            _symbol(inner, symbols["eos"]), _symbol(inner, symbols["bos"]), add_prefix_space=space
+        )
     return inner
 
 
@@ -118,10 +129,11 @@ def spelled_roles(folder: Path) -> dict[str, str]:
     return found
 
 
-def _check_symbols(path: Path, vocabulary: Mapping[str, int], needed: Sequence[str]) -> None:
-    missing = [token for token in needed if token not in vocabulary]
-    if missing:
-        raise UserError(f"{path} lacks the symbol {missing[0]}; fetch it again.")
+def _symbol(inner: hf.Tokenizer, token: str) -> tuple[str, int]:
+    """A symbol with its id, which it has."""
+    number = inner.token_to_id(token)
+    assert number is not None
+    return token, number
 
 
 def _add_symbols(inner: hf.Tokenizer, symbols: Mapping[str, str]) -> None:

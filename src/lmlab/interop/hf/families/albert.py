@@ -16,7 +16,8 @@ from lmlab.interop.hf.bert_like import (
     MaskedFamily,
     pooled_pairs,
 )
-from lmlab.interop.hf.family import Setting, Shape, activation
+from lmlab.interop.hf.family import Shape
+from lmlab.interop.hf.settings import Setting, activation
 from lmlab.interop.hf.tables import Pair, joined, linear
 
 CLASSIFIER = "sop_classifier.classifier"

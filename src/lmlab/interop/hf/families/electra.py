@@ -29,8 +29,9 @@ from lmlab.interop.hf.bert_like import (
     segment_filler,
     with_defaults,
 )
-from lmlab.interop.hf.family import Shape, resolved
+from lmlab.interop.hf.family import Shape
 from lmlab.interop.hf.folders import read_config, read_weights
+from lmlab.interop.hf.settings import number, resolved
 from lmlab.interop.hf.tables import Pair, linear, pair
 
 GENERATOR = "generator"
@@ -91,10 +92,10 @@ class Electra(MaskedFamily):
     def read_more(
         self, config: Mapping[str, Any], names: frozenset[str], tokenizer: Tokenizer
     ) -> dict[str, Any]:
-        found = {"embedding_width": config.get("embedding_size", 128)}
+        found = {"embedding_width": number(config, "embedding_size", 128)}
         small = config.get(GENERATOR)
         if small is not None:
-            own = {each.ours: small.get(each.theirs, each.default) for each in self.settings}
+            own = {each.ours: each.ours_of(small) for each in self.settings}
             found |= {f"generator_{name}": own[name] for name in SIZES}
         return found
 
@@ -110,6 +111,7 @@ class Electra(MaskedFamily):
         self, folder: Path, config: Mapping[str, Any]
     ) -> tuple[Mapping[str, Any], Mapping[str, Tensor]]:
         weights = read_weights(folder)
+        config = {name: value for name, value in config.items() if name != GENERATOR}
         if any(name.startswith(HEAD) for name in weights):
             return {**config, GENERATOR: config}, self._generator(weights)
         beside = folder / GENERATOR

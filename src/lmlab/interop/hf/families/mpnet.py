@@ -14,6 +14,7 @@ from lmlab.interop.hf.bert_like import (
     with_defaults,
 )
 from lmlab.interop.hf.family import Shape, blocks
+from lmlab.interop.hf.settings import number
 from lmlab.interop.hf.tables import Pair, Rows, Way, joined, linear, pair
 
 PAD = 1
@@ -62,7 +63,7 @@ class MpNet(MaskedFamily):
     def read_more(
         self, config: Mapping[str, Any], names: frozenset[str], tokenizer: Tokenizer
     ) -> dict[str, Any]:
-        return {"length": config.get("max_position_embeddings", 512) - FIRST}
+        return {"length": number(config, "max_position_embeddings", 512) - FIRST}
 
     def tell_more(self, shape: Shape) -> dict[str, Any]:
         return {"max_position_embeddings": shape.settings["length"] + FIRST}

@@ -16,6 +16,7 @@ from lmlab.interop.hf.bert_like import (
     with_defaults,
 )
 from lmlab.interop.hf.family import Shape
+from lmlab.interop.hf.settings import number
 from lmlab.interop.hf.tables import Rows, Way
 
 
@@ -41,7 +42,7 @@ class Roberta(MaskedFamily):
         self, config: Mapping[str, Any], names: frozenset[str], tokenizer: Tokenizer
     ) -> dict[str, Any]:
         first = first_position(tokenizer.vocabulary)
-        return {"length": config.get("max_position_embeddings", 512) - first}
+        return {"length": number(config, "max_position_embeddings", 512) - first}
 
     def tell_more(self, shape: Shape) -> dict[str, Any]:
         first = first_position(shape.vocabulary)

@@ -10,7 +10,8 @@ from lmlab.core.errors import UserError
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.tokenizers import Tokenizer
 from lmlab.interop.hf.encoder_decoders import SIDES
-from lmlab.interop.hf.family import ACTIVATIONS, Family, Setting, Shape, our_activation
+from lmlab.interop.hf.family import Family, Shape
+from lmlab.interop.hf.settings import ACTIVATIONS, Setting, number, our_activation
 from lmlab.interop.hf.tables import Pair, joined, linear, pair
 
 GATED = "gated-"
@@ -98,13 +99,13 @@ class T5(Family):
     def extra(self, settings: Mapping[str, Any], vocabulary: Vocabulary) -> tuple[str, ...]:
         if settings["first_sentinel"] >= 0:
             return ()
-        return tuple(SENTINEL.format(number) for number in range(settings["sentinels"]))
+        return tuple(SENTINEL.format(which) for which in range(settings["sentinels"]))
 
     def read_more(
         self, config: Mapping[str, Any], names: frozenset[str], tokenizer: Tokenizer
     ) -> dict[str, Any]:
-        layers = config.get("num_layers", 6)
-        if config.get("num_decoder_layers") not in (None, layers):
+        layers = number(config, "num_layers", 6)
+        if number(config, "num_decoder_layers", layers) != layers:
             raise UserError(
                 f"the checkpoint's encoder has {layers} layers and its decoder "
                 f"{config['num_decoder_layers']}, and lmlab's t5 has as many in both."
@@ -113,13 +114,13 @@ class T5(Family):
         gated = units.startswith(GATED)
         # Their gelu, if gated, is the approximation by tanh.
         name = "gelu_new" if units == f"{GATED}gelu" else units.removeprefix(GATED)
-        begin = config.get("decoder_start_token_id", config.get("pad_token_id", 0))
+        begin = number(config, "decoder_start_token_id", number(config, "pad_token_id", 0))
         return {
-            "head_width": config.get("d_kv", 64),
+            "head_width": number(config, "d_kv", 64),
             "gated": gated,
             "activation": our_activation(name),
             "tied": _is_tied(config, names),
-            "decoder_start": -1 if begin is None else begin,
+            "decoder_start": begin,
             **_sentinels(tokenizer),
         }
 
@@ -159,15 +160,15 @@ def _is_tied(config: Mapping[str, Any], names: frozenset[str]) -> bool:
 def _sentinels(tokenizer: Tokenizer) -> dict[str, int]:
     """Where a tokeniser has its sentinels; where it has none, ids are appended."""
     ids: list[int] = []
-    for number in count():
-        found = tokenizer.id(SENTINEL.format(number))
+    for which in count():
+        found = tokenizer.id(SENTINEL.format(which))
         if found is None:
             break
         ids.append(found)
     if not ids:
         return {}
     step = ids[1] - ids[0] if len(ids) > 1 else 1
-    expected = [ids[0] + step * number for number in range(len(ids))]
+    expected = [ids[0] + step * which for which in range(len(ids))]
     if ids != expected or abs(step) != 1:
         raise UserError("the tokeniser's sentinels <extra_id_0>, <extra_id_1> … are not in a row.")
     return {"sentinels": len(ids), "first_sentinel": ids[0], "sentinel_step": step}

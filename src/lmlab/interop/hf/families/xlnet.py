@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from lmlab.interop.hf.family import Family, Setting, Shape, activation, blocks
+from lmlab.interop.hf.family import Family, Shape, blocks
+from lmlab.interop.hf.settings import Setting, activation
 from lmlab.interop.hf.tables import Each, Pair, Reshaped, linear, pair
 
 
