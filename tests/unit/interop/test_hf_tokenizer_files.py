@@ -33,6 +33,9 @@ def test_word_pieces_of_a_vocab_txt_are_those_of_transformers(tmp_path):
     assert (symbols.pad, symbols.unknown, symbols.start) == (0, 1, 2)
     assert (symbols.end, symbols.mask, symbols.size) == (3, 4, len(PIECES))
     assert ours.encode("the [MASK] sat") == [5, 4, 7]
+    write_tokenizer(tmp_path, ours, extra=(), framing="", told={})
+    again = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    assert again(TEXTS[0], TEXTS[2])["input_ids"] == theirs(TEXTS[0], TEXTS[2])["input_ids"]
 
 
 def test_word_pieces_may_keep_capitals(tmp_path):
@@ -68,6 +71,26 @@ def test_byte_pairs_of_two_files_are_those_of_transformers(byte_pairs):
     # One symbol is both, and padding has an id beyond the vocabulary.
     assert (ours.vocabulary.start, ours.vocabulary.end) == (None, 0)
     assert ours.vocabulary.pad == ours.vocabulary.size - 1 == 296
+
+
+def test_byte_pairs_with_start_and_end_are_framed_as_transformers_does(byte_pairs):
+    transformers = pytest.importorskip("transformers")
+    vocabulary = json.loads((byte_pairs / "vocab.json").read_text(encoding="utf-8"))
+    del vocabulary["<|endoftext|>"]
+    more = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+    vocabulary = {token: i + 4 for token, i in vocabulary.items()} | {
+        token: i for i, token in enumerate(more)
+    }
+    (byte_pairs / "vocab.json").write_text(json.dumps(vocabulary), encoding="utf-8")
+    paths = (str(byte_pairs / name) for name in ("vocab.json", "merges.txt"))
+    theirs, ours = transformers.RobertaTokenizer(*paths), read_tokenizer(byte_pairs)
+    # The published tokenizer.json lets the symbol take the space before it.
+    assert ours.encode("the <mask> sat") == [*ours.encode("the"), 4, *ours.encode(" sat")]
+    write_tokenizer(byte_pairs, ours, extra=(), framing="", told={})
+    again = transformers.AutoTokenizer.from_pretrained(byte_pairs)
+    for text in TEXTS:
+        assert again(text)["input_ids"] == theirs(text)["input_ids"]
+        assert again(text, text)["input_ids"] == theirs(text, text)["input_ids"]
 
 
 def test_files_that_do_not_belong_together_are_told(byte_pairs):
