@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from lmlab.core.batch import Batch
-from lmlab.core.blanks import Sentinels
+from lmlab.core.sentinels import Sentinels
 from lmlab.core.view import NO_TARGET, View
 from lmlab.core.visibility import Full
 from lmlab.core.vocabulary import Vocabulary

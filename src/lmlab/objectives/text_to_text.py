@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from lmlab.core.batch import Batch
-from lmlab.core.blanks import BlankObjective, Sentinels
 from lmlab.core.errors import UserError
 from lmlab.core.kinds import Kind
 from lmlab.core.parts import Network
 from lmlab.core.protocols import LogProbs
+from lmlab.core.sentinels import SentinelObjective, Sentinels
 from lmlab.core.state import State
 from lmlab.core.system import Assembly
 from lmlab.core.view import NO_TARGET, View
@@ -26,7 +26,7 @@ from lmlab.core.vocabulary import Vocabulary
 from lmlab.layers.noise import uniform
 
 
-class TextToText(BlankObjective):
+class TextToText(SentinelObjective):
     """log p(s | x) = Σ_t log p(s_t | s_<t, x); a text that is given nothing is written beside </s>.
 
     That is what T5 calls language modelling. Sources are read without place 0 of their batch, the

@@ -12,25 +12,15 @@ of a pair, as 002 tells it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass
 
-from lmlab.core.blanks import BlankWriting, Sentinels
 from lmlab.core.card import Card
+from lmlab.core.sentinels import Sentinels, SentinelWriting
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.emissions.softmax import Softmax
-from lmlab.layers.feed_forward import ActivationName
 from lmlab.layers.unscaled import Scaled, initialise_unscaled
-from lmlab.objectives.sentinel_spans import RandomSpans, SentinelSpans
-from lmlab.objectives.text_to_text import PrefixText, TextToText
-from lmlab.zoo._transformer import (
-    TRANSFORMER_RECIPES,
-    NormName,
-    PositionName,
-    TransformerConfig,
-    make_encoder_decoder,
-    make_tokens,
-)
+from lmlab.zoo._t5 import T5Config, make_objective
+from lmlab.zoo._transformer import TRANSFORMER_RECIPES, make_encoder_decoder, make_tokens
 
 CARD = Card(
     family="transformer",
@@ -46,43 +36,8 @@ CARD = Card(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(TransformerConfig):
+class Config(T5Config):
     """Settings of T5."""
-
-    positions: PositionName = "buckets"
-    """buckets (T5), sinusoidal, shaw, alibi, rotary or none; learned ones where texts are short."""
-    norm: NormName = "rms"
-    """layer or rms."""
-    norm_epsilon: float = field(default=1e-6, metadata={"at_least": 0})
-    """What norms add to the variance."""
-    scaled_scores: bool = False
-    """Whether attention divides its products by the root of the head's width; T5 does not."""
-    biases: bool = False
-    """Whether linear maps have biases."""
-    activation: ActivationName = "relu"
-    """gelu, gelu-tanh, relu, silu or tanh."""
-    objective: Literal["denoising", "prefix-lm", "language-modelling"] = "denoising"
-    """denoising (spans dropped), prefix-lm (the rest of a text) or language-modelling."""
-    rate: float = field(default=0.15, metadata={"above": 0, "below": 1})
-    """Share of the tokens that are hidden; the paper tries 0.1, 0.15, 0.25 and 0.5."""
-    span_length: float = field(default=3.0, metadata={"at_least": 1})
-    """Mean tokens of a span; the paper tries 2, 3, 5 and 10, and 1 is each token by itself."""
-    anywhere: bool = True
-    """Whether spans may lie anywhere; else a text begins shown and ends hidden, as in the code."""
-    whole: float = field(default=0.0, metadata={"at_least": 0, "at_most": 1})
-    """Share of the texts that are hidden altogether, as its log_prob asks; the paper has none."""
-    pairs: Literal["write", "mask"] = "write"
-    """A pair of texts: write the second beside the first, or mask spans of both (002)."""
-    final_sentinel: bool = True
-    """Whether a sentinel closes the last span, as in the paper; the code has the end alone."""
-    sentinels: int = field(default=100, metadata={"at_least": 4})
-    """How many sentinels there are; a text has fewer spans than that."""
-    first_sentinel: int = field(default=-1, metadata={"at_least": -1})
-    """Id of the first sentinel in a tokeniser that has them; -1 appends ids of our own."""
-    sentinel_step: int = field(default=1, metadata={"at_least": -1, "at_most": 1})
-    """From a given sentinel to the next; published checkpoints count down, by -1 from 32099."""
-    decoder_start: int = field(default=-1, metadata={"at_least": -1})
-    """Id that the decoder begins with, 0 in published checkpoints; -1 for <s>."""
 
 
 SIZES = {
@@ -106,7 +61,7 @@ RECIPES = {
 }
 
 
-def build(config: Config, vocabulary: Vocabulary) -> BlankWriting:
+def build(config: Config, vocabulary: Vocabulary) -> SentinelWriting:
     sentinels, written = Sentinels.of(
         vocabulary, config.sentinels, first=config.first_sentinel, step=config.sentinel_step
     )
@@ -114,7 +69,7 @@ def build(config: Config, vocabulary: Vocabulary) -> BlankWriting:
     backbone = make_encoder_decoder(config, tokens)
     initialise_unscaled(backbone, tokens)
     scaled = Scaled(config.width**-0.5) if config.tied else None
-    system = BlankWriting(
+    system = SentinelWriting(
         vocabulary=vocabulary,
         backbone=backbone,
         emission=Softmax(
@@ -129,22 +84,3 @@ def build(config: Config, vocabulary: Vocabulary) -> BlankWriting:
     # The decoder is given the first sentinel beside the text.
     system.window = config.length - 1
     return system
-
-
-def make_objective(
-    config: Config, vocabulary: Vocabulary, sentinels: Sentinels, written: Vocabulary
-) -> TextToText:
-    begin = None if config.decoder_start < 0 else config.decoder_start
-    if config.objective != "denoising":
-        kind = PrefixText if config.objective == "prefix-lm" else TextToText
-        return kind(vocabulary, sentinels, begin=begin, written=written)
-    return SentinelSpans(
-        vocabulary,
-        sentinels,
-        RandomSpans(rate=config.rate, mean=config.span_length, anywhere=config.anywhere),
-        whole=config.whole,
-        joined=config.pairs == "mask",
-        final=config.final_sentinel,
-        begin=begin,
-        written=written,
-    )

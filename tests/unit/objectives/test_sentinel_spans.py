@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from lmlab.core.batch import Batch
-from lmlab.core.blanks import Sentinels
 from lmlab.core.errors import UserError
+from lmlab.core.sentinels import Sentinels
 from lmlab.core.view import NO_TARGET
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.objectives.sentinel_spans import Clean, RandomSpans, SentinelSpans
@@ -394,3 +394,8 @@ def test_sentinels_of_a_tokeniser_are_taken_as_given():
         Sentinels.of(Vocabulary(size=50), 10, first=45)
     with pytest.raises(UserError, match="end symbol"):
         Sentinels.of(Vocabulary(size=50, end=None), 10)
+
+
+def test_a_factorised_embedding_is_refused():
+    with pytest.raises(UserError, match="as wide as its layers, 8"):
+        system(embedding_width=4)

@@ -73,7 +73,7 @@ class Sentinels:
         return gathered.scatter(1, symbol[:, None], self.log_closing(log_probs)[:, None])
 
 
-class BlankObjective(SourceObjective):
+class SentinelObjective(SourceObjective):
     """An objective whose network writes whole texts, and stretches hidden behind sentinels."""
 
     sentinels: Sentinels
@@ -101,13 +101,13 @@ class BlankObjective(SourceObjective):
         raise TypeError(f"{type(self).__name__} does not define count_blanks")
 
 
-class BlankWriting(SequenceToSequence):
+class SentinelWriting(SequenceToSequence):
     """An encoder and a decoder that writes a text, or what belongs into the blanks of one.
 
     `peek` is over texts: all that the sentinels get is the end's, since they end a stretch as well.
     """
 
-    objective: BlankObjective
+    objective: SentinelObjective
     watched = "loss"
 
     def start(self, rows: int, *, condition: Batch | None = None) -> SteppingState:
@@ -139,13 +139,13 @@ class BlankWriting(SequenceToSequence):
         values = self.backbone.read_source(self.objective.reading_view(batch))
         return torch.cat([torch.zeros_like(values[:, :1]), values], 1)
 
-    def infilling(self, batch: Batch) -> BlankAnswers:
+    def infilling(self, batch: Batch) -> SentinelAnswers:
         """What writes the blanks of each row, one after another (`core.protocols.Infill`)."""
-        return BlankAnswers(self, batch)
+        return SentinelAnswers(self, batch)
 
 
 @dataclass(frozen=True, eq=False)
-class BlankState:
+class SentinelState:
     """Where the decoder is, and which blank it is writing."""
 
     writing: SteppingState
@@ -154,14 +154,14 @@ class BlankState:
     blanks: Tensor
     """(rows,) how many there are."""
 
-    def select(self, rows: Tensor) -> BlankState:
-        return BlankState(self.writing.select(rows), self.blank[rows], self.blanks[rows])
+    def select(self, rows: Tensor) -> SentinelState:
+        return SentinelState(self.writing.select(rows), self.blank[rows], self.blanks[rows])
 
-    def detach(self) -> BlankState:
-        return BlankState(self.writing.detach(), self.blank, self.blanks)
+    def detach(self) -> SentinelState:
+        return SentinelState(self.writing.detach(), self.blank, self.blanks)
 
 
-class BlankAnswers(nn.Module):
+class SentinelAnswers(nn.Module):
     """The answers of some texts to their blanks: a distribution that sums to one over all of them.
 
         p(a_0 … a_{K-1} | text) = Π_k p(a_k, closed | X_0 a_0 … X_k, text)
@@ -170,7 +170,7 @@ class BlankAnswers(nn.Module):
     each with the probability of all symbols that end a stretch.
     """
 
-    def __init__(self, system: BlankWriting, batch: Batch) -> None:
+    def __init__(self, system: SentinelWriting, batch: Batch) -> None:
         super().__init__()
         self.system = system
         objective = system.objective
@@ -186,12 +186,12 @@ class BlankAnswers(nn.Module):
                 "sentinels=…"
             )
 
-    def start(self, rows: int, *, condition: Batch | None = None) -> BlankState:
+    def start(self, rows: int, *, condition: Batch | None = None) -> SentinelState:
         assert rows == len(self.view.inputs), "as many rows as there are texts with blanks"
         opened = self.system.open(self.view, self.system.objective.blank_opening())
-        return BlankState(opened, torch.zeros_like(self.blanks), self.blanks)
+        return SentinelState(opened, torch.zeros_like(self.blanks), self.blanks)
 
-    def peek(self, state: BlankState) -> Categorical:
+    def peek(self, state: SentinelState) -> Categorical:
         log_probs = self.system.emission.log_probs(state.writing.values)
         names = torch.tensor(self.sentinels.ids, device=log_probs.device)
         after = (state.blank + 1).clamp(max=len(names) - 1)
@@ -199,10 +199,10 @@ class BlankAnswers(nn.Module):
         closing = torch.where(last, self.sentinels.end, names[after])
         return Categorical(self.sentinels.closed_by(closing, log_probs))
 
-    def advance(self, state: BlankState, tokens: Tensor) -> BlankState:
+    def advance(self, state: SentinelState, tokens: Tensor) -> SentinelState:
         names = torch.tensor(self.sentinels.ids, device=tokens.device)
         moved = state.blank + torch.isin(tokens, names)
-        return BlankState(self.system.advance(state.writing, tokens), moved, state.blanks)
+        return SentinelState(self.system.advance(state.writing, tokens), moved, state.blanks)
 
     def answers(self, row: int, tokens: Sequence[int]) -> list[tuple[int, ...]]:
         """The answer to each blank of a text, read out of what was written for it."""
