@@ -19,7 +19,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("layers", "inference", "data"),
     ("backbones", "emissions", "objectives", "retrieval", "knowledge"),
     ("zoo",),
-    ("training", "scoring", "sampling", "diagnostics", "interop"),
+    ("training", "scoring", "sampling", "tasks", "diagnostics", "interop"),
     ("cli", "workbench", "api", "__init__", "__main__"),
 )
 """A room imports from its own floor and from those below it (written above it here)."""
