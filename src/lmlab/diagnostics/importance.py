@@ -84,21 +84,21 @@ def measure_importance(
 
     Cost: a pass over the batches for each of them.
     """
-    with evaluating(system):
-        whole = mean_loss(system, batches, seed=seed)
-        return [
-            _of_stack(system, name, stack, batches, whole, seed)
-            for name, stack in stacks_of(system).items()
-        ]
+    whole = mean_loss(system, batches, seed=seed)
+    return [
+        _of_stack(system, name, stack, batches, whole, seed)
+        for name, stack in stacks_of(system).items()
+    ]
 
 
 def mean_loss(system: System, batches: Sequence[Batch], *, seed: int) -> float:
     """The loss in nats a token, with the randomness of this seed."""
     total = count = 0.0
-    for place, batch in enumerate(batches):
-        generator = torch.Generator().manual_seed(seed + place)
-        loss, _ = system.loss(batch.to(device_of(system)), generator=generator)
-        total, count = total + float(loss.total), count + float(loss.count)
+    with evaluating(system):
+        for place, batch in enumerate(batches):
+            generator = torch.Generator().manual_seed(seed + place)
+            loss, _ = system.loss(batch.to(device_of(system)), generator=generator)
+            total, count = total + float(loss.total), count + float(loss.count)
     return total / max(count, 1.0)
 
 

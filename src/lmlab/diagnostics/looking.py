@@ -20,6 +20,8 @@ from lmlab.scoring.evaluating import device_of, evaluating
 
 LAYERED = re.compile(r"(?P<where>.*?) ?layer (?P<layer>\d+) (?P<what>.+)")
 """Names of inner values that every layer has: `decoder layer 3 source attention`."""
+SEEDS = 4
+"""Ways to hide something of a text that are tried."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -147,8 +149,16 @@ def shown_whole(system: System, batch: Batch) -> View:
     objective = system.objective
     if isinstance(objective, DetectingObjective):
         return objective.clean_view(batch)
-    view = objective.view(batch, generator=torch.Generator().manual_seed(0))
+    view = _view(system, batch, 0)
+    if view.decoder is not None:
+        # Of what is hidden at random, the way that leaves the encoder most to read.
+        views = [view, *(_view(system, batch, seed) for seed in range(1, SEEDS))]
+        return max(views, key=lambda each: int(each.lengths[0]))
     # Two streams have nothing to draw where nothing is asked.
     if isinstance(objective, FillingObjective) and view.query_visibility is None:
         return objective.fill_view(batch, torch.zeros_like(batch.tokens, dtype=torch.bool))
     return view
+
+
+def _view(system: Assembly, batch: Batch, seed: int) -> View:
+    return system.objective.view(batch, generator=torch.Generator().manual_seed(seed))

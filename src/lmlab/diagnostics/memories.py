@@ -104,10 +104,11 @@ def find_memories(subject: Subject, sentences: Sequence[Sentence]) -> list[Unit]
                 told = words_fed(part, names_of(subject))
                 with listening(stack) as heard:
                     system.backbone(view)
-                if all(calls[0].shape[1] == len(told) for calls in heard.values()):
+                # Of two streams that go through the layers together the content comes first.
+                if all(calls[0].shape[1] >= len(told) for calls in heard.values()):
                     words.append(told)
                     for layer, calls in heard.items():
-                        fired.setdefault(layer, []).append(calls[0][0])
+                        fired.setdefault(layer, []).append(calls[0][0, : len(told)])
         for layer in sorted(fired):
             found += _selective(name, layer, torch.cat(fired[layer]), words)
     return found

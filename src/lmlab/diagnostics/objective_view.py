@@ -125,12 +125,13 @@ def show_view(view: View, batch: Batch, names: Names) -> Showing:
     reading = read_text(
         _inputs(reader),
         clean,
-        asked=_told(view.asked.origins),
-        origins=_told(reader.origins),
+        asked=[place for part in (view, view.asked) for place in _origins(part)],
+        origins=_origins(reader),
         positions=_told(reader.positions),
         vocabulary=names.vocabulary,
     )
-    unseen = _unseen(view.asked, reader, [] if names.outcomes else clean)
+    words = [] if names.outcomes else clean
+    unseen = {**_unseen(view.asked, reader, words), **_unseen(view, reader, words)}
     fed = {id(part): _fed(part, names) for part in (view, view.asked)}
     fed[id(reader)] = _fed_of_text(reader, names, reading, unseen, _other(batch))
     hidden = reading.hidden(unseen, len(clean))
@@ -195,6 +196,14 @@ def _inputs(view: View) -> list[int]:
 def _told(values: Tensor | None) -> list[int] | None:
     """The first row as numbers, where there is one number a place."""
     return None if values is None or values.ndim != 2 else [int(each) for each in values[0]]
+
+
+def _origins(view: View) -> list[int]:
+    """Where in the clean text the target of each place comes from, -1 where nothing is asked."""
+    if view.origins is None or view.targets is None:
+        return []
+    told = view.origins[0].masked_fill(view.targets[0] == NO_TARGET, -1)
+    return [int(each) for each in told]
 
 
 def _text_strips(clean: Sequence[int], hidden: frozenset[int], names: Names) -> tuple[Strip, ...]:
@@ -273,7 +282,7 @@ def _strips(view: View, fed: tuple[Cell, ...], names: Names) -> tuple[Strip, ...
         if values is not None:
             strips.append(Strip(name=name, cells=_numbers(values[0, :length].tolist())))
     if view.mentions is not None and bool((view.mentions[0, :length] >= 0).any()):
-        strips.append(Strip(name="mention", cells=_where(view.mentions[0, :length])))
+        strips.append(Strip(name="mention", cells=_where(view.mentions[0, :length].tolist())))
     if view.targets is not None:
         strips += _asked_strips(view, names)
     if view.labels is not None and view.labels.ndim == 2:
@@ -304,7 +313,7 @@ def _asked_strips(view: View, names: Names) -> list[Strip]:
     )
     strips = [Strip(name="target", cells=words)]
     if view.origins is not None:
-        strips.append(Strip(name="from place", cells=_where(view.origins[0, :length])))
+        strips.append(Strip(name="from place", cells=_where(_origins(view)[:length])))
     if view.weights is not None:
         weights = view.weights[0, :length]
         asked = targets != NO_TARGET
@@ -317,11 +326,9 @@ def _asked_strips(view: View, names: Names) -> list[Strip]:
     return strips
 
 
-def _where(values: Tensor) -> tuple[Cell | None, ...]:
+def _where(values: Sequence[int]) -> tuple[Cell | None, ...]:
     """Numbers where they are told, nothing where they are -1."""
-    return tuple(
-        None if value < 0 else Cell(text=str(value), look="number") for value in values.tolist()
-    )
+    return tuple(None if value < 0 else Cell(text=str(value), look="number") for value in values)
 
 
 def _matrices(view: View, fed: dict[int, tuple[Cell, ...]], names: Names) -> tuple[Matrix, ...]:

@@ -196,6 +196,34 @@ def test_encoder_and_decoder_have_their_own_rows_and_three_matrices() -> None:
     assert (across.told, writes.told) == (True, False)
 
 
+def test_an_encoder_that_is_asked_too_hides_its_own() -> None:
+    """国 masked in an encoder that fills it in, 北京 left to a decoder, as PALM does.
+
+    Origins are told at every place of the encoder; only where something is asked do they count.
+    """
+    asked = torch.tensor([[NO, NO, 6, NO, NO, NO, NO, NO]])
+    decoder = View(
+        inputs=torch.tensor([[2, 11, 12]]),
+        lengths=torch.tensor([3]),
+        visibility=Causal(),
+        targets=torch.tensor([[11, 12, 3]]),
+        origins=torch.tensor([[7, 8, 9]]),
+    )
+    view = View(
+        inputs=torch.tensor([[2, 5, 4, 7, 8, 9, 10, 3]]),
+        lengths=torch.tensor([8]),
+        visibility=Full(),
+        targets=asked,
+        origins=torch.arange(8)[None],
+        decoder=decoder,
+    )
+    showing = show_view(view, BATCH, NAMES)
+    assert hidden(showing) == ["国", "北", "京"]
+    encoder = showing.panels[1]
+    assert texts(encoder, "from place") == ["", "", "2", "", "", "", "", ""]
+    assert showing.matrices[0].asked == ("", "", "国", "", "", "", "", "")
+
+
 def test_a_source_is_no_part_of_the_text() -> None:
     """A translator: the encoder reads 北京, which the text has as well, and nothing is hidden."""
     source = Batch.from_sequences([[2, 11, 12, 3]], pad=0)
