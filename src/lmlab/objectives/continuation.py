@@ -36,7 +36,8 @@ class Continuation(HiddenSource):
     on it reads a share `first` of a text, from the left (Bi et al. 2020: 0.8), in which tokens are
     hidden as before, and the decoder writes the rest, at least one token (of a text that has only
     one: the end alone). Every predicted token counts alike. The paper's formula of stage two has
-    the decoder's loss alone: so has `joint` False. A pair has its source, clean, as its first part.
+    the decoder's loss alone: so has `joint` False. Held-out text is asked stage two's question all
+    along, since losses of two stages don't compare. A pair's first part is its source, clean.
     """
 
     def __init__(
@@ -66,7 +67,7 @@ class Continuation(HiddenSource):
         self.stage = 1 if step < self.stage_one_steps else 2
 
     def view(self, batch: Batch, *, generator: torch.Generator | None = None) -> View:
-        if self.stage == 1:
+        if self.training and self.stage == 1:
             text = batch if batch.condition is None else batch.condition
             return self.masked(self.source_view(text, len(text), text.tokens.device), generator)
         view = super().view(batch, generator=generator)

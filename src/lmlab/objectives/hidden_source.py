@@ -208,6 +208,9 @@ class Restoring(SequenceToSequence):
     """An encoder-decoder that is trained to write what its source hides."""
 
     objective: HiddenSource
+    # What it is trained for: texts that are written from nothing may get worse while others are
+    # restored better and better.
+    watched = "loss"
 
     def meet_tokenizer(self, tokenizer: Pieces) -> None:
         self.objective.meet_tokenizer(tokenizer)

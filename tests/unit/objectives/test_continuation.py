@@ -59,7 +59,7 @@ def test_stages_go_by_the_number_of_the_step():
 
 
 def test_stage_one_shows_the_whole_text_to_the_encoder_alone():
-    system, batch = build(rate=0.5), batch_of([6, 7, 8, 9, 10], [6, 7])
+    system, batch = build(rate=0.5).train(), batch_of([6, 7, 8, 9, 10], [6, 7])
     system.begin_step(0)
     view = drawn(system, batch)
     assert view.decoder is None and isinstance(view.visibility, Full)
@@ -126,7 +126,7 @@ def test_a_pair_is_written_beside_its_clean_source_and_masked_in_stage_one():
     assert torch.equal(view.inputs, source.tokens) and view.targets is None
     assert view.asked.targets is not None
     assert view.asked.targets.tolist() == [[6, 7, END], [8, END, NO_TARGET]]
-    system.begin_step(0)
+    system.train().begin_step(0)
     masked = drawn(system, batch)
     assert masked.targets is not None
     hidden = masked.targets != NO_TARGET
@@ -135,7 +135,7 @@ def test_a_pair_is_written_beside_its_clean_source_and_masked_in_stage_one():
 
 def trained(system: palm.Restoring, step: int) -> set[str]:
     """Which parts get a gradient at a step."""
-    system.begin_step(step)
+    system.train().begin_step(step)
     system.zero_grad()
     batch = batch_of([6, 7, 8, 9, 10], [6, 11, 7])
     loss, _ = system.loss(batch, generator=torch.Generator().manual_seed(0))
@@ -157,6 +157,18 @@ def test_each_stage_trains_what_it_should():
     assert trained(system, 5) == everything
     alone = build(stage_one_steps=5, joint=False)
     assert trained(alone, 5) == everything - {"objective.head.transform"}
+
+
+def test_held_out_text_is_asked_stage_two_s_question_all_along():
+    """So that what is watched compares, and the best checkpoint is none of stage one."""
+    system, batch = build(stage_one_steps=5), batch_of([6, 7, 8, 9, 10])
+    losses = []
+    for step in (0, 5):
+        system.begin_step(step)
+        with torch.no_grad():
+            loss, _ = system.loss(batch, generator=torch.Generator().manual_seed(0))
+        losses.append(loss.total.item())
+    assert losses[0] == losses[1]
 
 
 def test_losses_are_those_of_their_views():

@@ -36,7 +36,7 @@ VOCABULARY = Vocabulary(size=12)
 PAD, START, END, MASK = 0, 2, 3, 4
 STOP = 5
 """The token that ends sentences here."""
-TINY = replace(bart.SIZES["tiny"], width=8, layers=1)
+TINY = replace(bart.SIZES["tiny"], width=8, layers=1, whole=0.0)
 
 
 def random(seed: int = 0) -> np.random.Generator:

@@ -197,7 +197,7 @@ def test_a_pair_is_written_beside_its_clean_source():
 def test_other_symbols_for_checkpoints_from_elsewhere():
     """As in transformers' Pegasus: <pad> opens the decoder, a source has no start symbol."""
     config = replace(
-        pegasus.SIZES["tiny"], mask=15, opening=(PAD,), source_start=False, choice="lead"
+        pegasus.SIZES["tiny"], whole=0.0, mask=15, opening=(PAD,), source_start=False, choice="lead"
     )
     system = pegasus.build(config, VOCABULARY).eval()
     system.objective.sentences = Sentences([STOP])
