@@ -18,8 +18,7 @@ CONFIGS = {
     "as published": {"width": 24, "layers": 2, "heads": 3, "activation": "silu"},
     "relu, unscaled, odd sizes": {
         "width": 20,
-        "layers": 1,
-        "decoder_layers": 3,
+        "layers": 3,
         "heads": 2,
         "inner": 33,
         "activation": "relu",
@@ -42,7 +41,7 @@ def build_pair(settings: dict):
             max_position_embeddings=64,
             d_model=config.width,
             encoder_layers=config.layers,
-            decoder_layers=config.decoder_layers or config.layers,
+            decoder_layers=config.layers,
             encoder_attention_heads=config.heads,
             decoder_attention_heads=config.heads,
             encoder_ffn_dim=inner,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -15,15 +17,32 @@ from lmlab.objectives.masking import Replacement
 from lmlab.objectives.text_to_text import text_places
 
 
+@dataclass(frozen=True, kw_only=True)
+class OneSpan:
+    """A stretch of a `share` of a text, at least one token, or of `tokens`; any start alike."""
+
+    share: float = 0.5
+    tokens: int = 0
+
+    def __call__(self, count: Tensor, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
+        """The first place, from 1, and the size of the span of texts with `count` (B,) tokens."""
+        size = torch.round(count.double() * self.share).long().clamp(min=1)
+        size = torch.full_like(count, self.tokens) if self.tokens else size
+        size = torch.minimum(size, count)
+        starts = count - size + 1
+        drawn = uniform((len(count),), count.device, generator=generator)
+        return 1 + torch.minimum((drawn * starts).long(), starts - 1), size
+
+
 class MaskedSpan(HiddenSource):
     """-Σ_{t=u}^{v} log p(s_t | s_u … s_{t-1}, text with s_u … s_v masked) (Song et al. 2019).
 
-    K = v - u + 1 tokens, a `share` of the text or just `tokens`, from a place drawn evenly. The
-    encoder sees as many masks, by `replacement` a random token or the token itself here and there.
-    The decoder is fed the span alone, each token where it stands in the text: what the encoder sees
-    is hidden from it, so that its first input is a mask, or the start symbol where the span begins
-    the text. With K = 1 it has no input of its own (BERT); with K = n it has all of them and the
-    encoder tells the length at most (a language model).
+    `span` draws the K = v - u + 1 tokens. The encoder sees as many masks, by `replacement` a random
+    token or the token itself here and there. The decoder is fed the span alone, each token where it
+    stands in the text: what the encoder sees is hidden from it, so that its first input is a mask,
+    or the start symbol where the span begins the text. With K = 1 it has no input of its own
+    (BERT); with K = n it has all of them, and the encoder tells the length at most (a language
+    model).
 
     Its log_prob is not given the length: the encoder sees one mask and the decoder writes all of
     the text and its end, which sums to one over texts. A share `whole` of the texts is shown so in
@@ -34,16 +53,14 @@ class MaskedSpan(HiddenSource):
     def __init__(
         self,
         spelling: Spelling,
+        span: OneSpan,
         replacement: Replacement,
         *,
-        share: float = 0.5,
-        tokens: int = 0,
         whole: float = 0.0,
     ) -> None:
         super().__init__(spelling)
+        self.span = span
         self.replacement = replacement
-        self.share = share
-        self.tokens = tokens
         self.whole = whole
 
     def view(self, batch: Batch, *, generator: torch.Generator | None = None) -> View:
@@ -72,15 +89,6 @@ class MaskedSpan(HiddenSource):
                 torch.where(whole, (batch.lengths - 1).clamp(min=0), size),
             ),
         )
-
-    def span(self, count: Tensor, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
-        """The first place and the size of the span of texts with `count` (B,) tokens."""
-        size = torch.round(count.double() * self.share).long()
-        size = torch.full_like(count, self.tokens) if self.tokens else size.clamp(min=1)
-        size = torch.minimum(size, count)
-        starts = count - size + 1
-        drawn = uniform((len(count),), count.device, generator=generator)
-        return 1 + torch.minimum((drawn * starts).long(), starts - 1), size
 
     def span_view(self, batch: Batch, first: Tensor, size: Tensor) -> View:
         """The decoder's view of `size` (B,) tokens from place `first` (B,) on, and no others."""

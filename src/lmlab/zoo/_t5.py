@@ -1,14 +1,18 @@
-"""T5's settings, and the objective that they name."""
+"""T5's settings, the objective that they name, and its output."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Literal
 
+from torch import nn
+
 from lmlab.core.errors import UserError
 from lmlab.core.sentinels import Sentinels
 from lmlab.core.vocabulary import Vocabulary
+from lmlab.emissions.softmax import Softmax
 from lmlab.layers.feed_forward import ActivationName
+from lmlab.layers.unscaled import Scaled
 from lmlab.objectives.sentinel_spans import RandomSpans, SentinelSpans
 from lmlab.objectives.text_to_text import PrefixText, TextToText
 from lmlab.zoo._transformer import NormName, PositionName, TransformerConfig
@@ -80,3 +84,11 @@ def make_objective(
         begin=begin,
         written=written,
     )
+
+
+def make_emission(config: T5Config, written: Vocabulary, tokens: nn.Embedding) -> Softmax:
+    """The output: scaled and tied to the embedding, or with vectors of its own."""
+    if not config.tied:
+        return Softmax(config.width, written, bias=False)
+    scaled = Scaled(config.width**-0.5)
+    return Softmax(config.width, written, tied=tokens, bias=False, transform=scaled)

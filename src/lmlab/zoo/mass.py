@@ -3,9 +3,8 @@
     -Σ_{t=u}^{v} log p(s_t | s_u … s_{t-1}, text with s_u … s_v masked)
 
 The decoder sees nothing of the text but what it has written of the span, so it must look at the
-encoder. `tokens=1` is BERT's limit and `share=1` that of a language model. A corpus of pairs gives
-it sources, which is what it is for. log_prob is that of a text beside a single mask: poor after
-training with spans alone, which `whole` mends.
+encoder. `tokens=1` is BERT's limit, `share=1` that of a language model. A corpus of pairs gives it
+sources. log_prob is that of a text beside a single mask: poor after spans alone; `whole` mends it.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.core.writing import SequenceToSequence
 from lmlab.objectives.hidden_source import Spelling
-from lmlab.objectives.masked_span import MaskedSpan
+from lmlab.objectives.masked_span import MaskedSpan, OneSpan
 from lmlab.objectives.masking import Replacement
 from lmlab.zoo._transformer import (
     TRANSFORMER_RECIPES,
@@ -29,8 +28,7 @@ from lmlab.zoo._transformer import (
 CARD = Card(
     family="transformer",
     kind="exact",
-    paper="Song et al. 2019, MASS: Masked Sequence to Sequence Pre-training for Language "
-    "Generation",
+    paper="Song et al. 2019, MASS: Masked Sequence to Sequence Pre-training",
     source="004 §1.3.1.2",
     protocols=("LogProb", "Step", "Encode"),
     objectives=("masked-span",),
@@ -51,23 +49,16 @@ class Config(TransformerConfig):
     """Tokens of the span; 0 for a share of the text, 1 is the limit of BERT."""
     whole: float = field(default=0.0, metadata={"at_least": 0, "at_most": 1})
     """Share of the texts written whole beside a single mask, as its log_prob asks."""
-    mask_share: float = field(default=0.8, metadata={"at_least": 0, "at_most": 1})
+    masked: float = field(default=0.8, metadata={"at_least": 0, "at_most": 1})
     """Share of the span's tokens that the encoder sees as masks."""
-    random_share: float = field(default=0.1, metadata={"at_least": 0, "at_most": 1})
+    swapped: float = field(default=0.1, metadata={"at_least": 0, "at_most": 1})
     """Share of them that it sees replaced by random tokens; the rest it sees as they are."""
 
 
 SIZES = {
     # Nothing that is asked is shown, so that the tests see that nothing is seen.
     "tiny": Config(
-        width=16,
-        layers=2,
-        heads=2,
-        length=64,
-        dropout=0.0,
-        attention_dropout=0.0,
-        whole=0.5,
-        mask_share=0.9,
+        width=16, layers=2, length=64, dropout=0.0, attention_dropout=0.0, whole=0.5, masked=0.9
     ),
     "small": Config(),
     "base": Config(width=1024, layers=6, heads=16, length=512),
@@ -77,18 +68,13 @@ RECIPES = TRANSFORMER_RECIPES
 
 def build(config: Config, vocabulary: Vocabulary) -> SequenceToSequence:
     tokens = make_tokens(config, vocabulary)
+    span = OneSpan(share=config.share, tokens=config.tokens)
+    shown = Replacement(vocabulary=vocabulary, mask=config.masked, random=config.swapped)
     system = SequenceToSequence(
         vocabulary=vocabulary,
         backbone=make_encoder_decoder(config, tokens),
         emission=make_softmax(config, vocabulary, tokens, bias=True),
-        objective=MaskedSpan(
-            Spelling.of(vocabulary),
-            Replacement(vocabulary=vocabulary, mask=config.mask_share, random=config.random_share),
-            share=config.share,
-            tokens=config.tokens,
-            whole=config.whole,
-        ),
+        objective=MaskedSpan(Spelling.of(vocabulary), span, shown, whole=config.whole),
     )
-    system.watched = "loss"
-    system.window = config.length - 1
+    system.watched, system.window = "loss", config.length - 1
     return system

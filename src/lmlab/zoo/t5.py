@@ -17,9 +17,8 @@ from dataclasses import dataclass
 from lmlab.core.card import Card
 from lmlab.core.sentinels import Sentinels, SentinelWriting
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.emissions.softmax import Softmax
-from lmlab.layers.unscaled import Scaled, initialise_unscaled
-from lmlab.zoo._t5 import T5Config, make_objective
+from lmlab.layers.unscaled import initialise_unscaled
+from lmlab.zoo._t5 import T5Config, make_emission, make_objective
 from lmlab.zoo._transformer import TRANSFORMER_RECIPES, make_encoder_decoder, make_tokens
 
 CARD = Card(
@@ -68,17 +67,10 @@ def build(config: Config, vocabulary: Vocabulary) -> SentinelWriting:
     tokens = make_tokens(config, written)
     backbone = make_encoder_decoder(config, tokens)
     initialise_unscaled(backbone, tokens)
-    scaled = Scaled(config.width**-0.5) if config.tied else None
     system = SentinelWriting(
         vocabulary=vocabulary,
         backbone=backbone,
-        emission=Softmax(
-            config.width,
-            written,
-            tied=tokens if config.tied else None,
-            bias=False,
-            transform=scaled,
-        ),
+        emission=make_emission(config, written, tokens),
         objective=make_objective(config, vocabulary, sentinels, written),
     )
     # The decoder is given the first sentinel beside the text.

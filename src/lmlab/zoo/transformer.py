@@ -8,10 +8,9 @@ Positions are sinusoidal, added (`positions=concatenated` for beside each other,
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from lmlab.core.card import Card
-from lmlab.core.errors import UserError
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.core.writing import SequenceToSequence
 from lmlab.objectives.given_source import NextTokenGivenSource
@@ -43,20 +42,10 @@ class Config(TransformerConfig):
     """learned, sinusoidal, concatenated, buckets (T5), shaw, alibi, rotary or none."""
     pre_norm: bool = False
     """Norm before each sublayer, and one at the end; else after each."""
-    decoder_layers: int = field(default=0, metadata={"at_least": 0})
-    """Blocks of the decoder; 0 for as many as the encoder has."""
     shared: bool = False
     """Whether encoder and decoder have the same layers, but for looking at the source."""
     scaled: bool = True
     """Whether embeddings are multiplied by √width."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.shared and self.decoder_layers not in (0, self.layers):
-            raise UserError(
-                f"an encoder of {self.layers} layers and a decoder of {self.decoder_layers} can't "
-                "share them; leave out shared or decoder_layers."
-            )
 
 
 SIZES = {
@@ -69,13 +58,7 @@ RECIPES = TRANSFORMER_RECIPES
 
 def build(config: Config, vocabulary: Vocabulary) -> SequenceToSequence:
     tokens = make_tokens(config, vocabulary)
-    backbone = make_encoder_decoder(
-        config,
-        tokens,
-        decoder_layers=config.decoder_layers or None,
-        shared=config.shared,
-        scaled=config.scaled,
-    )
+    backbone = make_encoder_decoder(config, tokens, shared=config.shared, scaled=config.scaled)
     system = SequenceToSequence(
         vocabulary=vocabulary,
         backbone=backbone,

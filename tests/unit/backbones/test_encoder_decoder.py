@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from lmlab.core.batch import Batch
-from lmlab.core.errors import UserError
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.zoo import transformer
 
@@ -25,7 +24,6 @@ OPTIONS = {
     "shaw": {"positions": "shaw"},
     "rotary": {"positions": "rotary"},
     "one layer for all": {"shared": True, "shared_layers": True},
-    "fewer in the decoder": {"decoder_layers": 1},
 }
 EACH = pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 
@@ -137,8 +135,3 @@ def test_concatenated_positions_by_hand():
             vector = torch.cat([2 * embedding.tokens.weight[tokens[0, place]], torch.tensor(sines)])
             expected = embedding.projection.weight @ vector + embedding.projection.bias
             torch.testing.assert_close(found[place], expected, atol=1e-6, rtol=0)
-
-
-def test_sides_of_different_depth_share_nothing():
-    with pytest.raises(UserError, match="can't share"):
-        build(shared=True, decoder_layers=1)

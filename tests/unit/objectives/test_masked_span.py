@@ -12,7 +12,7 @@ from lmlab.core.batch import Batch
 from lmlab.core.view import NO_TARGET, View, left_to_right
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.objectives.hidden_source import Spelling
-from lmlab.objectives.masked_span import MaskedSpan
+from lmlab.objectives.masked_span import MaskedSpan, OneSpan
 from lmlab.objectives.masking import Replacement
 from lmlab.zoo import mass
 
@@ -20,9 +20,9 @@ VOCABULARY = Vocabulary(size=60)
 PAD, START, END, MASK = 0, 2, 3, 4
 
 
-def objective(mask: float = 1.0, random: float = 0.0, **settings) -> MaskedSpan:
+def objective(mask: float = 1.0, random: float = 0.0, whole: float = 0.0, **settings) -> MaskedSpan:
     replacement = Replacement(vocabulary=VOCABULARY, mask=mask, random=random)
-    return MaskedSpan(Spelling.of(VOCABULARY), replacement, **settings)
+    return MaskedSpan(Spelling.of(VOCABULARY), OneSpan(**settings), replacement, whole=whole)
 
 
 def batch_of(*texts: list[int]) -> Batch:
@@ -130,7 +130,7 @@ def system(**settings):
 
 def test_with_everything_masked_the_encoder_tells_the_length_and_no_token():
     """K = n: two texts of a length are predicted alike where the decoder was fed the same."""
-    network = system(share=1.0, mask_share=1.0, random_share=0.0)
+    network = system(share=1.0, masked=1.0, swapped=0.0)
     batch = Batch.from_sequences([[2, 5, 6, 6, 3], [2, 5, 6, 5, 3]], pad=0)
     view = network.objective.view(batch, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
