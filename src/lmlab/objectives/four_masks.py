@@ -78,7 +78,7 @@ class FourMasks(FillingObjective):
         self,
         vocabulary: Vocabulary,
         choice: Choice,
-        replacement: Replacement,
+        replacement: Replacement | None = None,
         *,
         shares: Sequence[float] = (1 / 3, 1 / 3, 1 / 6, 1 / 6),
         target_rate: float = 0.7,
@@ -93,7 +93,7 @@ class FourMasks(FillingObjective):
         self.vocabulary = vocabulary
         self.choice = choice
         self.target_choice = EachToken(target_rate)
-        self.replacement = replacement
+        self.replacement = replacement or Replacement(vocabulary=vocabulary)
         self.shares = tuple(shares)
         self.longest = longest
         """Most places that the network has positions for."""

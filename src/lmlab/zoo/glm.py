@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.objectives.blank_infilling import BlankInfilling, LongSpan, PoissonSpans, SpanMixture
-from lmlab.zoo._glm import BlankWriting, never_written
+from lmlab.objectives.blank_writing import InfillingModel, never_written
 from lmlab.zoo._transformer import (
     TRANSFORMER_RECIPES,
     PositionName,
@@ -63,13 +63,13 @@ SIZES = {
 RECIPES = TRANSFORMER_RECIPES
 
 
-def build(config: Config, vocabulary: Vocabulary) -> BlankWriting:
+def build(config: Config, vocabulary: Vocabulary) -> InfillingModel:
     start, extended = vocabulary.size, vocabulary.extended(1)
     tokens = make_tokens(config, extended)
     short = PoissonSpans(rate=config.rate, mean=config.mean)
     long = LongSpan(least=config.long_least)
     spans = SpanMixture(first=short, second=long, share=config.long_share)
-    system = BlankWriting(
+    system = InfillingModel(
         vocabulary=vocabulary,
         backbone=make_transformer(config, tokens),
         emission=never_written(make_softmax(config, extended, tokens, bias=True), start),

@@ -2,21 +2,20 @@
 
     loss = -Σ_{t hidden} log p(s_t | what its mode lets place t see);  p(s) = Π_t p(s_t | s_<t)
 
-Both ways ⅓, sequence to sequence ⅓, left to right ⅙, right to left ⅙; segment embeddings tell the
-network which. It fills in both ways and scores and writes left to right, each token predicted at a
-<mask> in its place; given a source, from sequence to sequence. Two differences from the paper: the
-end symbol may be hidden already in pre-training, or scores and samples would not know where a text
-ends; and there is no next-sentence prediction beside the masks.
+Both ways ⅓, sequence to sequence ⅓, left to right ⅙, right to left ⅙, told by segments. It fills in
+both ways and writes left to right, each token at a <mask> in its place; given a source, from
+sequence to sequence. Unlike the paper's, its pre-training may hide the end symbol too, or it would
+not know where a text ends; and there is no next-sentence prediction.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.objectives.four_masks import SEGMENTS, FourMasks, ShortSpans
-from lmlab.objectives.masking import Replacement
+from lmlab.objectives.mask_writing import MaskWriting
 from lmlab.zoo._transformer import (
     TRANSFORMER_RECIPES,
     TransformerConfig,
@@ -24,7 +23,6 @@ from lmlab.zoo._transformer import (
     make_tokens,
     make_transformer,
 )
-from lmlab.zoo._unilm import MaskWriting
 
 CARD = Card(
     family="transformer",
@@ -47,8 +45,6 @@ class Config(TransformerConfig):
     """Norm before each sublayer, and one at the end; else after each."""
     embedding_norm: bool = True
     """Whether a norm stands after the embedding."""
-    segments: int = field(default=SEGMENTS, metadata={"at_least": SEGMENTS})
-    """Kinds of segments that the input tells apart: one or two for each mode."""
     rate: float = field(default=0.15, metadata={"at_least": 0, "below": 1})
     """Share of the tokens that are hidden and predicted."""
     target_rate: float = field(default=0.7, metadata={"above": 0, "at_most": 1})
@@ -70,19 +66,15 @@ RECIPES = TRANSFORMER_RECIPES
 
 def build(config: Config, vocabulary: Vocabulary) -> MaskWriting:
     tokens = make_tokens(config, vocabulary)
-    objective = FourMasks(
-        vocabulary,
-        ShortSpans(rate=config.rate),
-        Replacement(vocabulary=vocabulary),
-        shares=config.shares,
-        target_rate=config.target_rate,
-        longest=config.length,
-    )
-    system = MaskWriting(
+    return MaskWriting(
         vocabulary=vocabulary,
-        backbone=make_transformer(config, tokens),
+        backbone=make_transformer(replace(config, segments=SEGMENTS), tokens),
         emission=make_softmax(config, vocabulary, tokens, bias=True, head=True),
-        objective=objective,
+        objective=FourMasks(
+            vocabulary,
+            ShortSpans(rate=config.rate),
+            shares=config.shares,
+            target_rate=config.target_rate,
+            longest=config.length,
+        ),
     )
-    system.window = config.length - 2
-    return system

@@ -20,7 +20,7 @@ from lmlab.objectives.blank_infilling import BlankInfilling, Lead
 
 
 @dataclass(frozen=True, eq=False)
-class BlankState:
+class InfillingState:
     """A text with blanks of which one is being written."""
 
     memory: State
@@ -33,8 +33,8 @@ class BlankState:
     within: Tensor
     """(B,) the second position of the newest token."""
 
-    def select(self, rows: Tensor) -> BlankState:
-        return BlankState(
+    def select(self, rows: Tensor) -> InfillingState:
+        return InfillingState(
             self.memory.select(rows),
             self.values[rows],
             self.blanks[rows],
@@ -42,7 +42,7 @@ class BlankState:
             self.within[rows],
         )
 
-    def detach(self) -> BlankState:
+    def detach(self) -> InfillingState:
         return replace(self, memory=self.memory.detach(), values=self.values.detach())
 
 
@@ -52,7 +52,7 @@ def never_written(emission: Softmax, token: int) -> Softmax:
     return emission
 
 
-class BlankWriting(Assembly):
+class InfillingModel(Assembly):
     """Writes what stands in blanks of unknown length; a text from nothing is one blank.
 
     A step is one pass of one place: the text with its blanks and what was written are in the cache.
@@ -60,31 +60,33 @@ class BlankWriting(Assembly):
 
     objective: BlankInfilling
 
-    def start(self, rows: int, *, condition: Batch | None = None) -> BlankState:
+    def start(self, rows: int, *, condition: Batch | None = None) -> InfillingState:
         """The state of `rows` texts before their first token, each given its condition."""
         device = next(self.parameters()).device
         first = torch.full((rows,), self.vocabulary.opening, device=device)
         return self.begin(self.objective.lead(condition, first))
 
-    def peek(self, state: BlankState) -> Categorical:
+    def peek(self, state: InfillingState) -> Categorical:
         """The distribution of the next token, (rows, V); its end is the end of the blank."""
         # The symbols of its own behind the tokeniser's are read and never written.
         return Categorical(self.emission.log_probs(state.values)[:, : self.vocabulary.size])
 
-    def advance(self, state: BlankState, tokens: Tensor) -> BlankState:
+    def advance(self, state: InfillingState, tokens: Tensor) -> InfillingState:
         """The state after one more token in each row, (rows,)."""
         return self.write(state, tokens, state.turn, state.within + 1)
 
-    def begin(self, lead: Lead) -> BlankState:
+    def begin(self, lead: Lead) -> InfillingState:
         """The state after a text with blanks was read and its first blank begun."""
         rows = len(lead.blanks)
         hidden = self.backbone(lead.view, self.backbone.initial_state(rows))
         nothing = torch.zeros_like(lead.blanks[:, 0])
-        state = BlankState(hidden.state, hidden.values[:, -1], lead.blanks, nothing, nothing)
+        state = InfillingState(hidden.state, hidden.values[:, -1], lead.blanks, nothing, nothing)
         starts = torch.full_like(nothing, self.objective.start)
         return self.write(state, starts, nothing, nothing + 1)
 
-    def write(self, state: BlankState, tokens: Tensor, turn: Tensor, within: Tensor) -> BlankState:
+    def write(
+        self, state: InfillingState, tokens: Tensor, turn: Tensor, within: Tensor
+    ) -> InfillingState:
         """One more token in each row, at the place `within` of the blank whose turn it is."""
         if self.window is not None and int(within.max()) > self.window:
             raise UserError(
@@ -99,7 +101,7 @@ class BlankWriting(Assembly):
             positions=torch.stack([in_text, within], -1)[:, None],
         )
         hidden = self.backbone(view, state.memory)
-        return BlankState(hidden.state, hidden.values[:, -1], state.blanks, turn, within)
+        return InfillingState(hidden.state, hidden.values[:, -1], state.blanks, turn, within)
 
     def encode(self, batch: Batch) -> Tensor:
         """(B, W) the hidden state of the first place, which has seen all of the text."""
@@ -120,7 +122,7 @@ class BlanksInTurn:
     [END] of a blank that is not the last is told as the [START] of the next, which follows it.
     """
 
-    def __init__(self, system: BlankWriting, batch: Batch) -> None:
+    def __init__(self, system: InfillingModel, batch: Batch) -> None:
         self.system = system
         self.batch = batch
         self.separator = system.objective.start
@@ -132,7 +134,7 @@ class BlanksInTurn:
         found = masks.long().argsort(dim=1, descending=True, stable=True)
         self.places = found[:, : int(self.counts.max())]
 
-    def start(self, rows: int, *, condition: Batch | None = None) -> BlankState:
+    def start(self, rows: int, *, condition: Batch | None = None) -> InfillingState:
         assert rows == len(self.batch), "each row has its own blanks"
         view = self.system.objective.text_view(self.batch.tokens, self.batch.lengths)
         # Padding repeats the last blank, so that the last one is known by its number.
@@ -140,7 +142,7 @@ class BlanksInTurn:
         order = torch.arange(self.places.shape[1], device=last.device).minimum(last)
         return self.system.begin(Lead(view, self.places.gather(1, order)))
 
-    def peek(self, state: BlankState) -> Categorical:
+    def peek(self, state: InfillingState) -> Categorical:
         """(rows, V and the separator); the end symbol can come in the last blank alone."""
         log_probs = self.system.emission.log_probs(state.values)
         end = self.system.objective.end
@@ -151,13 +153,13 @@ class BlanksInTurn:
         moved[:, self.separator] = torch.where(last, never, ends)
         return Categorical(moved)
 
-    def advance(self, state: BlankState, tokens: Tensor) -> BlankState:
+    def advance(self, state: InfillingState, tokens: Tensor) -> InfillingState:
         next_blank = tokens == self.separator
         within = torch.where(next_blank, 1, state.within + 1)
         return self.system.write(state, tokens, state.turn + next_blank.long(), within)
 
     @staticmethod
-    def _is_last(state: BlankState) -> Tensor:
+    def _is_last(state: InfillingState) -> Tensor:
         """(rows,) bool: no other blank follows the one that is being written."""
         following = (state.turn + 1).clamp(max=state.blanks.shape[1] - 1)[:, None]
         here = state.blanks.gather(1, state.turn[:, None])

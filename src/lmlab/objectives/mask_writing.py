@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -41,6 +42,12 @@ class MaskWriting(Filling):
     """
 
     objective: FourMasks
+
+    def __init__(self, *, objective: FourMasks, **parts: Any) -> None:
+        super().__init__(objective=objective, **parts)
+        if objective.longest is not None:
+            # A text that is cut in two has a separator more than its tokens.
+            self.window = objective.longest - 2
 
     def start(self, rows: int, *, condition: Batch | None = None) -> MaskState:
         """The state of `rows` texts before their first token, each given its condition."""
