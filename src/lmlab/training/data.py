@@ -93,7 +93,11 @@ def _longest(dataset: TokenDataset, held_out: TokenDataset | None, config: Train
     if dataset.layout.kind == "contiguous":
         return 1 + max(config.span, 0 if held_out is None else HELD_OUT_SPAN)
     splits = [dataset] if held_out is None else [dataset, held_out]
-    return max(int(split.lengths.max()) for split in splits)
+    lengths = [split.lengths for split in splits]
+    # What a text is given is read at once too.
+    given = [split for split in splits if split.has_condition]
+    lengths += [split.condition_lengths_between(0, len(split)) for split in given]
+    return max(int(each.max()) for each in lengths)
 
 
 def training_batches(dataset: TokenDataset, config: TrainingConfig) -> BatchSource:

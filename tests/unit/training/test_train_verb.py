@@ -269,3 +269,11 @@ def test_tied_weights_stay_tied_when_loaded(corpus: Path, tmp_path: Path) -> Non
     assert result.parameters == system.parameter_count
     names = [n for n, p in system.named_parameters() if p.shape[0] == system.vocabulary.size]
     assert len([name for name in names if "weight" in name]) == 1
+
+
+def test_a_source_that_is_too_long_is_told_before_training(tmp_path: Path) -> None:
+    (tmp_path / "train.a").write_text("x y\n" + "x " * 90 + "\n", encoding="utf-8")
+    (tmp_path / "train.b").write_text("y\ny y\n", encoding="utf-8")
+    with pytest.raises(UserError, match="a sequence of 92 came"):
+        train("transformer", data=f"parallel:a-b:{tmp_path}", out=tmp_path / "run", **QUICK)
+    assert not (tmp_path / "run" / "config.json").exists()
