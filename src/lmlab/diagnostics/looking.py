@@ -61,22 +61,30 @@ class Looked:
         """A name for each entry of an axis: the word that is fed there, or a number."""
         if axis not in ("time", "source"):
             return tuple(str(entry + 1) for entry in range(entries))
-        part = self.view
         reads_source = axis == "source" and series.what.startswith("source")
-        if series.where == "decoder" and part.decoder is not None and not reads_source:
-            part = part.decoder
-        words = words_fed(part, self.names)
+        words = words_read(self.view, "encoder" if reads_source else series.where, self.names)
         if len(words) > entries:
             return words[len(words) - entries :] if axis == "source" else words[:entries]
         # What stands before the inputs was put there by the network: a memory, a relay.
         return ("·",) * (entries - len(words)) + words
 
 
+def words_read(view: View, where: str, names: Names) -> tuple[str, ...]:
+    """What goes through the layers of the encoder, the decoder, or the only stack there is."""
+    if view.decoder is None or where == "encoder":
+        return words_fed(view, names)
+    written = words_fed(view.decoder, names)
+    if where == "decoder":
+        return written
+    # One stack for an image and its text: the first token, the patches, the other tokens.
+    return (*written[:1], *words_fed(view, names), *written[1:])
+
+
 def words_fed(view: View, names: Names) -> tuple[str, ...]:
     """What is fed at each place of the first row."""
     length = int(view.lengths[0])
     if view.inputs.ndim != 2:
-        return tuple(f"vector {place + 1}" for place in range(length))
+        return tuple(f"patch {place + 1}" for place in range(length))
     return tuple(names.of(id) for id in view.inputs[0, :length].tolist())
 
 

@@ -14,12 +14,11 @@ from torch import Tensor
 from lmlab.backbones.transformer import Stack
 from lmlab.core.errors import UserError
 from lmlab.core.system import Assembly
-from lmlab.core.view import View
 from lmlab.diagnostics.canvas import shown_name
 from lmlab.diagnostics.grids import Listing, draw_listing
 from lmlab.diagnostics.html import Cell, number
 from lmlab.diagnostics.importance import stacks_of
-from lmlab.diagnostics.looking import names_of, shown_whole, words_fed
+from lmlab.diagnostics.looking import names_of, shown_whole, words_read
 from lmlab.diagnostics.picture import Picture, Rows
 from lmlab.diagnostics.subjects import Sentence, Subject, batch_of
 from lmlab.layers.feed_forward import FeedForward
@@ -100,8 +99,7 @@ def find_memories(subject: Subject, sentences: Sequence[Sentence]) -> list[Unit]
         with evaluating(system):
             for sentence in sentences:
                 view = shown_whole(system, batch_of(system, [sentence]).to(device_of(system)))
-                part = _part(view, name)
-                told = words_fed(part, names_of(subject))
+                told = words_read(view, name, names_of(subject))
                 with listening(stack) as heard:
                     system.backbone(view)
                 # Of two streams that go through the layers together the content comes first.
@@ -112,10 +110,6 @@ def find_memories(subject: Subject, sentences: Sequence[Sentence]) -> list[Unit]
         for layer in sorted(fired):
             found += _selective(name, layer, torch.cat(fired[layer]), words)
     return found
-
-
-def _part(view: View, stack: str) -> View:
-    return view.decoder if stack == "decoder" and view.decoder is not None else view
 
 
 def _selective(

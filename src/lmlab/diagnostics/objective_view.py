@@ -235,7 +235,7 @@ def _beside(text: tuple[Strip, ...], strips: tuple[Strip, ...], shift: int) -> t
 def _fed(view: View, names: Names) -> tuple[Cell, ...]:
     """What stands at each place of a view that has no word of the clean text but by answers."""
     if view.inputs.ndim != 2:
-        return tuple(Cell(text=f"vector {place + 1}") for place in range(_length(view)))
+        return tuple(Cell(text=f"patch {place + 1}") for place in range(_length(view)))
     inputs = _inputs(view)
     back = given_back(inputs, _told(view.targets))
     return tuple(

@@ -12,6 +12,9 @@ from matplotlib.colors import same_color, to_rgb
 
 import lmlab
 from lmlab.core.capture import Capture
+from lmlab.core.view import View
+from lmlab.core.visibility import Causal, Full
+from lmlab.core.vocabulary import Vocabulary
 from lmlab.diagnostics.attention_pictures import (
     FAINTEST,
     MOST_LAYERS,
@@ -23,7 +26,8 @@ from lmlab.diagnostics.attention_pictures import (
     maps_of,
 )
 from lmlab.diagnostics.canvas import canvas, colour
-from lmlab.diagnostics.looking import look_at, plain_captures, series_of
+from lmlab.diagnostics.looking import look_at, plain_captures, series_of, words_read
+from lmlab.diagnostics.objective_view import Names
 from lmlab.diagnostics.picture import render
 from lmlab.diagnostics.revealing import capture_family
 from lmlab.diagnostics.subjects import Subject, make_subject
@@ -91,6 +95,17 @@ def test_two_streams_and_spans_have_words_of_what_is_fed(folder: Path) -> None:
     found = {each.name: maps_of(looked, each) for each in looked.series() if "head" in each.axes}
     assert set(found) == {"attention", "query attention"}
     assert all(maps.columns == ("<s>", *CONTENT, "</s>") for maps in found.values())
+
+
+def test_an_image_and_its_text_go_through_one_stack() -> None:
+    names = Names(token=lambda id: f"w{id}", vocabulary=Vocabulary(size=9), symbols={})
+    text = View(inputs=torch.tensor([[2, 5]]), lengths=torch.tensor([2]), visibility=Causal())
+    view = View(
+        inputs=torch.zeros(1, 2, 4), lengths=torch.tensor([2]), visibility=Full(), decoder=text
+    )
+    assert words_read(view, "", names) == ("w2", "patch 1", "patch 2", "w5")
+    assert words_read(view, "encoder", names) == ("patch 1", "patch 2")
+    assert words_read(view, "decoder", names) == ("w2", "w5")
 
 
 def test_the_model_view_has_a_map_for_each_layer_and_head(folder: Path) -> None:

@@ -290,7 +290,7 @@ def test_vectors_are_numbered() -> None:
         labels=torch.tensor([4]),
     )
     showing = show_view(view, BATCH, NAMES)
-    assert texts(showing.panels[-1], "fed") == ["vector 1", "vector 2", "vector 3"]
+    assert texts(showing.panels[-1], "fed") == ["patch 1", "patch 2", "patch 3"]
     assert showing.remarks == ("Label of the whole text: 4.",)
 
 
