@@ -108,10 +108,12 @@ class HiddenSource(SourceObjective):
         """The sources as they are, masks in them included; one mask alone where there are none."""
         if condition is None:
             return self.shown_view([self.everything_hidden()] * rows, device)
-        bodies = [
-            Shown(body, np.arange(len(body))) for body in bodies_of(condition, self.vocabulary)
-        ]
-        return self.shown_view(bodies, device)
+        skipped = 0 if self.spelling.source_start else 1
+        return View(
+            inputs=condition.tokens[:, skipped:],
+            lengths=(condition.lengths - skipped).clamp(min=0),
+            visibility=Full(),
+        )
 
     def everything_hidden(self) -> Shown:
         return Shown(np.array([self.spelling.mask]), np.array([-1]))

@@ -14,7 +14,8 @@ import torch
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.protocols import Infill
-from lmlab.core.view import NO_TARGET
+from lmlab.core.view import NO_TARGET, View
+from lmlab.core.visibility import Full
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.objectives.denoising import (
     HIDDEN,
@@ -323,6 +324,21 @@ def test_the_score_of_a_text_is_that_of_writing_it_beside_one_mask():
         elsewhere = system.log_prob(replace(batch, condition=other)).per_token
     assert torch.equal(alone, beside)
     assert not torch.allclose(alone, elsewhere)
+
+
+@pytest.mark.parametrize("start", [True, False])
+def test_tokens_are_encoded_at_their_own_places(start: bool):
+    """Of a text that was cut off too, and where sources have no start symbol."""
+    system = small_bart(source_start=start)
+    batch = Batch.from_sequences([[START, 6, 7, 8], [START, 9, END]], PAD)
+    source = batch.tokens if start else batch.tokens[:, 1:]
+    lengths = batch.lengths if start else batch.lengths - 1
+    with torch.no_grad():
+        found = system.encode_tokens(batch)
+        view = View(inputs=source, lengths=lengths, visibility=Full())
+        expected = system.backbone.read_source(view)
+    assert found.shape[:2] == batch.tokens.shape
+    torch.testing.assert_close(found[:, 0 if start else 1 :], expected)
 
 
 def test_other_opening_symbols_are_given_and_not_predicted():
