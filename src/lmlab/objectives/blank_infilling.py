@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from lmlab.core.batch import Batch
+from lmlab.core.errors import UserError
 from lmlab.core.kinds import Kind
 from lmlab.core.parts import Network, Objective
 from lmlab.core.protocols import LogProbs
@@ -127,13 +128,17 @@ class BlankInfilling(Objective):
 
     kind: ClassVar[Kind] = "exact"
 
-    def __init__(self, vocabulary: Vocabulary, spans: SpanLaw, *, start: int) -> None:
+    def __init__(
+        self, vocabulary: Vocabulary, spans: SpanLaw, *, start: int, longest: int | None = None
+    ) -> None:
         super().__init__()
         assert vocabulary.end is not None and vocabulary.mask is not None
         self.vocabulary = vocabulary
         self.end, self.mask = vocabulary.end, vocabulary.mask
         self.spans = spans
         self.start = start
+        self.longest = longest
+        """Most places of a part A that the network has positions for."""
 
     def view(self, batch: Batch, *, generator: torch.Generator | None = None) -> View:
         if batch.condition is not None:
@@ -238,6 +243,11 @@ class BlankInfilling(Objective):
 
     def text_view(self, tokens: Tensor, lengths: Tensor) -> View:
         """A text as part A, nothing asked of it."""
+        if self.longest is not None and int(lengths.max()) > self.longest:
+            raise UserError(
+                f"this system has positions for {self.longest} tokens of a text with blanks, and "
+                f"{int(lengths.max())} came; cut it, or build the system longer (--set length=…)."
+            )
         return View(inputs=tokens, lengths=lengths, visibility=Full(), positions=pairs(tokens))
 
     def log_prob(

@@ -73,7 +73,7 @@ def build(config: Config, vocabulary: Vocabulary) -> InfillingModel:
         vocabulary=vocabulary,
         backbone=make_transformer(config, tokens),
         emission=never_written(make_softmax(config, extended, tokens, bias=True), start),
-        objective=BlankInfilling(vocabulary, spans, start=start),
+        objective=BlankInfilling(vocabulary, spans, start=start, longest=config.length),
     )
     system.window = config.length - 1
     return system

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from lmlab.core.batch import Batch
+from lmlab.core.errors import UserError
 from lmlab.core.registry import system_module
 from lmlab.core.view import NO_TARGET, View
 from lmlab.core.vocabulary import Vocabulary
@@ -215,6 +216,16 @@ def test_given_a_source_it_scores_as_it_steps(system):
             stepped.append(system.peek(state).log_prob(texts.tokens[:, place]))
             state = system.advance(state, texts.tokens[:, place])
     torch.testing.assert_close(torch.stack(stepped, 1), at_once, atol=1e-10, rtol=0)
+
+
+def test_what_is_longer_than_its_positions_is_told_in_a_sentence(system):
+    source = batch_of([S, *[5] * 70, E])
+    with pytest.raises(UserError, match="positions for 64 tokens of a text with blanks, and 73"):
+        system.log_prob(batch_of([S, 6, E], condition=source))
+    state = system.start(1)
+    with torch.no_grad(), pytest.raises(UserError, match="positions for 63 tokens in a blank"):
+        for _ in range(63):
+            state = system.advance(state, torch.tensor([5]))
 
 
 def test_answers_written_in_turn_have_the_log_probability_of_the_view(system):
