@@ -170,14 +170,12 @@ def _summary(card: Card) -> str:
 def _stage(
     system: str | Path | Model, text: str | None, condition: str | None, settings: dict[str, Any]
 ) -> _Stage:
-    if isinstance(system, Model):
-        return _run_stage(system, text, condition)
-    named = str(system)
-    if is_run(named):
-        if settings:
-            raise UserError("a run's settings are its own; leave --set out, or name a system.")
-        return _run_stage(load_run(named), text, condition)
-    return _zoo_stage(find_system(named), text, condition, settings)
+    if not isinstance(system, Model) and not is_run(str(system)):
+        return _zoo_stage(find_system(str(system)), text, condition, settings)
+    if settings:
+        raise UserError("a run's settings are its own; leave --set out, or name a system.")
+    model = system if isinstance(system, Model) else load_run(system)
+    return _run_stage(model, text, condition)
 
 
 def is_run(named: str) -> bool:
@@ -248,7 +246,9 @@ def _run_stage(model: Model, text: str | None, condition: str | None) -> _Stage:
         raise UserError(f"{model.card.name} is given no other text; leave --condition out.")
     if text is None:
         example = _own_example(model)
-        text, condition = example.text, condition or example.condition
+        text = example.text
+        if condition is None and model.card.conditional:
+            condition = example.condition
     pad = model.system.vocabulary.pad
     given = None
     if condition is not None:

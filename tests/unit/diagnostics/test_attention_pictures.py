@@ -30,6 +30,7 @@ from lmlab.diagnostics.looking import look_at, plain_captures, series_of, words_
 from lmlab.diagnostics.objective_view import Names
 from lmlab.diagnostics.picture import render
 from lmlab.diagnostics.revealing import capture_family
+from lmlab.diagnostics.showing import show_objective
 from lmlab.diagnostics.subjects import Subject, make_subject
 from lmlab.training.runs import load_run
 
@@ -86,6 +87,27 @@ def test_an_encoder_decoder_has_the_words_of_each_side(folder: Path) -> None:
     assert found["decoder attention"].columns == ("<s>", *CONTENT)
     across = found["decoder source attention"]
     assert (across.rows, across.columns) == (("<s>", *CONTENT), ("<s>", "</s>"))
+
+
+def test_a_translator_looks_at_its_source(tmp_path: Path) -> None:
+    """Without a text, pairs of the run's own corpus are shown, each with its source."""
+    rows = [f"ein Hund sieht {n}\ta dog sees {n}" for n in ("mich", "dich", "uns", "euch") * 10]
+    (tmp_path / "pairs.tsv").write_text("\n".join(rows), encoding="utf-8")
+    out = tmp_path / "run"
+    lmlab.train(
+        "transformer", data=str(tmp_path / "pairs.tsv"), out=out, size="tiny", steps=2, quiet=True
+    )
+    subject = make_subject(load_run(out))
+    sentence = subject.sentences[0]
+    looked = look_at(subject, sentence)
+    assert looked is not None and sentence.condition is not None
+    across = {each.name: maps_of(looked, each) for each in looked.series() if "head" in each.axes}[
+        "decoder source attention"
+    ]
+    assert across.columns == ("<s>", *sentence.condition.split(), "</s>")
+    assert across.rows == sentence.tokens[:-1]
+    shown = show_objective(out).showing
+    assert [cell.text for cell in shown.matrices[0].columns][1:4] == ["ein", "Hund", "sieht"]
 
 
 def test_two_streams_and_spans_have_words_of_what_is_fed(folder: Path) -> None:
