@@ -34,6 +34,8 @@ WORDS = "the a cat dog bird sat ran flew on under mat tree house big small red o
 TEXTS = ["the cat sat on the mat", "a big dog ran under the old tree", "the bird flew"]
 BERT = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
 FAIRSEQ = {"bos": "<s>", "pad": "<pad>", "eos": "</s>", "unk": "<unk>", "mask": "<mask>"}
+# Checkpoints and trainings are made once for all tests of a group.
+CAME, WENT = pytest.mark.xdist_group("hf imported"), pytest.mark.xdist_group("hf exported")
 SPARE = 3
 """Token vectors beyond the tokeniser's."""
 ENCODER = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3}
@@ -200,6 +202,7 @@ OWN = {
     "gpt": {},
     "bert": {},
     "bert-wwm": {"pairs": "none", "segments": 0},
+    "ernie": {},
     "roberta": {},
     "albert": {},
     "mpnet": {},
@@ -350,6 +353,7 @@ def imported(request, tmp_path_factory):
     return case, theirs, folder
 
 
+@CAME
 def test_an_imported_checkpoint_gives_the_logits_of_transformers(imported):
     case, theirs, folder = imported
     model = load_run(folder / "run")
@@ -357,6 +361,7 @@ def test_an_imported_checkpoint_gives_the_logits_of_transformers(imported):
     assert_same(our_logits(model, inputs), their_logits(theirs, inputs), inputs)
 
 
+@CAME
 def test_an_imported_checkpoint_goes_out_as_it_came(imported):
     """The same weights under the same names, but for rows that no token and no position has."""
     case, theirs, folder = imported
@@ -387,6 +392,7 @@ def after_rows(folder: Path) -> int:
     return int(json.loads((folder / "config.json").read_text())["vocab_size"])
 
 
+@CAME
 def test_the_tokeniser_goes_out_as_it_came(imported):
     _, _, folder = imported
     if not (folder / "again").exists():
@@ -431,6 +437,7 @@ def enlarge(run: Path) -> None:
     RunFolder(run).save_weights(model.system)
 
 
+@WENT
 def test_a_run_of_ours_goes_out_with_the_same_logits_and_ids(trained):
     name, folder = trained
     model = load_run(folder / "run")
@@ -476,6 +483,7 @@ def exchanged(logits: Tensor, first: int, second: int) -> Tensor:
     return logits[..., order]
 
 
+@WENT
 def test_out_and_in_again_is_the_same_system(trained):
     """Every weight to the bit; tokens may have got other ids, and symbols of ours be tokens."""
     name, folder = trained
@@ -532,6 +540,7 @@ def assert_writes(model: Model, generator, inputs: Inputs) -> None:
     assert_same(found, their_logits(generator, inputs), inputs)
 
 
+@CAME
 def test_electra_of_two_folders_comes_in_and_goes_out(electra, tmp_path):
     folder, detector, generator = electra
     whole = import_hf(folder / "both", tmp_path / "run")
@@ -549,6 +558,7 @@ def test_electra_of_two_folders_comes_in_and_goes_out(electra, tmp_path):
             assert_writes(whole, loaded, inputs)
 
 
+@CAME
 def test_electra_of_one_folder_says_what_is_missing(electra, tmp_path):
     folder, detector, generator = electra
     one = import_hf(folder / "detector", tmp_path / "one")

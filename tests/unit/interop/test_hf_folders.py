@@ -19,6 +19,7 @@ from lmlab.interop.hf.importing import import_hf
 from lmlab.training.runs import load_run
 from lmlab.training.train import train
 
+pytestmark = pytest.mark.xdist_group("hf folders")  # its trainings are shared, so made once
 LINES = ["the cat sat on the mat", "a big dog ran", "the bird flew under the old tree"] * 4
 TINY = {"size": "tiny", "steps": 1, "quiet": True}
 

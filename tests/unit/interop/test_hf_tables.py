@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import pytest
 import torch
 
@@ -25,6 +27,7 @@ from lmlab.interop.hf.tables import (
     pair,
 )
 from lmlab.training.runs import build_system
+from lmlab.zoo._transformer import TransformerConfig
 
 BY_HEAD = Reshaped(ours=(6, 4), theirs=(4, 2, 3), order=(1, 2, 0))
 WAYS = {
@@ -108,10 +111,10 @@ def test_what_does_not_fit_is_told_by_name():
         joined.to_ours({"q": torch.ones(2, 2), "k": torch.ones(2, 3)})
 
 
-SYSTEMS = [(family, name) for family in families().values() for name in family.systems]
+SYSTEMS = {name: (family, name) for family in families().values() for name in family.systems}
 
 
-@pytest.mark.parametrize(("family", "name"), SYSTEMS, ids=lambda value: str(value))
+@pytest.mark.parametrize(("family", "name"), SYSTEMS.values(), ids=SYSTEMS)
 def test_the_table_names_every_weight_once_and_goes_there_and_back(family, name):
     """Of each system's tiny size: names of ours are those of the system, and all of them return."""
     vocabulary = Vocabulary(size=23)
@@ -127,6 +130,14 @@ def test_the_table_names_every_weight_once_and_goes_there_and_back(family, name)
     assert back.keys() == state.keys()
     for key, value in state.items():
         assert torch.equal(back[key], value), key
+
+
+@pytest.mark.parametrize(("family", "name"), SYSTEMS.values(), ids=SYSTEMS)
+def test_every_setting_of_its_own_has_a_place(family, name):
+    """Told, always the same, or of no matter: a new one must be put in one of these."""
+    shared = {spec.name for spec in fields(TransformerConfig)}
+    own = {spec.name for spec in fields(system_module(name).Config)} - shared
+    assert own <= family.told() | family.fixed.keys() | family.free
 
 
 @pytest.mark.parametrize("family", families().values(), ids=families())

@@ -11,6 +11,7 @@ import pytest
 
 from lmlab.cli.main import main
 
+pytestmark = pytest.mark.xdist_group("hf verbs")  # its trainings are shared, so made once
 LINES = ["the cat sat on the mat", "a big dog ran", "the bird flew under the old tree"] * 4
 
 

@@ -1,4 +1,7 @@
-"""BERT (Devlin et al. 2019), with the head that answers for pairs where there is one."""
+"""BERT (Devlin et al. 2019), with the head that answers for pairs where there is one.
+
+Systems that hide other tokens than BERT does have the same weights.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from lmlab.data.tokenizers import Tokenizer
 from lmlab.interop.hf.bert_like import (
     ENCODER_SETTINGS,
     LENGTH,
+    MASKED_FREE,
     SEGMENTS,
     MaskedFamily,
     pooled_pairs,
@@ -22,9 +26,10 @@ CLASSIFIER = "cls.seq_relationship"
 
 class Bert(MaskedFamily):
     model_type = "bert"
-    systems = ("bert", "bert-wwm")
+    systems = ("bert", "bert-wwm", "ernie")
     settings = (*ENCODER_SETTINGS, LENGTH, SEGMENTS)
     told_more = frozenset({"pairs"})
+    free = MASKED_FREE | {"mentions"}
     prefix = "bert."
     inputs = ("input_ids", "token_type_ids", "attention_mask")
     optional = {r"^bert\.pooler\.": "the pooler"}
