@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol
 
@@ -14,6 +14,7 @@ from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.layers.noise import uniform
+from lmlab.objectives.row_numbers import numbers, row_numbers
 
 
 class Choice(Protocol):
@@ -35,7 +36,7 @@ class EachToken:
     def __call__(
         self, batch: Batch, allowed: Tensor, *, generator: torch.Generator | None = None
     ) -> Tensor:
-        drawn = uniform(allowed.shape, allowed.device, generator=generator)
+        drawn = numbers(allowed.shape, allowed.device, generator=generator)
         return at_least_one(drawn.masked_fill(~allowed, 2.0), drawn < self.rate, allowed)
 
 
@@ -71,7 +72,7 @@ class Replacement:
         self, tokens: Tensor, chosen: Tensor, *, generator: torch.Generator | None = None
     ) -> Tensor:
         """The tokens (B, T) with those at `chosen` replaced."""
-        drawn = uniform(tokens.shape, tokens.device, generator=generator)
+        drawn = numbers(tokens.shape, tokens.device, generator=generator)
         if self.together:
             drawn = drawn.gather(1, first_places(~chosen | ~previous(chosen, fill=False)))
         shown = tokens.masked_fill(chosen & (drawn < self.mask), needed_mask(self.vocabulary))
@@ -81,7 +82,7 @@ class Replacement:
     def _random(self, tokens: Tensor, generator: torch.Generator | None) -> Tensor:
         """Tokens drawn evenly from those that can be predicted."""
         table = ordinary_tokens(self.vocabulary).to(tokens.device)
-        drawn = uniform(tokens.shape, tokens.device, generator=generator)
+        drawn = numbers(tokens.shape, tokens.device, generator=generator)
         return table[(drawn * len(table)).long().clamp(max=len(table) - 1)]
 
 
@@ -144,7 +145,7 @@ class Repeats:
 
     What is hidden depends on `seed`, the text's number in its dataset (`batch.rows`) and which of
     its duplicates is drawn, and not on the rest of the batch. A stretch of contiguous text has no
-    number of its own, and is drawn afresh. Cost: one draw for each row.
+    number of its own, and is drawn afresh.
     """
 
     seed: int = 0
@@ -153,31 +154,8 @@ class Repeats:
     def __call__(
         self, draw: Draw, batch: Batch, *, generator: torch.Generator | None = None
     ) -> Masked:
-        """What `draw` gives, row by row from a generator of the row's own."""
+        """What `draw` gives, with numbers that are each row's own."""
         if batch.carries:
             return draw(batch, generator)
-        device = batch.tokens.device
-        which = uniform((len(batch),), device, generator=generator) * self.duplicates
-        local = replace(batch, condition=None).to("cpu")
-        shown, chosen = local.tokens.clone(), torch.zeros_like(local.tokens, dtype=torch.bool)
-        for row, duplicate in enumerate(which.long().tolist()):
-            length = int(local.lengths[row])
-            drawn = draw(_one_row(local, row), self._generator(int(local.rows[row]), duplicate))
-            shown[row, :length], chosen[row, :length] = drawn.shown[0], drawn.chosen[0]
-        return Masked(chosen=chosen.to(device), shown=shown.to(device))
-
-    def _generator(self, row: int, duplicate: int) -> torch.Generator:
-        mixed = (self.seed * 1_000_003 + row) * 1_009 + duplicate
-        mixed = (mixed * 6_364_136_223_846_793_005 + 1_442_695_040_888_963_407) % 2**63
-        return torch.Generator().manual_seed(mixed)
-
-
-def _one_row(batch: Batch, row: int) -> Batch:
-    """A row by itself, without padding, so that nothing depends on its company."""
-    one, length = slice(row, row + 1), int(batch.lengths[row])
-    return replace(
-        batch,
-        tokens=batch.tokens[one, :length],
-        lengths=batch.lengths[one],
-        rows=batch.rows[one],
-    )
+        which = uniform((len(batch),), batch.tokens.device, generator=generator) * self.duplicates
+        return draw(batch, row_numbers(self.seed, batch.rows, which.long()))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lmlab.core.batch import Batch
-from lmlab.layers.noise import uniform
+from lmlab.objectives.row_numbers import numbers
 from lmlab.objectives.whole_units import Units
 
 
@@ -54,34 +54,38 @@ class Spans:
         word = (starts.cumsum(1) - 1).masked_fill(~allowed, 0)
         words = starts.sum(1).tolist()
         hidden = torch.zeros(len(batch), max([1, *words]), dtype=torch.bool)
-        for row, count in enumerate(words):
-            for first, length in self.laid(count, generator):
+        drawn = numbers((len(batch), 3, hidden.shape[1] + 1), hidden.device, generator=generator)
+        for row, (count, draws) in enumerate(zip(words, drawn.tolist(), strict=True)):
+            for first, length in self.laid(count, draws):
                 hidden[row, first : first + length] = True
         return hidden.to(allowed.device).gather(1, word) & allowed
 
-    def laid(self, words: int, generator: torch.Generator | None) -> list[tuple[int, int]]:
-        """First word and length of each span in a text of so many words."""
-        drawn = self._drawn(words, generator)
+    def laid(self, words: int, draws: Sequence[Sequence[float]]) -> list[tuple[int, int]]:
+        """First word and length of each span in a text of so many words.
+
+        `draws` are three rows of at least `words` + 1 numbers in [0, 1).
+        """
+        for_lengths, for_places, for_order = draws
+        lengths = self._drawn(words, for_lengths)
         # A span and the word after it are one block; where the blocks go among the other words is
         # a choice of places, and any set of them as likely as another.
-        places = words + 1 - sum(drawn)
-        chosen = sorted(_shuffled(places, generator)[: len(drawn)])
+        places = words + 1 - sum(lengths)
+        chosen = sorted(_shuffled(for_places[:places])[: len(lengths)])
         found, before = [], 0
         # Shuffled, because the last one drawn is cut to the share and may stand anywhere.
-        for place, rank in zip(chosen, _shuffled(len(drawn), generator), strict=True):
-            found.append((place + before, drawn[rank]))
-            before += drawn[rank]
+        for place, rank in zip(chosen, _shuffled(for_order[: len(lengths)]), strict=True):
+            found.append((place + before, lengths[rank]))
+            before += lengths[rank]
         return found
 
-    def _drawn(self, words: int, generator: torch.Generator | None) -> list[int]:
+    def _drawn(self, words: int, draws: Sequence[float]) -> list[int]:
         """Lengths that add up to the share, or to what fits."""
         if words == 0:
             return []
         exact = self.rate * words
-        number, *draws = uniform((words + 1,), torch.device("cpu"), generator=generator).tolist()
-        share = max(1, math.floor(exact) + (number < exact - math.floor(exact)))
+        share = max(1, math.floor(exact) + (draws[0] < exact - math.floor(exact)))
         found: list[int] = []
-        for draw in draws:
+        for draw in draws[1 : words + 1]:
             room = min(share, words - len(found)) - sum(found)
             if room < 1:
                 break
@@ -98,8 +102,6 @@ class Spans:
         return len(self.lengths)
 
 
-def _shuffled(count: int, generator: torch.Generator | None) -> list[int]:
-    """0 … count - 1 in random order."""
-    drawn = uniform((count,), torch.device("cpu"), generator=generator)
-    found: list[int] = drawn.argsort().tolist()
-    return found
+def _shuffled(draws: Sequence[float]) -> list[int]:
+    """0, 1, 2 … in the order of as many random numbers."""
+    return sorted(range(len(draws)), key=draws.__getitem__)

@@ -12,8 +12,8 @@ from torch import Tensor
 from lmlab.core.batch import Batch
 from lmlab.core.protocols import Pieces
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.layers.noise import uniform
 from lmlab.objectives.masking import at_least_one, first_places, ordinary_tokens, previous
+from lmlab.objectives.row_numbers import numbers
 
 IDEOGRAPH = re.compile("[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
 BYTES_OF_IDEOGRAPHS = re.compile("[\xe3-\xe9]")
@@ -78,7 +78,7 @@ class WholeUnits:
         self, batch: Batch, allowed: Tensor, *, generator: torch.Generator | None = None
     ) -> Tensor:
         starts = self.units.starts(batch, allowed) | ~allowed
-        drawn = uniform(allowed.shape, allowed.device, generator=generator)
+        drawn = numbers(allowed.shape, allowed.device, generator=generator)
         drawn = drawn.gather(1, first_places(starts))
         return at_least_one(drawn.masked_fill(~allowed, 2.0), drawn < self.rate, allowed)
 

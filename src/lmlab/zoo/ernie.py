@@ -47,7 +47,7 @@ class Config(MaskedConfig):
 
 SIZES = {
     "tiny": Config(
-        width=16,
+        width=12,
         layers=2,
         heads=2,
         length=64,
