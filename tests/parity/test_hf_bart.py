@@ -63,12 +63,22 @@ def build_pair(settings: dict):
             decoder_start_token_id=VOCABULARY.end,
         )
     ).eval()
-    for parameter in theirs.parameters():
-        torch.nn.init.normal_(parameter, std=0.6)
+    draw_weights(theirs)
     torch.nn.init.normal_(theirs.final_logits_bias, std=0.6)
     ours = bart.build(config, VOCABULARY).eval()
     ours.load_state_dict(our_names(theirs.state_dict(), ours.state_dict()))
     return ours, theirs
+
+
+def draw_weights(model: torch.nn.Module) -> None:
+    """Large enough that logits spread, not so large that one sublayer drowns the others."""
+    for name, parameter in model.named_parameters():
+        if not parameter.requires_grad:
+            continue  # sinusoids
+        if "norm" in name and name.endswith("weight"):
+            torch.nn.init.normal_(parameter, mean=1.0, std=0.3)
+        else:
+            torch.nn.init.normal_(parameter, std=1.0 if "shared" in name else 0.25)
 
 
 def our_names(theirs: dict, ours: dict) -> dict:
@@ -127,7 +137,7 @@ def test_logits_are_those_of_bart(settings: dict):
             decoder_attention_mask=text.mask().long(),
         ).logits
     real = text.mask()
-    assert expected[real].std() > 1
+    assert expected[real].std(0).mean() > 1, "logits hardly depend on the inputs"
     torch.testing.assert_close(found[real], expected[real], atol=1e-4, rtol=0)
 
 
