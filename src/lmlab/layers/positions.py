@@ -7,6 +7,8 @@ import math
 import torch
 from torch import Tensor, nn
 
+from lmlab.core.errors import UserError
+
 
 class InputPositions(nn.Module):
     """Input vectors (B, T, E) with their positions (B or 1, T) told to them."""
@@ -24,6 +26,11 @@ class LearnedPositions(InputPositions):
         nn.init.normal_(self.table.weight, std=0.02)
 
     def forward(self, vectors: Tensor, positions: Tensor) -> Tensor:
+        if positions.numel() and int(positions.max()) >= self.table.num_embeddings:
+            raise UserError(
+                f"this system knows {self.table.num_embeddings} positions, and more came; give "
+                "shorter texts, or build it with a larger length."
+            )
         return vectors + self.table(positions)
 
 

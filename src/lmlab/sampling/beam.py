@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -17,7 +17,7 @@ from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.protocols import Step, require
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.sampling.decode import Generated, after_prefix, check_prefix, look
+from lmlab.sampling.decode import Generated, after_prefix, check_prefix, look, room
 from lmlab.scoring.evaluating import evaluating
 
 
@@ -90,6 +90,7 @@ def beam_search(
     require(system, Step, "beam search")
     vocabulary: Vocabulary = system.vocabulary
     given = check_prefix(prefix, vocabulary)
+    beam = replace(beam, max_length=room(system, given, beam.max_length))
     if condition is not None:
         sources = len(condition)
     if sources < 1:

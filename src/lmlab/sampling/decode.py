@@ -109,6 +109,7 @@ def decode(
     _check(rows, max_length)
     vocabulary: Vocabulary = system.vocabulary
     given = check_prefix(prefix, vocabulary)
+    max_length = room(system, given, max_length)
     # A condition belongs to its rows, so those are not divided.
     most = rows if condition is not None else max(1, MOST_NUMBERS // vocabulary.size)
     written: list[Generated] = []
@@ -133,7 +134,7 @@ def _decode_some(
     log_probs = torch.zeros(rows, dtype=torch.float64)
     finished = [False] * rows
     going = torch.arange(rows)
-    for _ in range(max_length):
+    for length in range(1, max_length + 1):
         distribution = look(system, state)
         chosen = choose(distribution).to(distribution.log_probs.device)
         log_probs[going] += distribution.log_prob(chosen).double().cpu()
@@ -144,7 +145,7 @@ def _decode_some(
             else:
                 tokens[row].append(token)
                 stays.append(place)
-        if not stays:
+        if not stays or length == max_length:
             break
         if len(stays) < len(going):
             # Finished rows leave the batch: what is still being written costs all there is.
@@ -161,6 +162,19 @@ def _decode_some(
         )
         for row in range(rows)
     ]
+
+
+def room(system: Any, prefix: Sequence[int], asked: int) -> int:
+    """How many tokens can be written after a prefix: as many as asked, or as the system takes."""
+    window: int | None = getattr(system, "window", None)
+    if window is None:
+        return asked
+    if len(prefix) >= window:
+        raise UserError(
+            f"this system takes at most {window} tokens at once, and the prefix has {len(prefix)}; "
+            "give a shorter one."
+        )
+    return min(asked, window - len(prefix))
 
 
 def look(system: Any, state: Any) -> Categorical:

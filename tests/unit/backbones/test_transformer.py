@@ -12,6 +12,8 @@ from lmlab.core.errors import UserError
 from lmlab.core.view import View
 from lmlab.core.visibility import Causal, Explicit, Full
 from lmlab.core.vocabulary import Vocabulary
+from lmlab.sampling.beam import Beam, beam_search
+from lmlab.sampling.decode import sample
 from lmlab.training.config import apply_settings
 from lmlab.zoo import bert, gpt
 
@@ -113,7 +115,7 @@ def test_a_silent_layer_is_passed_by():
 def test_a_silent_head_is_told_as_layer_and_head():
     system = build(silent_heads=("2.1",))
     assert system.backbone.stack.silent_heads == {(2, 1)}
-    with pytest.raises(UserError, match="layer.head"):
+    with pytest.raises(UserError, match=r"layer\.head"):
         build(silent_heads=("7",))
 
 
@@ -155,3 +157,15 @@ def test_segments_are_told_apart():
         view = system.objective.fill_view(one, torch.zeros_like(one.tokens, dtype=torch.bool))
         untold = system.hidden(replace(view, segments=None)).values
     assert not torch.allclose(told, untold)
+
+
+def test_it_writes_no_further_than_it_can_see():
+    system = build(length=8)
+    drawn = sample(system, 4, max_length=100, generator=torch.Generator().manual_seed(0))
+    assert max(len(one.tokens) for one in drawn) <= 8
+    [[best]] = beam_search(system, Beam(width=2, max_length=100), prefix=[7, 8])
+    assert len(best.tokens) <= 8
+    with pytest.raises(UserError, match="prefix has 9"):
+        sample(system, 1, max_length=5, prefix=[7] * 9)
+    with pytest.raises(UserError, match="knows 8 positions"):
+        hidden(system, tokens(1, 9))
