@@ -232,6 +232,7 @@ PROTOCOLS: dict[str, type] = {
         Step,
         Sample,
         Encode,
+        EncodeTokens,
         Given,
         Fill,
         Infill,

@@ -31,7 +31,7 @@ CARD = Card(
     paper="Du et al. 2022, GLM: General Language Model Pretraining with Autoregressive Blank "
     "Infilling",
     source="004 §1.3.1",
-    protocols=("LogProb", "Step", "Encode", "Infill"),
+    protocols=("LogProb", "Step", "Encode", "EncodeTokens", "Infill"),
     objectives=("blank-infilling",),
     conditional=True,
     oracle="a view worked by hand, who sees whom by perturbation, the spans' laws: "

@@ -29,7 +29,7 @@ CARD = Card(
     "al. 2018; Brown et al. 2020",
     source="003 DLM40, 004 §1.2",
     aliases=("DLM40", "gpt-mini", "gpt-2"),
-    protocols=("LogProb", "Step", "Encode"),
+    protocols=("LogProb", "Step", "Encode", "EncodeTokens"),
     oracle="transformers' GPT-2 with the same weights: tests/parity/test_hf_gpt2.py",
 )
 

@@ -9,33 +9,22 @@ states of permuted words are the permuted hidden states.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from lmlab.backbones.inducing import SetTransformer
 from lmlab.core.card import Card
-from lmlab.core.errors import UserError
 from lmlab.core.filling import Filling
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.layers.inducing import InducedBlock
-from lmlab.layers.initialising import initialise
 from lmlab.objectives.masked import MaskedTokens
 from lmlab.objectives.masking import EachToken, Replacement
-from lmlab.zoo._transformer import (
-    TRANSFORMER_RECIPES,
-    TransformerConfig,
-    make_block,
-    make_embedding,
-    make_norm,
-    make_softmax,
-    make_tokens,
-)
+from lmlab.zoo._inducing import SetConfig, make_set_transformer
+from lmlab.zoo._transformer import TRANSFORMER_RECIPES, make_softmax, make_tokens
 
 CARD = Card(
     family="transformer",
     kind="pseudo",
     paper="Lee et al. 2019, Set Transformer",
     source="002 §3.5.3, on the cost of attention",
-    protocols=("LogProb", "Fill", "Encode"),
+    protocols=("LogProb", "Fill", "Encode", "EncodeTokens"),
     objectives=("masked",),
     exempt={
         "distribution": "a sum of conditionals that need not come from one joint distribution",
@@ -44,30 +33,10 @@ CARD = Card(
     oracle="torch.nn's attention with the same weights: tests/parity/test_set_transformer.py",
 )
 
-POSITIONS = ("learned", "sinusoidal", "concatenated", "none")
-"""Those that inputs carry: attention's own would ask where a point stands, and it is nowhere."""
-
 
 @dataclass(frozen=True, kw_only=True)
-class Config(TransformerConfig):
+class Config(SetConfig):
     """Settings of the Set Transformer."""
-
-    pre_norm: bool = False
-    """Norm before each sublayer, and one at the end; else after each."""
-    embedding_norm: bool = True
-    """Whether a norm stands after the embedding, so that words are as long as points."""
-    points: int = field(default=16, metadata={"at_least": 1})
-    """Inducing points of each layer."""
-    rate: float = field(default=0.15, metadata={"at_least": 0, "below": 1})
-    """Share of the tokens that are hidden and predicted."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.positions not in POSITIONS:
-            raise UserError(
-                f"inducing points stand nowhere, so positions are {', '.join(POSITIONS)}, and "
-                f"{self.positions} came."
-            )
 
 
 SIZES = {
@@ -82,25 +51,12 @@ RECIPES = TRANSFORMER_RECIPES
 
 def build(config: Config, vocabulary: Vocabulary) -> Filling:
     tokens = make_tokens(config, vocabulary)
-    backbone = SetTransformer(
-        make_embedding(config, tokens),
-        [make_induced(config) for _ in range(config.layers)],
-        norm=make_norm(config) if config.pre_norm else None,
-        width=config.width,
-    )
-    initialise(backbone, config.width, layers=config.layers if config.pre_norm else 0)
     choice, replacement = EachToken(config.rate), Replacement(vocabulary=vocabulary)
     system = Filling(
         vocabulary=vocabulary,
-        backbone=backbone,
+        backbone=make_set_transformer(config, tokens),
         emission=make_softmax(config, vocabulary, tokens, bias=True),
         objective=MaskedTokens(vocabulary, choice, replacement),
     )
     system.window = config.length - 1
     return system
-
-
-def make_induced(config: Config) -> InducedBlock:
-    """One layer: the points gather, and the words read what they gathered."""
-    gather, spread = make_block(config), make_block(config)
-    return InducedBlock(gather, spread, points=config.points, width=config.width)

@@ -11,23 +11,17 @@ reads off to classify a text, is not made, since no hidden word would read it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from torch import nn
 
-from lmlab.backbones.star import StarLayer, StarTransformer
 from lmlab.core.card import Card
-from lmlab.core.errors import UserError
 from lmlab.core.filling import Filling
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.emissions.softmax import Softmax
-from lmlab.layers.attention import Attention
-from lmlab.layers.initialising import initialise
-from lmlab.layers.input_embedding import InputEmbedding
-from lmlab.layers.positions import LearnedPositions
-from lmlab.layers.star import RelayAttention, RingAttention
 from lmlab.objectives.masked import MaskedTokens
 from lmlab.objectives.masking import EachToken, Replacement
+from lmlab.zoo._star import StarConfig, make_star
 from lmlab.zoo._transformer import TRANSFORMER_RECIPES
 
 CARD = Card(
@@ -35,7 +29,7 @@ CARD = Card(
     kind="pseudo",
     paper="Guo et al. 2019, Star-Transformer",
     source="002 §3.5.3, on the cost of attention",
-    protocols=("LogProb", "Fill", "Encode"),
+    protocols=("LogProb", "Fill", "Encode", "EncodeTokens"),
     objectives=("masked",),
     exempt={
         "distribution": "a sum of conditionals that need not come from one joint distribution",
@@ -46,29 +40,8 @@ CARD = Card(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config:
+class Config(StarConfig):
     """Settings of the Star-Transformer."""
-
-    width: int = field(default=256, metadata={"at_least": 1})
-    """Numbers in a hidden state."""
-    layers: int = field(default=4, metadata={"at_least": 1})
-    """Rounds in which the words and then the relay are updated."""
-    heads: int = field(default=4, metadata={"at_least": 1})
-    """Attention functions side by side in each layer."""
-    reach: int = field(default=1, metadata={"at_least": 0})
-    """Neighbours on each side that a word looks at."""
-    length: int = field(default=128, metadata={"at_least": 2})
-    """The longest input that it takes at once."""
-    dropout: float = field(default=0.1, metadata={"at_least": 0, "below": 1})
-    """Share of embeddings and of attention's outputs set to zero in training."""
-    rate: float = field(default=0.15, metadata={"at_least": 0, "below": 1})
-    """Share of the tokens that are hidden and predicted."""
-
-    def __post_init__(self) -> None:
-        if self.width % self.heads:
-            raise UserError(
-                f"width {self.width} can't be shared among {self.heads} heads; give a multiple."
-            )
 
 
 SIZES = {
@@ -81,29 +54,12 @@ RECIPES = TRANSFORMER_RECIPES
 
 def build(config: Config, vocabulary: Vocabulary) -> Filling:
     tokens = nn.Embedding(vocabulary.size, config.width)
-    positions = LearnedPositions(config.length, config.width)
-    embedding = InputEmbedding(tokens, positions=positions, dropout=config.dropout)
-    layers = [make_layer(config, relay=n + 1 < config.layers) for n in range(config.layers)]
-    backbone = StarTransformer(embedding, layers, width=config.width)
-    initialise(backbone, config.width)
     choice, replacement = EachToken(config.rate), Replacement(vocabulary=vocabulary)
     system = Filling(
         vocabulary=vocabulary,
-        backbone=backbone,
+        backbone=make_star(config, tokens),
         emission=Softmax(config.width, vocabulary, tied=tokens),
         objective=MaskedTokens(vocabulary, choice, replacement),
     )
     system.window = config.length - 1
     return system
-
-
-def make_layer(config: Config, *, relay: bool) -> StarLayer:
-    """One round; `relay` says whether the relay is updated after the words."""
-    width, heads = config.width, config.heads
-    return StarLayer(
-        RingAttention(Attention(width, heads), reach=config.reach),
-        nn.LayerNorm(width),
-        relay=RelayAttention(Attention(width, heads)) if relay else None,
-        relay_norm=nn.LayerNorm(width) if relay else None,
-        dropout=config.dropout,
-    )

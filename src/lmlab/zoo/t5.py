@@ -27,7 +27,7 @@ CARD = Card(
     paper="Raffel et al. 2020, Exploring the Limits of Transfer Learning with a Unified "
     "Text-to-Text Transformer",
     source="002 §3.5, 004 §1.3.1.2",
-    protocols=("LogProb", "Step", "Encode", "Infill"),
+    protocols=("LogProb", "Step", "Encode", "EncodeTokens", "Infill"),
     objectives=("denoising", "prefix-lm", "language-modelling"),
     conditional=True,
     oracle="transformers' T5 with the same weights: tests/parity/test_hf_t5.py",

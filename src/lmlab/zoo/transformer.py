@@ -28,7 +28,7 @@ CARD = Card(
     kind="exact",
     paper="Vaswani et al. 2017, Attention Is All You Need",
     source="002 §3.5, 004 §1.2",
-    protocols=("LogProb", "Step", "Encode"),
+    protocols=("LogProb", "Step", "Encode", "EncodeTokens"),
     conditional=True,
     oracle="transformers' Marian with the same weights: tests/parity/test_hf_marian.py",
 )

@@ -11,68 +11,29 @@ numbers that the corpus gives as pixels; another corpus of pairs may bring its o
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 
-from torch import nn
-
-from lmlab.backbones.transformer import Transformer
-from lmlab.backbones.vision import VisionTransformer
 from lmlab.core.card import Card
-from lmlab.core.errors import UserError
 from lmlab.core.seeing import Seeing
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.layers.initialising import initialise
 from lmlab.objectives.given_image import NextTokenGivenImage
-from lmlab.zoo._transformer import (
-    TransformerConfig,
-    make_embedding,
-    make_softmax,
-    make_stack,
-    make_tokens,
-)
+from lmlab.zoo._transformer import make_softmax, make_tokens
+from lmlab.zoo._vision import VisionConfig, make_vision
 
 CARD = Card(
     family="transformer",
     kind="exact",
     paper="Dosovitskiy et al. 2021, An Image is Worth 16x16 Words",
     source="002 §3.5.3",
-    protocols=("LogProb", "Step", "Encode"),
+    protocols=("LogProb", "Step", "Encode", "EncodeTokens"),
     conditional=True,
     oracle="transformers' ViT with the same weights: tests/parity/test_hf_vit.py",
 )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(TransformerConfig):
+class Config(VisionConfig):
     """Settings of the Vision Transformer."""
-
-    width: int = field(default=48, metadata={"at_least": 1})
-    """Numbers in a hidden state."""
-    layers: int = field(default=3, metadata={"at_least": 1})
-    """Blocks stacked on each other."""
-    length: int = field(default=16, metadata={"at_least": 2})
-    """The longest text that it takes at once, beside the patches."""
-    norm_epsilon: float = field(default=1e-6, metadata={"at_least": 0})
-    """What norms add to the variance."""
-    tied: bool = False
-    """Whether the output vectors are the input embeddings."""
-    side: int = field(default=8, metadata={"at_least": 1})
-    """Pixels along each side of an image."""
-    patch: int = field(default=2, metadata={"at_least": 1})
-    """Pixels along each side of a patch."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.side % self.patch:
-            raise UserError(
-                f"an image of side {self.side} can't be cut into patches of side {self.patch}; "
-                "give a divisor."
-            )
-
-    @property
-    def patches(self) -> int:
-        """How many an image has."""
-        return (self.side // self.patch) ** 2
 
 
 SIZES = {
@@ -97,19 +58,9 @@ RECIPES = {
 
 def build(config: Config, vocabulary: Vocabulary) -> Seeing:
     tokens = make_tokens(config, vocabulary)
-    # Tokens and patches are vectors before they are joined, so the core embeds no ids.
-    places = replace(config, length=config.patches + config.length)
-    embedding = make_embedding(places, nn.Identity())
-    backbone = VisionTransformer(
-        tokens,
-        nn.Linear(config.patch**2, tokens.embedding_dim),
-        Transformer(embedding, make_stack(config), width=config.width),
-        start=vocabulary.opening,
-    )
-    initialise(backbone, config.width, layers=config.layers if config.pre_norm else 0)
     system = Seeing(
         vocabulary=vocabulary,
-        backbone=backbone,
+        backbone=make_vision(config, vocabulary, tokens),
         emission=make_softmax(config, vocabulary, tokens, bias=True),
         objective=NextTokenGivenImage(vocabulary, side=config.side, patch=config.patch),
     )
