@@ -18,6 +18,7 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import Tensor
 
+import lmlab
 from lmlab.core.view import View
 from lmlab.core.visibility import Causal, Full
 from lmlab.interop.hf.catalogue import families
@@ -386,6 +387,39 @@ def test_an_imported_checkpoint_goes_out_as_it_came(imported):
     assert not info["missing_keys"] and not info["unexpected_keys"]
     inputs = make_inputs(load_run(folder / "run"), case.given)
     assert_same(their_logits(loaded, inputs), their_logits(theirs, inputs), inputs)
+
+
+@CAME
+def test_an_imported_checkpoint_is_used_like_a_run_of_ours(imported):
+    """It scores; and samples or fills, by what its system can."""
+    _, _, folder = imported
+    model = lmlab.load(folder / "run")
+    scores = model.score(TEXTS)
+    assert [score.kind for score in scores] == [model.card.kind] * len(TEXTS)
+    assert [score.tokens for score in scores] == [len(text.split()) + 1 for text in TEXTS]
+    assert all(-1000 < score.total < 0 for score in scores)
+    if "Step" in model.card.protocols:
+        [text] = model.sample(1, prefix="the", max_length=5)
+        assert text.text.startswith("the") and text.log_prob < 0
+    if "Fill" in model.card.protocols:
+        [filled] = model.fill(["the <mask> sat"], top=3)
+        assert len(filled.gaps[0].options) == 3
+
+
+@CAME
+@torch.no_grad()
+def test_the_score_of_an_imported_gpt2_is_that_of_transformers(tmp_path):
+    """log p of each token and of the end, after the end symbol; of the tokens that there are."""
+    theirs = write_checkpoint(CASES["gpt2"], tmp_path / "theirs")
+    import_hf(tmp_path / "theirs", tmp_path / "run")
+    model = lmlab.load(tmp_path / "run")
+    [score] = model.score([TEXTS[0]])
+    end = model.tokenizer.vocabulary.end
+    ids = torch.tensor([[end, *model.tokenizer.encode(TEXTS[0]), end]])
+    known = theirs(ids).logits[0, :, : model.tokenizer.vocabulary.size - 1]
+    expected = torch.log_softmax(known, -1)[range(ids.shape[1] - 1), ids[0, 1:]]
+    found = torch.tensor([token.log_prob for token in score.per_token])
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
 
 
 def after_rows(folder: Path) -> int:

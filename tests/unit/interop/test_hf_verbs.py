@@ -71,6 +71,12 @@ def test_a_run_that_came_back_samples_fills_and_compares(folder, capfd):
     assert filled[0] == filled[1] and "the <mask> sat" in filled[0]
 
 
+def test_a_run_that_came_back_is_drawn(folder, tmp_path, capfd):
+    words = ("--text", "the cat sat", "--out", tmp_path)
+    assert "attention" in output(capfd, "inspect", folder / "bert-back", *words)
+    assert list(tmp_path.glob("*.svg"))
+
+
 def test_a_run_that_came_back_is_compared_like_any_other(folder, tmp_path, capfd):
     for split in ("train", "test"):
         (tmp_path / f"{split}.txt").write_text("\n".join(LINES) + "\n", encoding="utf-8")
