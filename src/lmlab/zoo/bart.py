@@ -35,10 +35,6 @@ CARD = Card(
     protocols=("LogProb", "Step", "Encode", "EncodeTokens", "Infill"),
     objectives=("denoising",),
     conditional=True,
-    exempt={
-        "cheat": "its source shows most of the text on purpose: that what is hidden stays hidden "
-        "is tested in tests/unit/objectives/test_denoising.py",
-    },
     oracle="transformers' BART with the same weights: tests/parity/test_hf_bart.py",
 )
 
