@@ -56,6 +56,7 @@ CHECKS = {
     "sight": "some input changes some prediction",
     "company": "a score does not depend on the other sequences of its batch",
     "sample": "it samples what it scores",
+    "fill": "what it fills in is the same distribution that it scores",
 }
 """The conformance checks that a card's `exempt` can name; there is no exemption from the others."""
 

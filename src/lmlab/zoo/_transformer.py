@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -34,6 +33,7 @@ from lmlab.layers.positions import (
 )
 from lmlab.layers.prediction_head import PredictionHead
 from lmlab.layers.relative_attention import RelativePositions
+from lmlab.layers.relative_sinusoids import RelativeSinusoids
 from lmlab.layers.transformer_block import Block, PostNorm, PreNorm, Residual
 
 PositionName = Literal[
@@ -43,6 +43,7 @@ PositionName = Literal[
     "pairs",
     "buckets",
     "shaw",
+    "nezha",
     "transformer-xl",
     "alibi",
     "rotary",
@@ -72,10 +73,10 @@ class TransformerConfig:
     attention_dropout: float = field(default=0.1, metadata={"at_least": 0, "below": 1})
     """Share of attention weights set to zero in training."""
     positions: PositionName = "learned"
-    """learned, sinusoidal, concatenated, pairs, buckets (T5), shaw, transformer-xl, alibi, rotary
-    or none."""
+    """learned, sinusoidal, concatenated, pairs, buckets (T5), shaw, nezha, transformer-xl, alibi,
+    rotary or none."""
     reach: int = field(default=8, metadata={"at_least": 1})
-    """Distance beyond which Shaw's positions are clipped."""
+    """Distance beyond which Shaw's and NEZHA's positions are clipped."""
     buckets: int = field(default=32, metadata={"at_least": 4})
     """Buckets of distances, where positions are buckets."""
     furthest: int = field(default=128, metadata={"at_least": 2})
@@ -200,6 +201,8 @@ def attention_positions(config: TransformerConfig) -> AttentionPositions | None:
             return Rotary(head_width(config))
         case "shaw":
             return ShawPositions(head_width(config), reach=config.reach)
+        case "nezha":
+            return RelativeSinusoids(head_width(config), reach=config.reach)
         case "transformer-xl":
             return RelativePositions(
                 config.width,
@@ -307,7 +310,7 @@ def make_encoder_decoder(
 ) -> EncoderDecoder:
     """Both, over one embedding; `shared`: the decoder's layers are the encoder's, but for looking
     at the source. `scaled` multiplies embeddings by √width, as Vaswani et al. do."""
-    scale = math.sqrt(config.width) if scaled else 1.0
+    scale = config.width**0.5 if scaled else 1.0
     encoder_stack = make_stack(config)
     settings = config if decoder_layers is None else replace(config, layers=decoder_layers)
     decoder_stack = make_stack(settings, reads_source=True, both_ways=False)

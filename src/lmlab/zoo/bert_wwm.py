@@ -28,7 +28,7 @@ CARD = Card(
         "distribution": "a sum of conditionals that need not come from one joint distribution",
         "sample": "it gives single tokens given all the others, and no way to draw a text",
     },
-    oracle="whole words only, by every tokeniser: tests/unit/objectives/test_masking.py",
+    oracle="whole words only, by every tokeniser: tests/unit/objectives/test_whole_units.py",
 )
 
 
