@@ -28,7 +28,8 @@ class DetectingObjective(Objective):
 
     kind: ClassVar[Kind] = "pseudo"
     generator: Filling
-    """The masked model that the replacements are drawn from, trained along."""
+    """The masked model that the replacements are drawn from, trained along; its loss is the part
+    `masked` of the objective's."""
 
     def clean_view(self, batch: Batch) -> View:
         """A text as it stands, for the detector to judge; it is aligned with the batch."""
@@ -49,7 +50,8 @@ class Detecting(Assembly):
     """A detector, whose emission has two outcomes, 0 written and 1 replaced, and its generator."""
 
     objective: DetectingObjective
-    watched = "loss"
+    # What a detector loses rises as its generator gets better, so it can't tell a better epoch.
+    watched = "masked"
 
     def detect(self, batch: Batch) -> Tensor:
         """(B, T) log-odds that the token at each place was replaced; -inf at padding."""

@@ -31,8 +31,8 @@ class System(nn.Module):
     """gradient, counting or em: which fitter trains it."""
 
     watched: str = "log_prob"
-    """What is measured of held-out text while it trains: its log_prob, or its loss where that is
-    the cheaper and the usual one (masked models)."""
+    """What is measured of held-out text while it trains: its log_prob; its loss, where that is the
+    cheaper and the usual one (masked models); or the part of its loss that has this name."""
 
     def begin_step(self, step: int) -> None:
         """Told before each step of training how many came before it; most need not know."""

@@ -53,6 +53,7 @@ def evaluate(
                     state = scored.state
                 else:
                     loss, state = system.loss(batch, state=state, generator=generator)
+                    loss = loss.parts.get(system.watched, loss)
                     sums += torch.tensor([loss.total.item(), loss.count.item()])
     finally:
         system.train(training)

@@ -41,13 +41,16 @@ class Config(ElectraConfig):
 SIZES = {
     # In the few steps of a test fifty times the detector's loss would drown the generator's.
     "tiny": Config(
-        width=16,
+        width=32,
+        embedding_width=16,
         layers=2,
         heads=2,
         length=64,
         dropout=0.0,
         attention_dropout=0.0,
-        generator_width=8,
+        generator_width=16,
+        generator_layers=1,
+        generator_heads=2,
         detection_weight=1.0,
     ),
     "small": Config(),

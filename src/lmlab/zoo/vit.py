@@ -27,6 +27,7 @@ CARD = Card(
     source="002 §3.5.3",
     protocols=("LogProb", "Step", "Encode", "EncodeTokens"),
     conditional=True,
+    corpus="digits",
     oracle="transformers' ViT with the same weights: tests/parity/test_hf_vit.py",
 )
 

@@ -179,3 +179,10 @@ def test_a_generator_that_can_not_be_divided_is_told():
     config = electra.Config(width=16, heads=2, generator_width=7, generator_heads=2)
     with pytest.raises(UserError, match="width 7 can't be shared among 2 heads"):
         electra.build(config, VOCABULARY)
+
+
+def test_held_out_the_generators_part_is_watched():
+    system = build()
+    loss, _ = system.loss(many_texts(rows=4), generator=seeded())
+    assert system.watched in loss.parts
+    assert loss.parts[system.watched].count == loss.count

@@ -64,3 +64,18 @@ def test_a_system_without_log_prob_is_judged_by_its_loss(batches: list[Batch]) -
     found = evaluate(Constant(), Source(batches), make_accelerator())
     assert found.loss == pytest.approx(3.0)
     assert found.count == sum(batch.count for batch in batches)
+
+
+def test_a_part_of_the_loss_can_be_watched(batches: list[Batch]) -> None:
+    """Three nats for each of two things a batch, and not the five for each of all."""
+
+    class TwoFold(System):
+        watched = "first"
+
+        def loss(self, batch: Batch, **words: Any) -> Any:
+            first = Loss(torch.tensor(6.0), torch.tensor(2.0))
+            return Loss(torch.tensor(25.0), torch.tensor(5.0), {"first": first}), None
+
+    found = evaluate(TwoFold(), Source(batches), make_accelerator())
+    assert found.loss == pytest.approx(3.0)
+    assert found.count == 2 * len(batches)
