@@ -36,6 +36,7 @@ from lmlab.core.protocols import Countable
 from lmlab.core.registry import catalogue, system_module
 from lmlab.core.system import Assembly, System
 from lmlab.core.vocabulary import SYMBOLS, Vocabulary
+from lmlab.diagnostics.showing import show_objective
 from lmlab.diagnostics.sight import draw_sight, measure_sight
 from lmlab.training.runs import build_tiny
 
@@ -49,6 +50,7 @@ SENTENCE = "the big dog sees a cat"
 """Drawn in the pictures; longer than the windows of the tiny sizes, so that these show."""
 NAMES = (*SYMBOLS, *SENTENCE.split())
 NEW_LINE = "\n"
+TRANSFORMERS, GRAMMAR = "transformer", "grammar"
 
 CHECKS = {
     "distribution": "its probabilities sum to one over an enumerable space",
@@ -122,10 +124,17 @@ def sentence_tokens() -> list[int]:
     return [NAMES.index(word) for word in ("<s>", *SENTENCE.split(), "</s>")]
 
 
-def picture(system: System) -> str | None:
-    """Parts and sight of an assembly as SVG; None for a system that is not made of parts."""
+def picture(card: Card) -> str | None:
+    """What an assembly sees of a text, as SVG; None for a system that is not made of parts.
+
+    Of a Transformer all that its objective does with a text; of the others what sight is left of
+    the inputs. One that needs more than a text (an image) has no picture.
+    """
+    system = tiny_instance(card.name)
     if not isinstance(system, Assembly):
         return None
+    if card.family == TRANSFORMERS:
+        return show_objective(card.name, text=SENTENCE).svg if card.corpus == GRAMMAR else None
     tokens = sentence_tokens()
     generator = torch.Generator().manual_seed(0)
     sight = measure_sight(system, tokens, NAMES, generator=generator)
@@ -199,11 +208,18 @@ def runnable_lines(card: Card) -> str:
     words = ',\n            epochs=2, settings={"learning_rate": 0.01}' if by_gradient else ""
     words += f',\n            base="{base}"' if card.base else ""
     samples = {"Step", "Sample"} & set(card.protocols)
+    if card.corpus != GRAMMAR:
+        return f"""```bash
+lmlab train {card.name} --data {card.corpus} --out {run}{budget}
+lmlab compare {run}
+```"""
+    fills = {"Fill", "Infill"} & set(card.protocols)
     return f"""```bash
 {trained if card.base else ""}\
 lmlab train {card.name} --data grammar{f" --base {base}" if card.base else ""} --out {run}{budget}
 lmlab score {run} --text "the dog sees a cat" --per-token
 {f"lmlab sample {run} -n 3 --seed 1{NEW_LINE}" if samples else ""}\
+{f'lmlab fill {run} "the dog <mask> a cat"{NEW_LINE}' if fills else ""}\
 lmlab inspect {run} --out {run}/inspection
 ```
 
@@ -243,17 +259,28 @@ def exemptions(card: Card) -> str:
     )
 
 
-def page(card: Card, module: ModuleType, has_picture: bool) -> str:
-    summary, formula, remarks = docstring_parts(module)
-    file = f"src/lmlab/zoo/{card.name.replace('-', '_')}.py"
-    seen = f"""
+SIGHT = """
 ## Who sees whom
 
-![which inputs each prediction of {card.name} sees](pictures/{card.name}.svg)
+![which inputs each prediction of {name} sees](pictures/{name}.svg)
 
 Its parts, and for each predicted word the inputs that it may see and those that it uses at the
 tiny size, found by changing them one at a time.
 """
+OBJECTIVE = """
+## What it is shown and asked
+
+![what the objective of {name} does with a text](pictures/{name}.svg)
+
+Drawn by `lmlab show-objective {name}`: orange is hidden from the place that is asked, violet a
+symbol that is fed instead, green what is asked; below, who may see whom.
+"""
+
+
+def page(card: Card, module: ModuleType, has_picture: bool) -> str:
+    summary, formula, remarks = docstring_parts(module)
+    file = f"src/lmlab/zoo/{card.name.replace('-', '_')}.py"
+    seen = (OBJECTIVE if card.family == TRANSFORMERS else SIGHT).format(name=card.name)
     return f"""{GENERATED}
 
 # {card.name}
@@ -341,7 +368,7 @@ def build() -> Iterator[tuple[Path, str]]:
     yield ATLAS / "README.md", index()
     for card in catalogue().values():
         module = system_module(card.name)
-        drawn = picture(tiny_instance(card.name))
+        drawn = picture(card)
         if drawn is not None:
             yield ATLAS / "pictures" / f"{card.name}.svg", drawn
         yield ATLAS / f"{card.name}.md", page(card, module, drawn is not None)

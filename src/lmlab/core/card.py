@@ -41,6 +41,8 @@ class Card:
     """A system that can be its base, where it needs one: what tests and pictures build it on."""
     conditional: bool = False
     """Whether it is a distribution given another text (a translator)."""
+    corpus: str = "grammar"
+    """A built-in corpus to try it on, which its page of the atlas trains it on."""
     baseline: str = "unigram"
     """The trivial model that it must beat after a short training: unigram or uniform."""
     oracle: str = ""
