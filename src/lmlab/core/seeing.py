@@ -41,6 +41,10 @@ class Seeing(SequenceToSequence):
     def meet_tokenizer(self, tokenizer: Pieces) -> None:
         self.objective.meet_tokenizer(tokenizer)
 
+    def check_condition_length(self, tokens: int) -> None:
+        """Nothing: the pixels of an image are no text, and they are counted when it is read."""
+        return
+
     def start(self, rows: int, *, condition: Batch | None = None) -> SteppingState:
         """The state of `rows` texts before their first token, each given its image."""
         device = next(self.parameters()).device

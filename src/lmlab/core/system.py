@@ -50,6 +50,10 @@ class System(nn.Module):
                 f"sequence of {tokens} came; cut the corpus, or build it longer."
             )
 
+    def check_condition_length(self, tokens: int) -> None:
+        """The same of what a sequence is given, which is read at once too."""
+        self.check_length(tokens)
+
     def loss(
         self,
         batch: Batch,

@@ -54,6 +54,8 @@ class TrainingData(Watched):
     dataset: TokenDataset
     longest: int = 0
     """Tokens of the longest sequence that is read at once, its context included."""
+    longest_condition: int = 0
+    """Tokens of the longest text that a sequence is given; 0 where none is given any."""
 
     def flat(self) -> tuple[NDArray[np.generic], NDArray[np.int64]]:
         """All ids in a row, and where sequences start and end (N + 1); a stream is one sequence."""
@@ -86,6 +88,7 @@ def training_data(
         held_out_split=held_out_split,
         carries=corpus.layout.kind == "contiguous",
         longest=_longest(dataset, held_out, config),
+        longest_condition=_longest_condition(dataset, held_out),
     )
 
 
@@ -93,11 +96,13 @@ def _longest(dataset: TokenDataset, held_out: TokenDataset | None, config: Train
     if dataset.layout.kind == "contiguous":
         return 1 + max(config.span, 0 if held_out is None else HELD_OUT_SPAN)
     splits = [dataset] if held_out is None else [dataset, held_out]
-    lengths = [split.lengths for split in splits]
-    # What a text is given is read at once too.
-    given = [split for split in splits if split.has_condition]
-    lengths += [split.condition_lengths_between(0, len(split)) for split in given]
-    return max(int(each.max()) for each in lengths)
+    return max(int(split.lengths.max()) for split in splits)
+
+
+def _longest_condition(dataset: TokenDataset, held_out: TokenDataset | None) -> int:
+    splits = [split for split in (dataset, held_out) if split is not None and split.has_condition]
+    lengths = [split.condition_lengths_between(0, len(split)) for split in splits]
+    return max((int(each.max()) for each in lengths), default=0)
 
 
 def training_batches(dataset: TokenDataset, config: TrainingConfig) -> BatchSource:

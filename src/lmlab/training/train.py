@@ -127,6 +127,7 @@ def train(
         base=None if built_on is None else built_on.system,
     ).to(accelerator.device)
     model.check_length(prepared.longest)
+    model.check_condition_length(prepared.longest_condition)
     model.meet_tokenizer(chosen)
     if accelerator.is_main_process:
         _begin(run, description, chosen)  # nothing that a user can mend fails after this
