@@ -18,7 +18,6 @@ pytest.importorskip("sklearn")
 SETTINGS = {"tokens_per_batch": 64 * 66, "learning_rate": 5e-3}
 
 
-@torch.no_grad()
 def test_a_loaded_run_names_most_digits(tmp_path: Path):
     """After 80 steps at the tiny size more than half of 300 unseen images; one in ten is chance."""
     train(
@@ -40,8 +39,9 @@ def test_a_loaded_run_names_most_digits(tmp_path: Path):
         [vocabulary.start, *model.tokenizer.encode(each.condition), vocabulary.end]
         for each in examples
     ]
-    state = system.start(300, condition=Batch.from_sequences(images, pad=vocabulary.pad))
-    named = system.peek(state).log_probs.argmax(-1).tolist()
+    with torch.no_grad():
+        state = system.start(300, condition=Batch.from_sequences(images, pad=vocabulary.pad))
+        named = system.peek(state).log_probs.argmax(-1).tolist()
     right = [
         model.tokenizer.token(token) == each.text
         for token, each in zip(named, examples, strict=True)
