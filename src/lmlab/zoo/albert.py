@@ -1,6 +1,6 @@
 """ALBERT: one layer used many times, narrow token vectors, and two segments in order or swapped.
 
--Σ_{t hidden} log p(s_t | what is shown) - log p(in order or swapped | h_0)
+    loss = -Σ_{t hidden} log p(s_t | what is shown) - log p(in order or swapped | h_0)
 
 Token vectors of 128 numbers are widened by a matrix, and all layers have the same parameters: a
 base model has a ninth of BERT's. Hidden are n-grams of one to three words, p(n) ∝ 1/n.

@@ -1,6 +1,6 @@
 """BERT: predict 15 % of the tokens from all the others, and whether one segment follows another.
 
--Σ_{t hidden} log p(s_t | what is shown) - log p(next or not | h_0)
+    loss = -Σ_{t hidden} log p(s_t | what is shown) - log p(next or not | h_0)
 
 Of the hidden tokens 80 % become <mask>, 10 % a random token, and 10 % stay. Half of the second
 segments are the end of another text. What is hidden in a text is drawn ten times before training

@@ -1,6 +1,6 @@
 """BERT with whole-word masking: a word of several pieces is hidden whole or not at all.
 
--Σ_{t hidden} log p(s_t | what is shown) - log p(next or not | h_0)
+    loss = -Σ_{t hidden} log p(s_t | what is shown) - log p(next or not | h_0)
 
 A piece whose neighbours are shown is guessed from the spelling of its word; a whole word is not.
 Where the tokeniser has words or ideographs as tokens it is BERT again.

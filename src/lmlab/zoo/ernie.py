@@ -1,6 +1,6 @@
 """ERNIE: names and phrases are hidden whole, so that they are known and not spelled.
 
--Σ_{t hidden} log p(s_t | what is shown)
+    loss = -Σ_{t hidden} log p(s_t | what is shown)
 
 Names come of a lexicon and are found in the text as tokens, the longest first; what is in none is
 hidden word by word. Sun et al. 2019 go from tokens to phrases to entities in three stages; here a

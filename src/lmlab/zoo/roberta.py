@@ -1,6 +1,6 @@
 """RoBERTa: BERT with another mask every time, whole texts, no pairs and larger batches.
 
--Σ_{t hidden} log p(s_t | what is shown)
+    loss = -Σ_{t hidden} log p(s_t | what is shown)
 
 The paper's full sentences and larger batches are the recipe `full-sentences`: as many texts of a
 batch as fit stand one after another in an input. Without it an input is one text. Hugging Face's

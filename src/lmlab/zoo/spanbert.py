@@ -1,6 +1,6 @@
 """SpanBERT: spans of neighbouring words are hidden, and asked from their two ends as well.
 
--Σ_{t hidden} log p(s_t | h_t) + log p(s_t | h_before, h_behind, place in the span)
+    loss = -Σ_{t hidden} log p(s_t | h_t) + log p(s_t | h_before, h_behind, place in the span)
 
 Lengths are geometric with p = 0.2, cut at ten words: 3.8 on average. A span is masked, replaced or
 kept as a whole. No pairs: one text, or a stretch of it, at a time.

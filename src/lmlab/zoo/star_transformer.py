@@ -1,7 +1,7 @@
 """Star-Transformer: each word looks at its neighbours and at a relay, which looks at all words.
 
-    h_i ← norm(relu(MultiAtt(h_i, [h_{i-1}; h_i; h_{i+1}; e_i; s])))
-    s ← norm(relu(MultiAtt(s, [s; h_1 … h_T])))
+    h'_i = norm(relu(MultiAtt(h_i, [h_{i-1}; h_i; h_{i+1}; e_i; s])))
+    s' = norm(relu(MultiAtt(s, [s; h'_1 … h'_T])))
 
 Its cost is linear in the length, a Transformer's quadratic; far words meet at the relay. It looks
 both ways, so it is trained as BERT is. As in the paper the first and the last word are neighbours,

@@ -1,6 +1,6 @@
 """T5: spans of a text are dropped, and the decoder writes them one after another.
 
-    Thank you ⟨X⟩ me to your party ⟨Y⟩ week.  →  ⟨X⟩ for inviting ⟨Y⟩ last ⟨Z⟩
+    loss = -log p(⟨X⟩ for inviting ⟨Y⟩ last ⟨Z⟩ | Thank you ⟨X⟩ me to your party ⟨Y⟩ week)
 
 Every task is text to text: a corpus of pairs gives it sources, with words at their front that tell
 the task. Attention knows positions by buckets of distances, one table for all layers; no biases,
