@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from lmlab.api import systems as systems
     from lmlab.api import train as train
     from lmlab.core.errors import UserError as UserError
+    from lmlab.tasks.finetune import finetune as finetune
+    from lmlab.tasks.runs import load_task as load_task
 
 __version__ = "0.1.0"
 __all__ = [
@@ -34,8 +36,10 @@ __all__ = [
     "ablate",
     "compare",
     "doctor",
+    "finetune",
     "inspect",
     "load",
+    "load_task",
     "show_objective",
     "systems",
     "train",
@@ -47,8 +51,10 @@ _HOMES = {
     "ablate": "lmlab.api",
     "compare": "lmlab.api",
     "doctor": "lmlab.api",
+    "finetune": "lmlab.tasks.finetune",
     "inspect": "lmlab.api",
     "load": "lmlab.api",
+    "load_task": "lmlab.tasks.runs",
     "show_objective": "lmlab.api",
     "systems": "lmlab.api",
     "train": "lmlab.api",

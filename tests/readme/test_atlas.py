@@ -16,6 +16,7 @@ from lmlab.core.system import Assembly
 from .running import run_page
 
 ROOT = Path(__file__).resolve().parents[2]
+SVG = "http://www.w3.org/2000/svg"
 ATLAS = ROOT / "docs" / "atlas"
 
 pytestmark = pytest.mark.xdist_group("atlas")  # its costly fixtures are made once
@@ -68,8 +69,8 @@ def test_every_system_has_a_page_with_a_formula_and_a_picture(
         if not shown:
             continue
         tree = ElementTree.fromstring(files[ATLAS / "pictures" / f"{name}.svg"])
-        squares = list(tree.iter("{http://www.w3.org/2000/svg}rect"))
-        assert len(squares) >= 7 * 7, "seven words, each with seven inputs"
+        drawn = [e for kind in ("rect", "path") for e in tree.iter(f"{{{SVG}}}{kind}")]
+        assert len(drawn) >= 7 * 7, "seven words, each with seven inputs"
 
 
 def test_every_setting_is_explained(builder: ModuleType):

@@ -137,6 +137,8 @@ class BlankInfilling(Objective):
         self.end, self.mask = vocabulary.end, vocabulary.mask
         self.spans = spans
         self.start = start
+        self.symbols = {start: "[START]"}
+        """What pictures call the ids of its own."""
         self.longest = longest
         """Most places of a part A that the network has positions for."""
 
