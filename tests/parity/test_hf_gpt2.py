@@ -35,8 +35,10 @@ def build_pair(settings: dict):
             activation_function={"gelu-tanh": "gelu_new"}.get(config.activation, config.activation),
         )
     ).eval()
-    for parameter in theirs.parameters():
-        torch.nn.init.normal_(parameter, std=0.6)
+    for name, parameter in theirs.named_parameters():
+        # Norms around one, so that places differ.
+        norm = ".ln_" in name and name.endswith("weight")
+        torch.nn.init.normal_(parameter, mean=float(norm), std=0.5)
     ours = gpt.build(config, VOCABULARY).eval()
     ours.load_state_dict(our_names(theirs.transformer.state_dict(), ours.state_dict()))
     return ours, theirs
@@ -81,7 +83,7 @@ def test_logits_are_those_of_gpt2(settings: dict):
         found = ours.emission.logits(ours.hidden(view).values)
         expected = theirs(tokens, attention_mask=padding).logits
     real = padding.bool()
-    assert expected[real].std() > 1
+    assert expected[real].std(0).mean() > 0.02, "logits hardly depend on the inputs"
     torch.testing.assert_close(found[real], expected[real], atol=1e-4, rtol=0)
 
 

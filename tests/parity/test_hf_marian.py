@@ -56,7 +56,9 @@ def build_pair(settings: dict):
     ).eval()
     for name, parameter in theirs.named_parameters():
         if "embed_positions" not in name:
-            torch.nn.init.normal_(parameter, std=0.4)
+            # Norms around one, so that places differ.
+            norm = "layer_norm.weight" in name
+            torch.nn.init.normal_(parameter, mean=float(norm), std=0.4)
     torch.nn.init.normal_(theirs.final_logits_bias)
     ours = transformer.build(config, VOCABULARY).eval()
     ours.load_state_dict(our_names(theirs.state_dict(), ours.state_dict()))
@@ -127,7 +129,7 @@ def test_logits_are_those_of_marian_with_padding_on_both_sides(settings: dict):
             decoder_attention_mask=real_places(written_lengths, 9).long(),
         ).logits
     real = real_places(written_lengths, 9)
-    assert expected[real].std() > 1
+    assert expected[real].std(0).mean() > 0.02, "logits hardly depend on the inputs"
     torch.testing.assert_close(found[real], expected[real], atol=1e-4, rtol=0)
 
 

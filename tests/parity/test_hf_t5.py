@@ -60,7 +60,8 @@ def build_pair(settings: dict):
     for name, parameter in theirs.named_parameters():
         # Large enough for a spread of the logits; scores are not divided by anything.
         spread = [value for part, value in SPREADS.items() if part in name]
-        torch.nn.init.normal_(parameter, std=[*spread, 0.4][0])
+        norm = "layer_norm.weight" in name
+        torch.nn.init.normal_(parameter, mean=float(norm), std=[*spread, 0.4][0])
     ours = t5.build(config, VOCABULARY).eval()
     ours.load_state_dict(our_names(theirs.state_dict(), config))
     return ours, theirs
@@ -128,7 +129,7 @@ def test_logits_are_those_of_t5_with_padding_on_both_sides(settings: dict):
             decoder_attention_mask=real_places(written_lengths, 11).long(),
         ).logits
     real = real_places(written_lengths, 11)
-    assert expected[real].std() > 1
+    assert expected[real].std(0).mean() > 0.02, "logits hardly depend on the inputs"
     torch.testing.assert_close(found[real], expected[real], atol=1e-4, rtol=0)
 
 
