@@ -228,7 +228,11 @@ def _fit(
         held_out_split=held,
     )
     reporter = Reporter(
-        folder.metrics, config, quiet=quiet, silent=False, tensorboard=folder.path / "tensorboard"
+        folder.metrics,
+        config,
+        quiet=quiet,
+        tensorboard=folder.path / "tensorboard",
+        unit="nats a token" if isinstance(system, Continuing) else "nats an answer",
     )
     fit_by_gradient(
         Job(

@@ -36,8 +36,10 @@ class Reporter:
         quiet: bool = False,
         silent: bool = False,
         tensorboard: Path | None = None,
+        unit: str = "nats a token",
     ) -> None:
-        """`quiet` keeps the person out, `silent` writes no files either."""
+        """`quiet` keeps the person out, `silent` writes no files either; losses are in `unit`."""
+        self.unit = unit
         self._path = metrics
         self._config = config
         self._silent = silent
@@ -129,7 +131,7 @@ class Reporter:
         if self._bar is None:
             self.tell(
                 f"epoch {progress.epoch}, step {progress.step}: training {self._last_loss:.4f}, "
-                f"{split} {evaluation.loss:.4f} nats a token"
+                f"{split} {evaluation.loss:.4f} {self.unit}"
             )
             self._told = time.perf_counter()
 

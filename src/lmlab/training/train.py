@@ -137,6 +137,7 @@ def train(
         quiet=quiet,
         silent=not accelerator.is_main_process,
         tensorboard=run.path / "tensorboard",
+        unit="nats a token" if model.watched == "log_prob" else "nats for each target",
     )
     if accelerator.is_main_process and not quiet:
         _announce(reporter, model, prepared, plan, accelerator, resumed=before is not None)
@@ -152,7 +153,9 @@ def train(
     )
     outcome = FITTERS[model.fitting](job)
     result = _result(outcome, run, model, prepared)
-    reporter.tell(_farewell(outcome, run, result.loss if result.best is None else result.best))
+    kept = result.loss if result.best is None else result.best
+    told = "" if kept is None else f", {kept:.4f} {reporter.unit}"
+    reporter.tell(_farewell(outcome, run, told))
     return result
 
 
@@ -253,8 +256,8 @@ def _announce(
         )
 
 
-def _farewell(outcome: Outcome, run: RunFolder, kept: float | None) -> str:
-    """How it ended; `kept` is the held-out loss of the weights that the run now has."""
+def _farewell(outcome: Outcome, run: RunFolder, kept: str) -> str:
+    """How it ended; `kept` tells the held-out loss of the weights that the run now has."""
     progress = outcome.progress
     where = f"at step {progress.step} after {duration(progress.seconds)}"
     if outcome.reason == "interrupted":
@@ -262,8 +265,7 @@ def _farewell(outcome: Outcome, run: RunFolder, kept: float | None) -> str:
     if outcome.reason == "nothing":
         return f"{run.path} is already trained; give a larger budget to go on"
     early = ", as the loss stopped falling" if outcome.reason == "early" else ""
-    loss = "" if kept is None else f", {kept:.4f} nats a token"
-    return f"finished {where}{early}{loss}: {run.path}"
+    return f"finished {where}{early}{kept}: {run.path}"
 
 
 def _result(outcome: Outcome, run: RunFolder, system: System, data: TrainingData) -> RunResult:
