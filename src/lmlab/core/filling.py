@@ -3,22 +3,37 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import ClassVar
+from typing import ClassVar, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from lmlab.core.batch import Batch
 from lmlab.core.distribution import Categorical
+from lmlab.core.errors import UserError
 from lmlab.core.kinds import Kind
 from lmlab.core.parts import Network, Objective
-from lmlab.core.protocols import LogProbs
+from lmlab.core.protocols import Head, LogProbs
 from lmlab.core.state import State
 from lmlab.core.system import Assembly
 from lmlab.core.view import View
 
 TOKENS_AT_ONCE = 8192
 """Tokens of masked copies that are read together while a text is scored."""
+
+
+@runtime_checkable
+class ScoringEmission(Protocol):
+    """An emission by inner products with token vectors."""
+
+    weight: Tensor
+    """(V, W) the token vectors."""
+    never: Tensor
+    """(V,) -inf at tokens that are never predicted, 0 elsewhere."""
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """(…, V) scores of hidden states (…, W)."""
+        ...
 
 
 class FillingObjective(Objective):
@@ -78,6 +93,26 @@ class Filling(Assembly):
         """(N, V) the distribution at each masked place, in reading order."""
         view = self.objective.fill_view(batch, masked)
         return Categorical(self.emission.log_probs(self.hidden(view).values[masked]))
+
+    def logits(
+        self, batch: Batch, masked: Tensor, asked: Tensor | None = None, *, head: Head = "own"
+    ) -> Tensor:
+        """(N, V) scores before they are normalised, at `asked`, with `masked` hidden."""
+        asked = masked if asked is None else asked
+        hidden = self.hidden(self.objective.fill_view(batch, masked)).values[asked]
+        if not isinstance(self.emission, ScoringEmission):
+            raise UserError(
+                f"{type(self.emission).__name__} has no scores before they are normalised; take a "
+                "method of log-probabilities (norm)."
+            )
+        if head == "own":
+            return self.emission.logits(hidden) + self.emission.never
+        if hidden.shape[-1] != self.emission.weight.shape[-1]:
+            raise UserError(
+                f"hidden states have {hidden.shape[-1]} numbers and token vectors "
+                f"{self.emission.weight.shape[-1]}, so there is no inner product; keep its head."
+            )
+        return hidden @ self.emission.weight.T + self.emission.never
 
     def encode(self, batch: Batch) -> Tensor:
         """(B, W) the hidden state of the first place, which has seen all of the text."""

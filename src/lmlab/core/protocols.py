@@ -1,15 +1,15 @@
 """What a system can do, as small protocols; each verb of the laboratory asks for the one it needs.
 
 A `Batch` may carry a `condition` (a source sentence, a prompt), so a translator satisfies the same
-protocols as a language model. A later protocol (Energy, Encode, …) is added here with the
-first system that has it, and its name goes on that system's card.
+protocols as a language model. A later protocol (Answer, …) is added here with the first system that
+has it, and its name goes on that system's card.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -156,6 +156,75 @@ class Fill(Protocol):
         ...
 
 
+class Joint(Protocol):
+    """The distribution of all masked tokens of each row together.
+
+    Tokens stand in reading order of the `masked` they were asked by, N over all rows, B rows.
+    """
+
+    def log_prob(self, tokens: Tensor) -> Tensor:
+        """(B,) log-probability of the given tokens (N,) of each row, together."""
+        ...
+
+    def sample(self, *, generator: torch.Generator | None = None) -> Tensor:
+        """(N,) tokens drawn for all masked places."""
+        ...
+
+    def best(self) -> Tensor:
+        """(N,) the likeliest tokens of each row, together."""
+        ...
+
+
+@runtime_checkable
+class JointFill(Protocol):
+    """The distribution of the masked tokens of a text together, given all the others."""
+
+    def joint_fill(self, batch: Batch, masked: Tensor) -> Joint:
+        """For the true entries of `masked` (B, T), whose tokens are not looked at."""
+        ...
+
+
+Head = Literal["own", "none"]
+"""own: the model's own way from a hidden state to scores of tokens; none: the inner product of the
+last hidden state with the embedding of a token."""
+
+
+@runtime_checkable
+class Logits(Protocol):
+    """Scores of tokens before they are normalised, at masked places and at others."""
+
+    def logits(
+        self, batch: Batch, masked: Tensor, asked: Tensor | None = None, *, head: Head = "own"
+    ) -> Tensor:
+        """(N, V) scores at the true entries of `asked` (B, T), those of `masked` unless given.
+
+        The places of `masked` (B, T) are hidden; what stands at any other is seen, at its own
+        place too. Tokens that are never predicted have -inf.
+        """
+        ...
+
+
+@runtime_checkable
+class Energy(Protocol):
+    """An unnormalised log-probability: p(text | its length) ∝ exp(-E(text)).
+
+    The start and the end symbol are part of the text, and the same in all texts of a length.
+    """
+
+    def energy(self, batch: Batch) -> Tensor:
+        """(B,) E of each text, in nats."""
+        ...
+
+
+@runtime_checkable
+class Vectors(Protocol):
+    """A vector for each word of the vocabulary, whatever its context."""
+
+    def vectors(self) -> Tensor:
+        """(V, W) by id."""
+        ...
+
+
 @runtime_checkable
 class Detect(Protocol):
     """Whether each token of a text is the one that was written, or was put in its place."""
@@ -235,7 +304,11 @@ PROTOCOLS: dict[str, type] = {
         EncodeTokens,
         Given,
         Fill,
+        JointFill,
+        Logits,
         Infill,
+        Energy,
+        Vectors,
         Detect,
         Countable,
         ExpectationMaximisation,

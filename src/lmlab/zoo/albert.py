@@ -24,7 +24,7 @@ CARD = Card(
     kind="pseudo",
     paper="Lan et al. 2020, ALBERT: A Lite BERT",
     source="004 §1.2.3.5",
-    protocols=("LogProb", "Fill", "Encode", "EncodeTokens"),
+    protocols=("LogProb", "Fill", "Logits", "Encode", "EncodeTokens"),
     objectives=("masked",),
     exempt={
         "distribution": "a sum of conditionals that need not come from one joint distribution",

@@ -23,7 +23,7 @@ CARD = Card(
     kind="pseudo",
     paper="Devlin et al. 2019, BERT",
     source="002 §3.5, 004 §1.2.3.4",
-    protocols=("LogProb", "Fill", "Encode", "EncodeTokens"),
+    protocols=("LogProb", "Fill", "Logits", "Encode", "EncodeTokens"),
     objectives=("masked",),
     exempt={
         "distribution": "a sum of conditionals that need not come from one joint distribution",

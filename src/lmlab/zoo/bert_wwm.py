@@ -22,7 +22,7 @@ CARD = Card(
     kind="pseudo",
     paper="Cui et al. 2019, Pre-Training with Whole Word Masking for Chinese BERT",
     source="004 §1.3.3",
-    protocols=("LogProb", "Fill", "Encode", "EncodeTokens"),
+    protocols=("LogProb", "Fill", "Logits", "Encode", "EncodeTokens"),
     objectives=("masked",),
     exempt={
         "distribution": "a sum of conditionals that need not come from one joint distribution",

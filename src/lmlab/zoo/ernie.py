@@ -27,7 +27,7 @@ CARD = Card(
     kind="pseudo",
     paper="Sun et al. 2019, ERNIE: Enhanced Representation through Knowledge Integration",
     source="004 §1.3.3",
-    protocols=("LogProb", "Fill", "Encode", "EncodeTokens"),
+    protocols=("LogProb", "Fill", "Logits", "Encode", "EncodeTokens"),
     objectives=("masked",),
     exempt={
         "distribution": "a sum of conditionals that need not come from one joint distribution",

@@ -29,7 +29,7 @@ CARD = Card(
     kind="pseudo",
     paper="Song et al. 2020, MPNet: Masked and Permuted Pre-training for Language Understanding",
     source="004 §1.3.1",
-    protocols=("LogProb", "Fill", "Encode", "EncodeTokens"),
+    protocols=("LogProb", "Fill", "Logits", "Encode", "EncodeTokens"),
     objectives=("permuted-masking",),
     exempt={
         "distribution": "a sum of conditionals that need not come from one joint distribution",

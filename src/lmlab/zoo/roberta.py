@@ -24,7 +24,7 @@ CARD = Card(
     kind="pseudo",
     paper="Liu et al. 2019, RoBERTa: A Robustly Optimized BERT Pretraining Approach",
     source="004 §1.2.3.5",
-    protocols=("LogProb", "Fill", "Encode", "EncodeTokens"),
+    protocols=("LogProb", "Fill", "Logits", "Encode", "EncodeTokens"),
     objectives=("masked",),
     exempt={
         "distribution": "a sum of conditionals that need not come from one joint distribution",

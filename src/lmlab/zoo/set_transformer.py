@@ -24,7 +24,7 @@ CARD = Card(
     kind="pseudo",
     paper="Lee et al. 2019, Set Transformer",
     source="002 §3.5.3, on the cost of attention",
-    protocols=("LogProb", "Fill", "Encode", "EncodeTokens"),
+    protocols=("LogProb", "Fill", "Logits", "Encode", "EncodeTokens"),
     objectives=("masked",),
     exempt={
         "distribution": "a sum of conditionals that need not come from one joint distribution",

@@ -24,7 +24,7 @@ CARD = Card(
     kind="pseudo",
     paper="Joshi et al. 2020, SpanBERT",
     source="004 §1.3.3",
-    protocols=("LogProb", "Fill", "Encode", "EncodeTokens"),
+    protocols=("LogProb", "Fill", "Logits", "Encode", "EncodeTokens"),
     objectives=("masked",),
     exempt={
         "distribution": "a sum of conditionals that need not come from one joint distribution",

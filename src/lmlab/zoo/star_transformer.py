@@ -29,7 +29,7 @@ CARD = Card(
     kind="pseudo",
     paper="Guo et al. 2019, Star-Transformer",
     source="002 §3.5.3, on the cost of attention",
-    protocols=("LogProb", "Fill", "Encode", "EncodeTokens"),
+    protocols=("LogProb", "Fill", "Logits", "Encode", "EncodeTokens"),
     objectives=("masked",),
     exempt={
         "distribution": "a sum of conditionals that need not come from one joint distribution",
