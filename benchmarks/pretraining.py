@@ -34,6 +34,11 @@ TOKENS_PER_BATCH = 4096
 SCORED, ASKED = 500, 2000
 
 ENCODERS_DECODERS = ("transformer", "mass", "t5", "bart", "pegasus", "palm")
+SHOWN_WHOLE = {
+    **dict.fromkeys(("mass", "t5", "bart", "pegasus", "palm"), {"whole": 0.3}),
+    "xlnet": {"left_to_right": 0.3},
+}
+"""A share of the texts shown as log_prob shows them, alike for all whose papers never do."""
 SYSTEMS = (
     "gpt",
     "bert",
@@ -91,7 +96,7 @@ def settings(system: str) -> list[str]:
     if system == "lstm":
         given |= {"layers": 1, "tied": True}
     else:
-        given |= {"heads": HEADS, "length": LENGTH}
+        given |= {"heads": HEADS, "length": LENGTH, **SHOWN_WHOLE.get(system, {})}
     return [part for name, value in given.items() for part in ("--set", f"{name}={value}")]
 
 
