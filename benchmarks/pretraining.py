@@ -35,7 +35,7 @@ SCORED, ASKED = 500, 2000
 
 ENCODERS_DECODERS = ("transformer", "mass", "t5", "bart", "pegasus", "palm")
 SHOWN_WHOLE = {
-    **dict.fromkeys(("mass", "t5", "bart", "pegasus", "palm"), {"whole": 0.3}),
+    **{name: {"whole": 0.3} for name in ("mass", "t5", "bart", "pegasus", "palm")},
     "xlnet": {"left_to_right": 0.3},
 }
 """A share of the texts shown as log_prob shows them, alike for all whose papers never do."""
