@@ -8,7 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from lmlab.core.batch import Batch
@@ -130,6 +132,12 @@ class Objective(nn.Module):
 
     def begin_step(self, step: int) -> None:
         """Told before each step of training how many came before it: what is annealed needs it."""
+        return
+
+    def meet_data(
+        self, network: Network, tokens: NDArray[np.generic], offsets: NDArray[np.int64]
+    ) -> None:
+        """Shown the training split before training: see `System.meet_data`."""
         return
 
     def view(self, batch: Batch, *, generator: torch.Generator | None = None) -> View:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from lmlab.core.batch import Batch
@@ -40,6 +42,14 @@ class System(nn.Module):
 
     def meet_tokenizer(self, tokenizer: Pieces) -> None:
         """Told before training what the tokens look like; few need to know (whole words)."""
+        return
+
+    def meet_data(self, tokens: NDArray[np.generic], offsets: NDArray[np.int64]) -> None:
+        """Shown the training split before training, as flat ids and the offsets of its sequences.
+
+        What is learnt of it (counts, an index) is kept in buffers, saved with the weights: a run
+        that is loaded is not told again, and one that is resumed learns the same once more.
+        """
         return
 
     def check_length(self, tokens: int) -> None:
@@ -104,6 +114,9 @@ class Assembly(System):
 
     def begin_step(self, step: int) -> None:
         self.objective.begin_step(step)
+
+    def meet_data(self, tokens: NDArray[np.generic], offsets: NDArray[np.int64]) -> None:
+        self.objective.meet_data(self, tokens, offsets)
 
     def target_log_probs(self, view: View, state: State | None = None) -> Predictions:
         """Log-probabilities of a view's targets; the emission is asked only where there is one."""
