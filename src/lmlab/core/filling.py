@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import ClassVar, Protocol, runtime_checkable
 
 import torch
@@ -12,14 +13,12 @@ from lmlab.core.batch import Batch
 from lmlab.core.distribution import Categorical
 from lmlab.core.errors import UserError
 from lmlab.core.kinds import Kind
+from lmlab.core.masked_copies import answers, each_by_itself, scored_places
 from lmlab.core.parts import Network, Objective
 from lmlab.core.protocols import Head, LogProbs
 from lmlab.core.state import State
 from lmlab.core.system import Assembly
-from lmlab.core.view import View
-
-TOKENS_AT_ONCE = 8192
-"""Tokens of masked copies that are read together while a text is scored."""
+from lmlab.core.view import NO_TARGET, View
 
 
 @runtime_checkable
@@ -33,6 +32,10 @@ class ScoringEmission(Protocol):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """(…, V) scores of hidden states (…, W)."""
+        ...
+
+    def logit(self, hidden: Tensor, targets: Tensor) -> Tensor:
+        """(N,) the score of one token (N,) for each hidden state (N, W)."""
         ...
 
 
@@ -57,6 +60,12 @@ class FillingObjective(Objective):
         """
         raise TypeError(f"{type(self).__name__} does not define fill_view")
 
+    def log_prob_at(self, network: Network, batch: Batch, hidden: Tensor, asked: Tensor) -> Tensor:
+        """(N,) log-probabilities of the tokens at `asked` (B, T), with those at `hidden` hidden."""
+        targets = batch.tokens.masked_fill(~asked, NO_TARGET)
+        view = replace(self.fill_view(batch, hidden), targets=targets)
+        return network.target_log_probs(view).log_probs
+
     def log_prob(
         self,
         network: Network,
@@ -66,18 +75,11 @@ class FillingObjective(Objective):
         generator: torch.Generator | None = None,
     ) -> LogProbs:
         assert isinstance(network, Assembly)
-        asked = batch.targets_mask()
-        if network.vocabulary.end is not None:
-            asked = asked & (batch.tokens != network.vocabulary.end)
-        rows, places = asked.nonzero(as_tuple=True)
-        found = torch.zeros(batch.tokens.shape, device=batch.tokens.device)
-        at_once = max(1, TOKENS_AT_ONCE // max(batch.tokens.shape[1], 1))
-        for here in torch.arange(len(rows), device=rows.device).split(at_once):
-            copies = batch.select(rows[here])
-            hidden = torch.zeros_like(copies.tokens, dtype=torch.bool)
-            hidden[torch.arange(len(here), device=here.device), places[here]] = True
-            predictions = network.target_log_probs(self.fill_view(copies, hidden))
-            found[rows[here], places[here]] = predictions.log_probs.to(found)
+        found = answers(
+            partial(self.log_prob_at, network),
+            batch,
+            each_by_itself(scored_places(batch, network.vocabulary)),
+        )
         return LogProbs(per_token=found[:, 1:], kind=self.kind)
 
 
@@ -100,19 +102,48 @@ class Filling(Assembly):
         """(N, V) scores before they are normalised, at `asked`, with `masked` hidden."""
         asked = masked if asked is None else asked
         hidden = self.hidden(self.objective.fill_view(batch, masked)).values[asked]
-        if not isinstance(self.emission, ScoringEmission):
-            raise UserError(
-                f"{type(self.emission).__name__} has no scores before they are normalised; take a "
-                "method of log-probabilities (norm)."
-            )
+        emission = self._scoring_emission
         if head == "own":
-            return self.emission.logits(hidden) + self.emission.never
-        if hidden.shape[-1] != self.emission.weight.shape[-1]:
+            return emission.logits(hidden) + emission.never
+        return hidden @ self._token_vectors(hidden).T + emission.never
+
+    def log_prob_at(self, batch: Batch, hidden: Tensor, asked: Tensor) -> Tensor:
+        """(N,) log-probabilities of the tokens at `asked` (B, T), with those at `hidden` hidden.
+
+        As `fill` gives them, without the distribution that they are part of.
+        """
+        return self.objective.log_prob_at(self, batch, hidden, asked)
+
+    def logit_at(
+        self, batch: Batch, hidden: Tensor, asked: Tensor, *, head: Head = "own"
+    ) -> Tensor:
+        """(N,) the scores, as `logits` gives them, of the tokens at `asked` (B, T) alone."""
+        emission, targets = self._scoring_emission, batch.tokens[asked]
+        values = self.hidden(self.objective.fill_view(batch, hidden)).values[asked]
+        if head == "own":
+            scores = emission.logit(values, targets)
+        else:
+            scores = (values * self._token_vectors(values)[targets]).sum(-1)
+        return scores + emission.never[targets]
+
+    @property
+    def _scoring_emission(self) -> ScoringEmission:
+        if isinstance(self.emission, ScoringEmission):
+            return self.emission
+        raise UserError(
+            f"{type(self.emission).__name__} has no scores before they are normalised; take a "
+            "method of log-probabilities (norm)."
+        )
+
+    def _token_vectors(self, hidden: Tensor) -> Tensor:
+        """(V, W) what hidden states (…, W) are multiplied with where they have no head."""
+        weight = self._scoring_emission.weight
+        if hidden.shape[-1] != weight.shape[-1]:
             raise UserError(
                 f"hidden states have {hidden.shape[-1]} numbers and token vectors "
-                f"{self.emission.weight.shape[-1]}, so there is no inner product; keep its head."
+                f"{weight.shape[-1]}, so there is no inner product; keep its head."
             )
-        return hidden @ self.emission.weight.T + self.emission.never
+        return weight
 
     def encode(self, batch: Batch) -> Tensor:
         """(B, W) the hidden state of the first place, which has seen all of the text."""

@@ -53,6 +53,11 @@ class Softmax(Emission):
         """(…, V) e_k · h + b_k of all tokens, those that are never predicted among them."""
         return F.linear(self._heard(hidden), self.weight, self.bias)
 
+    def logit(self, hidden: Tensor, targets: Tensor) -> Tensor:
+        """(N,) e_k · h + b_k of one token k for each hidden state (N, W), without the others."""
+        scores = (self._heard(hidden) * self.weight[targets]).sum(-1)
+        return scores if self.bias is None else scores + self.bias[targets]
+
     def pair_log_prob(self, sources: Tensor, targets: Tensor) -> Tensor:
         """Inner products of targets with sources, less each source's own normaliser."""
         sources = self._heard(sources)
