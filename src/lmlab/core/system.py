@@ -15,7 +15,15 @@ from lmlab.core.capture import Capture
 from lmlab.core.distribution import Categorical
 from lmlab.core.errors import UserError
 from lmlab.core.loss import Loss
-from lmlab.core.parts import Backbone, Emission, Hidden, Objective, Predictions, target_places
+from lmlab.core.parts import (
+    Backbone,
+    Emission,
+    Hidden,
+    Objective,
+    Predictions,
+    Scored,
+    target_places,
+)
 from lmlab.core.protocols import LogProbs, Pieces
 from lmlab.core.state import State
 from lmlab.core.view import View
@@ -42,6 +50,11 @@ class System(nn.Module):
 
     def meet_tokenizer(self, tokenizer: Pieces) -> None:
         """Told before training what the tokens look like; few need to know (whole words)."""
+        return
+
+    def meet_corpus(self, tokens: Any, offsets: Any) -> None:
+        """Told before training all ids of the training split in a row, and the offsets of its
+        sequences (N + 1), as numpy arrays; few need to know (which texts there are, counts)."""
         return
 
     def meet_data(self, tokens: NDArray[np.generic], offsets: NDArray[np.int64]) -> None:
@@ -106,6 +119,7 @@ class Assembly(System):
                 f"{type(emission).__name__} reads {' or '.join(sorted(emission.takes))}, and "
                 f"{type(backbone).__name__} yields {backbone.yields}; choose another emission."
             )
+        objective.check_parts(backbone, emission)
         self.vocabulary = vocabulary
         self.backbone = backbone
         self.emission = emission
@@ -140,6 +154,17 @@ class Assembly(System):
         assert view.asked.targets is not None
         log_probs = self._log_prob_at(hidden, places, view.asked.targets[places])
         return Predictions(log_probs=log_probs, places=places, state=hidden.state)
+
+    def scores(
+        self, hidden: Hidden, places: Tensor, own: Tensor, shared: Tensor | None = None
+    ) -> Tensor:
+        """(N, C + K) scores of tokens before they are normalised: see `Scored.scores`."""
+        assert isinstance(self.emission, Scored) and hidden.log_weights is None
+        return self.emission.scores(hidden.values[places], own, shared)
+
+    def start_scores_at(self, log_probs: Tensor) -> None:
+        assert isinstance(self.emission, Scored)
+        self.emission.start_scores_at(log_probs)
 
     def _log_prob_at(self, hidden: Hidden, places: Tensor, targets: Tensor) -> Tensor:
         if hidden.log_weights is None:
