@@ -42,12 +42,16 @@ def train(
     steps: Annotated[int | None, typer.Option(help="Budget: steps of the optimiser.")] = None,
     minutes: Annotated[float | None, typer.Option(help="Budget: minutes by the clock.")] = None,
     seed: Annotated[int | None, typer.Option(help="Decides every random choice; 0.")] = None,
+    compile: Annotated[
+        bool,
+        typer.Option("--compile", help="Compile the step: slow to begin, faster then."),
+    ] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from a checkpoint.")] = False,
     errors: RunsErrors = None,
 ) -> None:
     """Train a system on a corpus; the run's folder holds all that it takes to use and repeat it."""
     find_system(system)  # a wrong name is told before the second that torch takes to import
-    given = parse_settings(settings or [])
+    given = parse_settings(settings or []) | ({"compile": "true"} if compile else {})
 
     from lmlab.training.train import train as train_system
 

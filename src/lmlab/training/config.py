@@ -48,6 +48,9 @@ class TrainingConfig:
     """Rows of a batch of contiguous text, each going on where it stopped."""
     span: int = field(default=35, metadata={"at_least": 1})
     """Tokens that a lane of contiguous text advances in a batch."""
+    compile: bool = False
+    """Whether torch compiles the step: a minute or more at first, faster steps then; needs a C++
+    compiler."""
     accumulate: int = field(default=1, metadata={"at_least": 1})
     """Batches whose gradients are added up before a step."""
     epochs: int | None = field(default=10, metadata={"at_least": 1})

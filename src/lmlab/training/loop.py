@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from dataclasses import dataclass
@@ -77,6 +78,8 @@ def fit_by_gradient(job: Job) -> Outcome:
     clock, held_out_loss, saved_at = Clock(progress.seconds), None, progress.seconds
     place = {"epoch": progress.epoch, "position": progress.position}
     watch = Watch(job.system, log_every=config.log_every)
+    if config.compile:
+        compile_step(job.system)
     model.train()
 
     with reporter, StopSignals() as signals, torch.random.fork_rng():
@@ -150,6 +153,14 @@ def scale_and_clip(parameters: list[torch.nn.Parameter], scale: float, clip: flo
         scale = scale * clip / norm
     torch._foreach_mul_(gradients, scale)
     return norm
+
+
+def compile_step(system: System) -> None:
+    """Have torch compile the loss at the first batch; what it can't, runs as it would have."""
+    # It tells of every such place by a stack of calls, in which there is nothing to be done.
+    logging.getLogger("torch._dynamo").setLevel(logging.ERROR)
+    # Batches differ in length: shapes are symbols, or every length would be compiled anew.
+    system.compile(dynamic=True)
 
 
 def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:

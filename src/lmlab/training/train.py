@@ -129,7 +129,6 @@ def train(
     model.check_length(prepared.longest)
     model.check_condition_length(prepared.longest_condition)
     model.meet_tokenizer(chosen)
-    model.meet_corpus(*prepared.flat())
     model.meet_data(*prepared.flat())
     if accelerator.is_main_process:
         _begin(run, description, chosen)  # nothing that a user can mend fails after this

@@ -276,3 +276,21 @@ def test_seeds_differ(make_job: MakeJob, bigram: Any) -> None:
     fit_by_gradient(make_job(name="a", system=first, epochs=1, seed=1))
     fit_by_gradient(make_job(name="b", system=second, epochs=1, seed=2))
     assert not torch.equal(first.table, second.table)
+
+
+def test_a_compiled_step_is_the_same_step(
+    make_job: MakeJob, bigram: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Captured by torch and run from its graph, but not translated, which takes a minute."""
+    asked, compiler = [], torch.nn.Module.compile
+
+    def capture(module: torch.nn.Module, **options: Any) -> None:
+        asked.append(options)
+        compiler(module, backend="eager", **options)
+
+    monkeypatch.setattr(torch.nn.Module, "compile", capture)
+    eager, compiled = bigram(), bigram()
+    fit_by_gradient(make_job(name="a", system=eager, epochs=2, **SGD))
+    fit_by_gradient(make_job(name="b", system=compiled, epochs=2, compile=True, **SGD))
+    assert asked == [{"dynamic": True}]
+    torch.testing.assert_close(compiled.table, eager.table)
