@@ -52,11 +52,6 @@ class System(nn.Module):
         """Told before training what the tokens look like; few need to know (whole words)."""
         return
 
-    def meet_corpus(self, tokens: Any, offsets: Any) -> None:
-        """Told before training all ids of the training split in a row, and the offsets of its
-        sequences (N + 1), as numpy arrays; few need to know (which texts there are, counts)."""
-        return
-
     def meet_data(self, tokens: NDArray[np.generic], offsets: NDArray[np.int64]) -> None:
         """Shown the training split before training, as flat ids and the offsets of its sequences.
 
