@@ -9,10 +9,12 @@ and the other kinds see its characters.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 import re
 from collections.abc import Iterable, Sequence
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +75,23 @@ class Tokenizer:
         encoding = self._inner.encode(text, add_special_tokens=False)
         return encoding.ids, [_stripped(text, low, high) for low, high in encoding.offsets]
 
+    def words(self, text: str) -> list[int]:
+        """For each token of a text the number of the word it is part of, counted from 0.
+
+        Words are what the tokeniser divides a text into first (white space and punctuation, say);
+        of our own characters, what white space separates, and each piece of that is one as well.
+        """
+        if self.kind == "word" and self._lookup is not None:
+            return list(range(len(text.split())))
+        if self._lookup is not None:
+            blank = [text[low:high].isspace() for low, high in _spans(text, self.kind)]
+            begins = [here or before for before, here in itertools.pairwise([True, *blank])]
+            return [count - 1 for count in itertools.accumulate(begins)]
+        _check(text)
+        # A token of no word (a symbol) stands by itself, and gets a number that no other has.
+        found = self._inner.encode(text, add_special_tokens=False).word_ids
+        return [-1 - place if word is None else word for place, word in enumerate(found)]
+
     def reach(self, text: str, count: int) -> int:
         """How many characters of a text its first `count` tokens stand for, to their end."""
         if self._lookup is not None and self.kind == "char" and UNKNOWN not in text:
@@ -102,6 +121,13 @@ class Tokenizer:
         """The id of a token as the vocabulary spells it, or None."""
         found: int | None = self._inner.token_to_id(token)
         return found
+
+    def with_vocabulary(self, vocabulary: Vocabulary) -> Tokenizer:
+        """The same tokeniser with other tokens as its symbols."""
+        other = copy(self)
+        other.vocabulary = vocabulary
+        other._dropped = {*vocabulary.unpredictable, vocabulary.end}
+        return other
 
     def save(self, path: Path | str) -> None:
         """Write `tokenizer.json`, whole or not at all."""
@@ -223,10 +249,22 @@ def _kind(settings: dict[str, Any]) -> str:
     return kinds.get(str(model["type"]), str(model["type"]).lower())
 
 
+def _own_unknown(model: dict[str, Any]) -> tuple[str, ...]:
+    """What a tokeniser writes for what it does not know: its customary name may be another's.
+
+    MPNet's has a token <unk> in its vocabulary and writes [UNK].
+    """
+    if model.get("unk_token"):
+        return (str(model["unk_token"]),)
+    if model.get("unk_id") is not None:
+        return (str(model["vocab"][model["unk_id"]][0]),)
+    return ()
+
+
 def _vocabulary(inner: hf.Tokenizer, settings: dict[str, Any]) -> Vocabulary:
     ids: dict[str, int] = inner.get_vocab(with_added_tokens=True)
-    unknown = settings["model"].get("unk_token")
-    names = SYMBOL_NAMES | {"unknown": (*SYMBOL_NAMES["unknown"], *([unknown] if unknown else []))}
+    own = _own_unknown(settings["model"])
+    names = SYMBOL_NAMES | {"unknown": (*own, *SYMBOL_NAMES["unknown"])}
     found = {
         symbol: next((ids[name] for name in spelled if name in ids), None)
         for symbol, spelled in names.items()

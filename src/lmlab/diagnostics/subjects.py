@@ -103,6 +103,7 @@ def make_subject(model: Model, texts: Sequence[str] = (), *, name: str = "") -> 
 def _make_subject(model: Model, examples: Sequence[Example], *, name: str) -> Subject:
     corpus = corpus_of(model)
     pool, remark = _pool(model, corpus)
+    unmet = _meet_tokenizer(model)
     given = [_sentence(model, example) for example in examples]
     for each in given:
         model.system.check_length(len(each.ids))
@@ -119,8 +120,20 @@ def _make_subject(model: Model, examples: Sequence[Example], *, name: str) -> Su
         sample=tuple(each for each in pool if each not in chosen)[:SAMPLED],
         counts=_counts(model, corpus),
         metrics=tuple(read_metrics(RunFolder(model.path).metrics)),
-        remark="" if given else remark,
+        remark=" ".join(filter(None, ("" if given else remark, unmet))),
     )
+
+
+def _meet_tokenizer(model: Model) -> str:
+    """Tell the system what its tokens look like, for views of whole words; a remark if it fails.
+
+    Not told when a run is loaded: reading a lexicon takes seconds, and scoring needs none.
+    """
+    try:
+        model.system.meet_tokenizer(model.tokenizer)
+    except UserError as error:
+        return f"Views of {model.name} show single tokens where it hides names: {error}"
+    return ""
 
 
 def corpus_of(model: Model) -> Corpus | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -231,3 +232,30 @@ def test_symbols_of_gpt2_are_found(tmp_path: Path) -> None:
     assert loaded.vocabulary == expected
     assert loaded.encode("aba") == [2, 0]
     assert "<|endoftext|>" not in loaded.decode([0, 2, 3, 4])
+
+
+def test_the_unknown_symbol_is_what_the_tokenizer_writes(tmp_path: Path) -> None:
+    """MPNet's vocabulary has RoBERTa's <unk> too, which its WordPiece never writes."""
+    pieces = ["<s>", "<pad>", "</s>", "<unk>", "the", "[UNK]", "<mask>"]
+    vocabulary = {piece: id for id, piece in enumerate(pieces)}
+    inner = hf.Tokenizer(hf.models.WordPiece(vocabulary, unk_token="[UNK]"))
+    inner.pre_tokenizer = hf.pre_tokenizers.Whitespace()
+    found = Tokenizer(inner)
+    assert found.vocabulary.unknown == 5
+    assert found.encode("the zebra") == [4, 5]
+
+
+def test_the_unknown_symbol_of_unigram_is_told_by_its_id() -> None:
+    """XLNet's, ALBERT's and T5's say where it stands, not how it is spelled."""
+    pieces = [("<pad>", 0.0), ("</s>", 0.0), ("[?]", 0.0), ("a", -1.0), ("<unk>", -2.0)]
+    found = Tokenizer(hf.Tokenizer(hf.models.Unigram(pieces, unk_id=2)))
+    assert found.vocabulary.unknown == 2
+    assert found.encode("z") == [2]
+
+
+def test_symbols_can_be_others() -> None:
+    tokenizer = train_tokenizer("word", ["a b c"])
+    ids = tokenizer.encode("a b c")
+    other = tokenizer.with_vocabulary(replace(tokenizer.vocabulary, end=ids[2]))
+    assert other.decode(ids) == "a b"
+    assert tokenizer.decode(ids) == "a b c"

@@ -1,0 +1,41 @@
+"""What is looked at: views of a loaded run know what its tokens look like."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from lmlab.core.batch import Batch
+from lmlab.diagnostics.subjects import make_subject
+from lmlab.training.runs import load_run
+from lmlab.training.train import train
+
+LINES = ["unhappiness is unkind", "kindness is happiness"] * 6
+TINY = {"size": "tiny", "steps": 1, "quiet": True, "tokenizer": "wordpiece"}
+
+
+def test_a_loaded_run_is_looked_at_by_whole_words(tmp_path: Path):
+    (tmp_path / "corpus.txt").write_text("\n".join(LINES) + "\n", encoding="utf-8")
+    train("bert-wwm", data=tmp_path / "corpus.txt", out=tmp_path / "run", **TINY)
+    model = load_run(tmp_path / "run")
+    ids = [2, *model.tokenizer.encode("knasid"), 3]  # known letters, no known word
+    batch = Batch.from_sequences([ids], pad=0)
+    allowed = torch.tensor([[0 < place < len(ids) - 1 for place in range(len(ids))]])
+    units = model.system.objective.units
+    pieces = len(ids) - 2
+    assert pieces > 1, "the word must be one of several pieces"
+    assert int(units.starts(batch, allowed).sum()) == pieces  # not told yet: each piece by itself
+    make_subject(model, ["kindness is happiness"])
+    assert int(units.starts(batch, allowed).sum()) == 1
+
+
+def test_names_that_are_gone_are_told_and_the_rest_is_drawn(tmp_path: Path):
+    (tmp_path / "corpus.txt").write_text("\n".join(LINES) + "\n", encoding="utf-8")
+    names = tmp_path / "names.txt"
+    names.write_text("kindness\n", encoding="utf-8")
+    settings = {"mentions": str(names)}
+    train("ernie", data=tmp_path / "corpus.txt", out=tmp_path / "run", settings=settings, **TINY)
+    names.unlink()
+    subject = make_subject(load_run(tmp_path / "run"), ["kindness is happiness"])
+    assert subject.remark.startswith("Views of run show single tokens where it hides names: ")
