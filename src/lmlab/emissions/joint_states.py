@@ -1,0 +1,97 @@
+"""Tokens of several blanks together, by hidden states that tie each blank to one before it."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lmlab.core.joint import JointEmission
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.emissions.softmax import Softmax
+from lmlab.inference.state_joint import StateJoint, log_product
+from lmlab.layers.links import DynamicLinks, ParentChoice
+
+FIRST_STAY = 4.0
+"""How much better a state goes with itself than with others at first, in nats."""
+
+
+class JointStates(JointEmission):
+    """p(x_1 … x_n) ∝ Σ_z Π_i exp(φ_i(x_i) + g(z_i, x_i) + r_i(z_i)) Π exp(A_i(z_parent, z_i)).
+
+    000's energy of a filling, unary and pairwise, made summable by K states a blank: φ is a softmax
+    head's score; r_i(z) = v_z · R h_i; g(z, a) = v_z · f_a; A_i(z, z') = (Q v_z) · (K v_z') with Q
+    and K made of the hidden states at the two blanks. A blank hangs from the one before it, or from
+    the one that `parents` chooses. One blank alone is a softmax of φ(a) + log Σ_z exp(r(z) + g(z,
+    a)). Hidden (B, n, W); cost n (K² + K V).
+    """
+
+    def __init__(
+        self,
+        width: int,
+        states: int,
+        rank: int,
+        vocabulary: Vocabulary,
+        *,
+        unary: Softmax,
+        parents: ParentChoice | None = None,
+    ) -> None:
+        super().__init__()
+        self.unary = unary
+        self.vectors = nn.Parameter(torch.randn(states, rank) * rank**-0.5)
+        self.tokens = nn.Parameter(torch.randn(vocabulary.size, rank))
+        self.prefer = nn.Linear(width, rank)
+        self.links = DynamicLinks(width, rank, first=FIRST_STAY)
+        self.parents = parents
+
+    @property
+    def weight(self) -> Tensor:
+        """(V, W) vectors of the tokens."""
+        return self.unary.weight
+
+    @property
+    def never(self) -> Tensor:
+        """(V,) -inf at tokens that are never predicted, 0 elsewhere."""
+        return self.unary.never
+
+    def affinities(self) -> Tensor:
+        """(K, V) g, how much each state likes each token."""
+        return self.vectors @ self.tokens.T
+
+    def log_probs(self, hidden: Tensor) -> Tensor:
+        return F.log_softmax(self.logits(hidden) + self.never, dim=-1)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """(…, V) scores of one blank alone, the states summed out."""
+        by_states = log_product(self._states(hidden), self.affinities())
+        return self.unary.logits(hidden) + by_states
+
+    def logit(self, hidden: Tensor, targets: Tensor) -> Tensor:
+        """(N,) the score of one token for each hidden state (N, W), without the others."""
+        by_states = self._states(hidden) + self.tokens[targets] @ self.vectors.T
+        return self.unary.logit(hidden, targets) + torch.logsumexp(by_states, -1)
+
+    def joint(
+        self, hidden: Tensor, lengths: Tensor, *, generator: torch.Generator | None = None
+    ) -> StateJoint:
+        later = hidden[:, 1:]
+        if self.parents is None:
+            parents, links = None, self.links(hidden[:, :-1], later, self.vectors)
+        else:
+            parents, strengths = self.parents(hidden, generator=generator)
+            row = torch.arange(len(hidden), device=hidden.device)[:, None]
+            links = self.links(hidden[row, parents[:, 1:]], later, self.vectors)
+            links = links * strengths[..., None, None]
+        return StateJoint(
+            scores=self.unary.logits(hidden) + self.never,
+            affinities=self.affinities(),
+            states=self._states(hidden),
+            links=links,
+            lengths=lengths,
+            parents=parents,
+        )
+
+    def _states(self, hidden: Tensor) -> Tensor:
+        """(…, K) r, how well each state fits the place by itself."""
+        preferred: Tensor = self.prefer(hidden) @ self.vectors.T
+        return preferred

@@ -1,0 +1,184 @@
+"""The likeliest tokens under a tree of hidden states that are summed out: an exact search.
+
+    score(x) = log Σ_z exp(Σ_i E_i(z_i, x_i) + Σ_{i>0} link_i(z_parent(i), z_i))
+
+Which tokens are best when states are summed out is hard in general (Lyngsø and Pedersen 2002), but
+bounded well: a part of the tokens given, no way to go on is better than
+
+    log Σ_z exp(… + Σ_c U_c(z_parent(c))),   U_c(z) = max_x log Σ_z' exp(link_c(z, z') + E_c(z', x)
+                                                      + Σ_{children d of c} U_d(z')),
+
+where each open branch takes its tokens as if it knew its parent's state. Best-first search by this
+bound (A*, Hart et al. 1968) meets fillings in the order of their scores. Where states matter little
+or are nearly certain the bound is tight, and the search goes straight to its goal.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+MOST_EXPANSIONS = 20_000
+"""Beginnings that are looked at before a search gives up being sure."""
+BEAM = 64
+"""Width of the search that stands in for it then."""
+TINY = 1e-300
+"""Sums below this count as this: a bound may be too high, but never too low."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """Tokens, their score, and whether no other tokens behind them in the order are better."""
+
+    tokens: tuple[int, ...]
+    score: float
+    proven: bool
+
+
+@dataclass(frozen=True, eq=False)
+class _Beginning:
+    """Tokens of the first places, and the next place's by their bounds, best first."""
+
+    tokens: tuple[int, ...]
+    bounds: list[float]
+    order: list[int]
+
+
+class StateSearch:
+    """One row: token potentials E_i (K, V), links (K, K) to a parent before it, all in logs."""
+
+    def __init__(
+        self, tokens: Sequence[Tensor], links: Sequence[Tensor], parents: Sequence[int]
+    ) -> None:
+        """`links[i - 1]` ties place i to `parents[i]`; `parents[0]` is not looked at."""
+        self.links = [link.double() for link in links]
+        self.parents = [-1, *parents[1:]]
+        self.tokens = [each.double() for each in tokens]
+        self.children: list[list[int]] = [[] for _ in tokens]
+        for child, parent in enumerate(self.parents[1:], 1):
+            self.children[parent].append(child)
+        self.open = self._bounds()
+        # Potentials with what an open subtree adds at most, as numbers under a common factor.
+        self.inside = [self._inside(place, self.open) for place in range(len(tokens))]
+        self.heights = [each.amax(-1) for each in self.inside]
+        self.numbers = [
+            (each - height[:, None]).exp()
+            for each, height in zip(self.inside, self.heights, strict=True)
+        ]
+
+    def ranked(self, count: int, *, most: int = MOST_EXPANSIONS) -> list[Found]:
+        """The `count` best, in order; by a beam, and not proven, where the search takes too long."""
+        found = []
+        for each in itertools.islice(self._in_order(most), count):
+            if each is None:
+                known = {each.tokens for each in found}
+                more = [each for each in self._beam(max(BEAM, count)) if each.tokens not in known]
+                return found + more[: count - len(found)]
+            found.append(each)
+        return found
+
+    def _in_order(self, most: int) -> Iterator[Found | None]:
+        """All that is possible, best first; None in the end if it takes too long."""
+        tie = itertools.count()
+        first = self._expanded(())
+        queue = [(-first.bounds[0], next(tie), first, 0)]
+        expansions = 1
+        while queue:
+            bound, _, beginning, rank = heapq.heappop(queue)
+            if bound == math.inf:
+                return
+            if rank + 1 < len(beginning.bounds):
+                after = (-beginning.bounds[rank + 1], next(tie), beginning, rank + 1)
+                heapq.heappush(queue, after)
+            tokens = (*beginning.tokens, beginning.order[rank])
+            if len(tokens) == len(self.tokens):
+                yield Found(tokens, -bound, proven=True)
+                continue
+            expansions += 1
+            if expansions > most:
+                yield None
+                return
+            further = self._expanded(tokens)
+            heapq.heappush(queue, (-further.bounds[0], next(tie), further, 0))
+
+    def _beam(self, width: int) -> list[Found]:
+        """Beginnings with the best bounds, place by place; their last bounds are scores."""
+        kept: list[tuple[tuple[int, ...], float]] = [((), 0.0)]
+        for _ in self.tokens:
+            longer = [
+                ((*tokens, token), bound)
+                for tokens, _ in kept
+                for further in [self._expanded(tokens)]
+                for token, bound in zip(further.order[:width], further.bounds[:width], strict=True)
+                if bound > -math.inf
+            ]
+            kept = sorted(longer, key=lambda each: -each[1])[:width]
+        return [Found(tokens, score, proven=False) for tokens, score in kept]
+
+    def _bounds(self) -> dict[int, Tensor]:
+        """(K,) U of each place but the root, by its parent's state."""
+        found: dict[int, Tensor] = {}
+        for place in range(len(self.tokens) - 1, 0, -1):
+            inside = self._inside(place, found)
+            height = inside.amax()
+            link = self.links[place - 1]
+            rise = link.amax(-1, keepdim=True)
+            best = ((link - rise).exp() @ (inside - height).exp()).amax(-1)
+            found[place] = best.clamp(min=TINY).log() + rise[:, 0] + height
+        return found
+
+    def _inside(self, place: int, bounds: dict[int, Tensor]) -> Tensor:
+        """(K, V) a place's potentials with the bounds of all that hangs below it."""
+        inside = self.tokens[place]
+        for child in self.children[place]:
+            inside = inside + bounds[child][:, None]
+        return inside
+
+    def _expanded(self, tokens: tuple[int, ...]) -> _Beginning:
+        """Bounds of all tokens at the next place."""
+        place = len(tokens)
+        reach = self._outside(tokens) + self.heights[place]
+        top = reach.amax()
+        sums = (reach - top).exp() @ self.numbers[place]
+        impossible = self.numbers[place].amax(0) == 0
+        bounds = (sums.clamp(min=TINY).log() + top).masked_fill(impossible, -math.inf)
+        values, order = bounds.sort(descending=True, stable=True)
+        return _Beginning(tokens, values.tolist(), order.tolist())
+
+    def _outside(self, tokens: tuple[int, ...]) -> Tensor:
+        """(K,) what all that is not below the next place adds to each of its states."""
+        place = len(tokens)
+        if place == 0:
+            return self.tokens[0].new_zeros(len(self.tokens[0]))
+        # What each given place has in itself and from below, but for the way to the next place.
+        path = self._path(place)
+        gathered: list[Tensor] = []
+        for given, token in enumerate(tokens):
+            own = self.tokens[given][:, token]
+            for child in self.children[given]:
+                own = own + self.open[child] if child > place else own
+            gathered.append(own)
+        for child in range(place - 1, 0, -1):
+            if child not in path:
+                gathered[self.parents[child]] = gathered[self.parents[child]] + torch.logsumexp(
+                    self.links[child - 1] + gathered[child], -1
+                )
+        arriving = gathered[0]
+        for step in path[1:]:
+            arriving = torch.logsumexp(self.links[step - 1] + arriving[:, None], 0)
+            if step != place:
+                arriving = arriving + gathered[step]
+        return arriving
+
+    def _path(self, place: int) -> list[int]:
+        """From the root to a place."""
+        path = [place]
+        while path[-1] != 0:
+            path.append(self.parents[path[-1]])
+        return path[::-1]

@@ -1,0 +1,148 @@
+"""Several tokens together, tied to each other by hidden states along a chain or a tree.
+
+    p(x) ∝ Σ_z Π_i exp(φ_i(x_i) + g(z_i, x_i) + r_i(z_i)) Π_{i>0} exp(A_i(z_parent(i), z_i))
+
+A matrix of V × V pair potentials is so replaced by one of rank K: to normalise exactly costs
+n (K² + K V) and not n V². Likelihood, samples and posteriors are one dynamic program over
+different semirings (`chain.py`, `branches.py`); the likeliest tokens are found by `best_first.py`.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from lmlab.core.distribution import Categorical
+from lmlab.core.joint import Ranked
+from lmlab.inference import branches, chain
+from lmlab.inference.best_first import StateSearch
+from lmlab.inference.semirings import LOG, SampleSemiring, Semiring, parts_of
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class StateJoint:
+    """The distribution of n tokens for each of B rows: a `core.joint.TokenJoint`."""
+
+    scores: Tensor
+    """(B, n, V) φ, the tokens' own; -inf where a token never comes."""
+    affinities: Tensor
+    """(K, V) g, of states and tokens, the same at every place."""
+    states: Tensor
+    """(B, n, K) r, the states' own."""
+    links: Tensor
+    """(B, n - 1, K, K) A: entry i - 1 ties place i, in the last axis, to its parent."""
+    lengths: Tensor
+    """(B,) places that each row has; more may stand behind them and are not looked at."""
+    parents: Tensor | None = None
+    """(B, n) numbers of earlier places; None for a chain, where each is tied to the one before."""
+
+    @cached_property
+    def free(self) -> Tensor:
+        """(B, n, K) potentials of states with their token unknown: summed over all tokens."""
+        return self.states + log_product(self.scores, self.affinities.T)
+
+    @cached_property
+    def log_partition(self) -> Tensor:
+        """(B,) log of the sum over all tokens and states."""
+        return self._total(self.free)
+
+    @property
+    def real(self) -> Tensor:
+        """(B, n) bool: whether a row has such a place."""
+        places = torch.arange(self.scores.shape[1], device=self.scores.device)
+        return places < self.lengths[:, None]
+
+    def log_prob(self, tokens: Tensor) -> Tensor:
+        """(B,) log-probability of tokens (B, n) together."""
+        return self._total(self._given(tokens)) - self.log_partition
+
+    def prefix_log_probs(self, tokens: Tensor) -> Tensor:
+        """(B, n) log-probability of the tokens up to each place: n sums, side by side."""
+        count = tokens.shape[1]
+        known = torch.ones(count, count, dtype=torch.bool, device=tokens.device).tril()
+        unary = torch.where(known[:, None, :, None], self._given(tokens), self.free)
+        return self._total(unary).T - self.log_partition[:, None]
+
+    def sample(self, *, generator: torch.Generator | None = None) -> Tensor:
+        """(B, n) tokens: states drawn from their posterior, then a token from each."""
+        semiring = SampleSemiring(generator)
+        (drawn,) = parts_of(lambda unary: self._total(unary, semiring), self.free)
+        chosen = self.affinities[drawn.argmax(-1)]
+        return Categorical(F.log_softmax(self.scores + chosen, -1)).sample(generator=generator)
+
+    def marginals(self, *, generator: torch.Generator | None = None) -> Tensor:
+        """(B, n, V) log-probabilities of each place by itself, as numbers."""
+        with torch.no_grad():
+            by_state = self.state_posterior().log() - self.free + self.states
+            return F.log_softmax(self.scores + log_product(by_state, self.affinities), -1)
+
+    def state_posterior(self) -> Tensor:
+        """(B, n, K) probabilities of the states, no token known; zero behind a row's end."""
+        (posterior,) = parts_of(self._total, self.free)
+        # What no sum reaches takes no part; any state will do there.
+        return posterior.masked_fill(~self.real[..., None], 1 / posterior.shape[-1])
+
+    def ranked(self, row: int, count: int) -> list[Ranked]:
+        """The likeliest fillings of one row, best first, with a warning where it is not sure."""
+        length = int(self.lengths[row])
+        if length == 0:
+            return [Ranked(tokens=(), log_prob=0.0)]
+        with torch.no_grad():
+            own = self.scores[row, :length, None, :] + self.states[row, :length, :, None]
+            tokens = (own + self.affinities).double().cpu()
+            links = self.links[row, : length - 1].double().cpu()
+            found = StateSearch(list(tokens), list(links), self._parents(row, length)).ranked(count)
+            whole = float(self._row_partition(row, length))
+        if not all(each.proven for each in found):
+            warnings.warn(
+                "the search for the likeliest fillings was given up before it was sure; "
+                "what is told is the best that a beam has found.",
+                stacklevel=2,
+            )
+        return [
+            Ranked(tokens=each.tokens, log_prob=each.score - whole, proven=each.proven)
+            for each in found
+        ]
+
+    def _given(self, tokens: Tensor) -> Tensor:
+        """(B, n, K) potentials of states with their tokens known, as far as a row has any."""
+        score = self.scores.gather(-1, tokens[..., None])
+        given = self.states + score + self.affinities.T[tokens]
+        return torch.where(self.real[..., None], given, self.free)
+
+    def _total(self, unary: Tensor, semiring: Semiring = LOG) -> Tensor:
+        """(…, B) the sum over states, for potentials (…, B, n, K)."""
+        lengths = self.lengths.clamp(min=1)
+        if self.parents is None:
+            return chain.total(unary, self.links, semiring=semiring, lengths=lengths)
+        return branches.total(unary, self.links, self.parents, semiring=semiring, lengths=lengths)
+
+    def _row_partition(self, row: int, length: int) -> Tensor:
+        """log Z of one row in double precision, as its search computes scores."""
+        scores, states = self.scores[row, :length].double(), self.states[row, :length].double()
+        unary = states + log_product(scores, self.affinities.T.double())
+        links = self.links[row, : length - 1].double()
+        if self.parents is None:
+            return chain.total(unary, links)
+        return branches.total(unary, links, self.parents[row, :length])
+
+    def _parents(self, row: int, length: int) -> list[int]:
+        if self.parents is None:
+            return list(range(-1, length - 1))
+        found: list[int] = self.parents[row, :length].tolist()
+        return found
+
+
+def log_product(first: Tensor, second: Tensor) -> Tensor:
+    """(…, C) log Σ_m exp(first[…, m] + second[m, c]), as one product of matrices.
+
+    Its largest parts are taken out first; what is then below the smallest number counts as that.
+    """
+    rows, columns = first.amax(-1, keepdim=True), second.amax(0)
+    product = (first - rows).exp() @ (second - columns).exp()
+    return product.clamp(min=torch.finfo(product.dtype).tiny).log() + rows + columns

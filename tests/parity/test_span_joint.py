@@ -1,0 +1,270 @@
+"""Joint fillings against the enumeration of every filling and every state, in plain loops."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from lmlab.core.batch import Batch
+from lmlab.core.registry import system_module
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.inference import branches, chain
+from lmlab.inference.best_first import StateSearch
+from lmlab.inference.semirings import ENTROPY, MAX
+
+VOCABULARY = Vocabulary(size=9)
+PREDICTED = [i for i in range(9) if i not in (0, 2, 4)]  # no <pad>, <s>, <mask>
+SENTENCES = [[2, 5, 6, 7, 8, 5, 3], [2, 8, 7, 3], [2, 6, 6, 5, 3], [2, 7, 3]]
+MASKED = {0: (1, 2, 4), 1: (2,), 2: (1, 3)}
+"""Places by row: three blanks, adjacent and apart; one; two apart; none."""
+
+
+def build(ties: str = "chain", **settings):
+    torch.manual_seed(0)
+    module = system_module("span-joint")
+    defaults = {"width": 8, "layers": 1, "heads": 2, "length": 16, "states": 3, "rank": 4}
+    system = module.build(module.Config(**defaults | {"ties": ties} | settings), VOCABULARY)
+    with torch.no_grad():
+        for name, parameter in system.named_parameters():
+            if "emission" in name:
+                parameter.add_(torch.randn_like(parameter) * 0.5)
+    return system.eval()
+
+
+def asked() -> tuple[Batch, torch.Tensor]:
+    batch = Batch.from_sequences(SENTENCES, pad=0)
+    masked = torch.zeros_like(batch.tokens, dtype=torch.bool)
+    for row, places in MASKED.items():
+        masked[row, list(places)] = True
+    return batch, masked
+
+
+def loops(system, batch: Batch, masked: torch.Tensor, row: int) -> dict[tuple[int, ...], float]:
+    """Probability of every filling of one row, from its parts and no dynamic program."""
+    emission = system.emission
+    places = masked[row].nonzero().flatten().tolist()
+    hidden = system.hidden(system.objective.fill_view(batch, masked)).values[row, places].double()
+    emission = emission.double()
+    phi = (emission.unary.logits(hidden) + emission.never).tolist()
+    g = (emission.vectors @ emission.tokens.T).tolist()
+    r = (emission.prefer(hidden) @ emission.vectors.T).tolist()
+    parents, strengths = [i - 1 for i in range(len(places))], [1.0] * len(places)
+    if emission.parents is not None:
+        query, key = emission.parents.query(hidden), emission.parents.key(hidden)
+        for i in range(1, len(places)):
+            scores = [float(query[i] @ key[j]) / math.sqrt(query.shape[1]) for j in range(i)]
+            parents[i] = scores.index(max(scores))
+            strengths[i] = 1 / (1 + math.exp(-max(scores)))
+    links = {}
+    for i in range(1, len(places)):
+        size = emission.links.rank
+        q = emission.links.query(hidden[parents[i]]).view(size, size)
+        k = emission.links.key(hidden[i]).view(size, size)
+        for a, b in itertools.product(range(len(g)), repeat=2):
+            product = float((q @ emission.vectors[a]) @ (k @ emission.vectors[b]))
+            links[i, a, b] = strengths[i] * product
+    weights = {}
+    for x in itertools.product(PREDICTED, repeat=len(places)):
+        total = 0.0
+        for z in itertools.product(range(len(g)), repeat=len(places)):
+            score = sum(phi[i][x[i]] + g[z[i]][x[i]] + r[i][z[i]] for i in range(len(places)))
+            score += sum(links[i, z[parents[i]], z[i]] for i in range(1, len(places)))
+            total += math.exp(score)
+        weights[x] = total
+    emission.float()
+    whole = math.fsum(weights.values())
+    return {x: weight / whole for x, weight in weights.items()}
+
+
+def filled(row: int, x: tuple[int, ...]) -> torch.Tensor:
+    """The (N,) tokens where row `row` is filled by x and others by 5."""
+    answers = {0: (5, 5, 5), 1: (5,), 2: (5, 5)} | {row: x}
+    return torch.tensor([token for each in answers.values() for token in each])
+
+
+@pytest.fixture(scope="module", params=["chain", "tree"])
+def case(request):
+    system, (batch, masked) = build(request.param), asked()
+    with torch.no_grad():
+        expected = {row: loops(system, batch, masked, row) for row in MASKED}
+        joint = system.joint_fill(batch, masked)
+    return system, batch, masked, joint, expected
+
+
+def test_every_filling_has_its_probability_and_they_sum_to_one(case):
+    *_, joint, expected = case
+    with torch.no_grad():
+        for row, probabilities in expected.items():
+            found = {x: joint.log_prob(filled(row, x))[row].exp().item() for x in probabilities}
+            assert math.fsum(found.values()) == pytest.approx(1, abs=1e-5)
+            assert found == pytest.approx(probabilities, abs=1e-5)
+        assert joint.log_prob(filled(1, (5,)))[3].item() == 0, "a row without a blank"
+
+
+def test_blanks_by_themselves_are_marginals(case):
+    system, batch, masked, _, expected = case
+    with torch.no_grad():
+        found = system.fill(batch, masked).log_probs.exp()
+    marginals = []
+    for probabilities in expected.values():
+        for place in range(len(next(iter(probabilities)))):
+            marginal = torch.zeros(VOCABULARY.size)
+            for x, p in probabilities.items():
+                marginal[x[place]] += p
+            marginals.append(marginal)
+    torch.testing.assert_close(found, torch.stack(marginals), atol=1e-5, rtol=0)
+
+
+def test_one_blank_is_the_emission_by_itself(case):
+    system, batch, masked, joint, _ = case
+    with torch.no_grad():
+        hidden = system.hidden(system.objective.fill_view(batch, masked)).values[1, 2]
+        alone = system.emission.log_probs(hidden)
+        for token in PREDICTED:
+            found = joint.log_prob(filled(1, (token,)))[1]
+            assert found.item() == pytest.approx(alone[token].item(), abs=1e-5)
+        logits = system.logits(batch.select([1]), masked[[1]])
+        torch.testing.assert_close(torch.log_softmax(logits[0], -1), alone)
+
+
+def test_scores_of_hidden_tokens_are_those_that_fill_gives(case):
+    """Whatever is hidden beside a token; one that is asked and seen is the emission's alone."""
+    system, batch, masked, *_ = case
+    some, seen = masked.clone(), torch.zeros_like(masked)
+    some[0, 2], seen[0, 3] = False, True
+    with torch.no_grad():
+        filled_in = torch.zeros(*masked.shape, VOCABULARY.size)
+        filled_in[masked] = system.fill(batch, masked).log_probs
+        hidden = system.hidden(system.objective.fill_view(batch, masked)).values
+        filled_in[seen] = system.emission.log_probs(hidden[seen])
+        expected = filled_in.gather(-1, batch.tokens[..., None])[..., 0][some | seen]
+        found = system.log_prob_at(batch, masked, some | seen)
+        torch.testing.assert_close(found, expected)
+        scores = system.logits(batch, masked, some | seen)
+        expected = scores.gather(-1, batch.tokens[some | seen][:, None])[:, 0]
+        torch.testing.assert_close(system.logit_at(batch, masked, some | seen), expected)
+
+
+def test_best_and_those_behind_it_are_in_the_order_of_the_enumeration(case):
+    *_, joint, expected = case
+    best = joint.best().tolist()
+    for row, probabilities in expected.items():
+        order = sorted(probabilities, key=lambda x: -probabilities[x])
+        found = joint.ranked(row, 12)
+        assert len(found) == min(12, len(order)), "impossible tokens are no fillings"
+        assert [each.tokens for each in found] == order[:12]
+        assert [math.exp(each.log_prob) for each in found] == pytest.approx(
+            [probabilities[x] for x in order[:12]], abs=1e-6
+        )
+        assert all(each.proven for each in found)
+        first = sum(len(MASKED[r]) for r in range(row))
+        assert tuple(best[first : first + len(MASKED[row])]) == order[0]
+
+
+def test_samples_come_as_often_as_they_should(case):
+    """Pearson's statistic over all fillings of the row of three, those below 5 expected pooled."""
+    system, batch, masked, _, expected = case
+    draws = 4000
+    many, rows = batch.select([0] * draws), masked[[0] * draws]
+    with torch.no_grad():
+        drawn = system.joint_fill(many, rows).sample(generator=torch.Generator().manual_seed(0))
+    counts = dict.fromkeys(expected[0], 0)
+    for x in drawn.view(draws, 3).tolist():
+        counts[tuple(x)] += 1
+    observed = np.array(list(counts.values()), float)
+    wanted = draws * np.array(list(expected[0].values()))
+    small = wanted < 5
+    observed = np.append(observed[~small], observed[small].sum())
+    wanted = np.append(wanted[~small], wanted[small].sum())
+    half = torch.tensor(((observed - wanted) ** 2 / wanted).sum() / 2)
+    degrees = torch.tensor((len(wanted) - 1) / 2, dtype=torch.float64)
+    assert torch.special.gammaincc(degrees, half).item() > 1e-6
+
+
+def test_predictions_are_the_chain_rule(case):
+    """Each term is log p(x_i | x_<i), later blanks unknown; their sum is the joint's."""
+    system, batch, masked, joint, expected = case
+    view = system.objective.fill_view(batch, masked)
+    with torch.no_grad():
+        terms = system.target_log_probs(view).spread()
+    for row, places in MASKED.items():
+        x = tuple(SENTENCES[row][place] for place in places)
+        before = 1.0
+        for number, place in enumerate(places, 1):
+            mass = math.fsum(p for y, p in expected[row].items() if y[:number] == x[:number])
+            assert terms[row, place].item() == pytest.approx(math.log(mass / before), abs=1e-5)
+            before = mass
+        assert terms[row].sum().item() == pytest.approx(math.log(expected[row][x]), abs=1e-5)
+    assert terms[3].eq(0).all()
+
+
+def test_the_gradient_is_that_of_the_probability():
+    """By differences, in double precision, of all the emission's parameters along one direction."""
+    for ties in ("chain", "tree"):
+        system, (batch, masked) = build(ties).double(), asked()
+        tokens = filled(0, (5, 6, 8))
+
+        def value(system=system, batch=batch, masked=masked, tokens=tokens) -> torch.Tensor:
+            return system.joint_fill(batch, masked).log_prob(tokens).sum()
+
+        parameters = list(system.emission.parameters())
+        generator = torch.Generator().manual_seed(1)
+        ways = [torch.randn(p.shape, generator=generator).to(p) for p in parameters]
+        gradients = torch.autograd.grad(value(), parameters)
+        expected = sum((g * way).sum() for g, way in zip(gradients, ways, strict=True))
+        step, values = 1e-6, []
+        with torch.no_grad():
+            for sign in (1, -2):
+                for parameter, way in zip(parameters, ways, strict=True):
+                    parameter.add_(way, alpha=sign * step)
+                values.append(value().item())
+        assert (values[0] - values[1]) / (2 * step) == pytest.approx(float(expected), rel=1e-5)
+
+
+def test_one_state_is_the_independent_product():
+    system, (batch, masked) = build(states=1), asked()
+    with torch.no_grad():
+        joint = system.joint_fill(batch, masked)
+        single = system.fill(batch, masked).log_probs
+        tokens = filled(0, (5, 6, 8))
+        each = single.gather(1, tokens[:, None])[:, 0]
+    sums = [each[:3].sum(), each[3].sum(), each[4:].sum(), torch.tensor(0.0)]
+    torch.testing.assert_close(joint.log_prob(tokens), torch.stack(sums))
+
+
+def test_a_tree_whose_parents_are_the_neighbours_is_a_chain():
+    generator = torch.Generator().manual_seed(0)
+    unary = torch.randn(3, 5, 4, generator=generator, dtype=torch.float64)
+    pairwise = torch.randn(3, 4, 4, 4, generator=generator, dtype=torch.float64)
+    lengths, parents = torch.tensor([5, 2, 1]), torch.tensor([0, 0, 1, 2, 3])
+    for semiring in (MAX, ENTROPY):
+        expected = chain.total(unary, pairwise, semiring=semiring, lengths=lengths)
+        found = branches.total(unary, pairwise, parents, semiring=semiring, lengths=lengths)
+        torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("parents", [(-1, 0, 1, 2), (-1, 0, 0, 1), (-1, 0, 1, 0), (-1, 0, 0, 0)])
+def test_the_search_finds_all_fillings_in_order_on_any_tree(parents):
+    generator = torch.Generator().manual_seed(2)
+    tokens = [torch.randn(3, 3, generator=generator) * 2 for _ in parents]
+    links = [torch.randn(3, 3, generator=generator) * 2 for _ in parents[1:]]
+    scores = {}
+    for x in itertools.product(range(3), repeat=4):
+        terms = []
+        for z in itertools.product(range(3), repeat=4):
+            score = sum(float(tokens[i][z[i], x[i]]) for i in range(4))
+            terms.append(score + sum(float(links[i - 1][z[parents[i]], z[i]]) for i in (1, 2, 3)))
+        scores[x] = math.log(math.fsum(map(math.exp, terms)))
+    order = sorted(scores, key=lambda x: -scores[x])
+    search = StateSearch(tokens, links, parents)
+    found = search.ranked(81)
+    assert [each.tokens for each in found] == order
+    assert [each.score for each in found] == pytest.approx([scores[x] for x in order])
+    # Given up at once, a beam as wide as the space still finds them, and says that it is not sure.
+    given_up = search.ranked(81, most=0)
+    assert [each.tokens for each in given_up] == order
+    assert not any(each.proven for each in given_up)
