@@ -62,7 +62,7 @@ def train_tiny(name: str, corpus: Path, out: Path, *, steps: int = STEPS, **word
         out=out,
         size="tiny",
         settings=SETTINGS,
-        steps=steps if fitting == "gradient" else None,
+        steps=steps if fitting in ("gradient", "words") else None,
         epochs=min(steps, 10) if fitting == "em" else None,
         quiet=True,
         **words,

@@ -44,7 +44,8 @@ class Card:
     corpus: str = "grammar"
     """A built-in corpus to try it on, which its page of the atlas trains it on."""
     baseline: str = "unigram"
-    """The trivial model that it must beat after a short training: unigram or uniform."""
+    """The trivial model that it must beat after a short training: unigram or uniform; chance, where
+    its scores are no log-probabilities and only rank texts above their corruptions."""
     oracle: str = ""
     """The independent check that it passes, and where."""
     exempt: Mapping[str, str] = field(default_factory=dict)

@@ -1,0 +1,178 @@
+"""Which texts, or n-grams, a corpus holds: millions of them in a few bytes each.
+
+    known = KnownTexts(tokens, offsets)
+    known(batch_tokens, lengths, places)
+
+A text is reduced to a number of 64 bits (Zobrist 1970): the sum, modulo 2^64, of one random number
+for each place and token. The numbers are kept as a quotient and a remainder (Cleary 1984, Compact
+Hash Tables Using Bidirectional Linear Probing; Bender et al. 2012 for filters): the first bits say
+the bucket, of the others as many as are asked for are stored. What is in the corpus is always
+found; what is not is found by mistake once in 2^bits / (entries a bucket).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Hashes = NDArray[np.uint64]
+
+PLACE, FIRST, SECOND = (
+    np.uint64(0x9E3779B97F4A7C15),
+    np.uint64(0xBF58476D1CE4E5B9),
+    np.uint64(0x94D049BB133111EB),
+)
+"""The constants of SplitMix64 (Steele et al. 2014)."""
+TOKENS_AT_ONCE = 2**20
+"""Tokens of a corpus that are hashed together."""
+PER_BUCKET = 8
+"""Entries that a bucket has at least, on average, where there are so many: less than twice that."""
+
+
+class Known(Protocol):
+    """Whether changed texts are ones that a corpus holds."""
+
+    def __call__(
+        self, tokens: NDArray[np.int64], lengths: NDArray[np.int64], places: NDArray[np.int64]
+    ) -> NDArray[np.bool_]:
+        """(B,) of texts (B, T) of the given lengths that were changed at one place (B,) each."""
+        ...
+
+
+class HashSet:
+    """A set of 64-bit hashes as sorted remainders of `bits` (16 or 32) in buckets.
+
+    Memory: bits / 8 + 4 / (entries a bucket, 8 to 16) bytes an entry. An absent hash is found by
+    mistake with probability (entries a bucket) / 2^bits: about 3e-9 with 32 bits, 2e-4 with 16.
+    Cost of asking: as many comparisons as the fullest bucket has entries, vectorised.
+    """
+
+    def __init__(self, hashes: Hashes, *, bits: int = 32) -> None:
+        assert bits in (16, 32), "remainders are kept as uint16 or uint32"
+        kept = np.unique(hashes)
+        self._low = np.uint64(2**bits - 1)
+        self._bucket_bits = max(0, (len(kept) // PER_BUCKET).bit_length() - 1)
+        self._shift = np.uint64(64 - self._bucket_bits - bits)
+        self._remainders = self._remainder(kept).astype(np.uint16 if bits == 16 else np.uint32)
+        sizes = np.bincount(self._bucket(kept), minlength=1 << self._bucket_bits)
+        self._starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.uint32)
+        self._fullest = int(sizes.max(initial=0))
+
+    def __len__(self) -> int:
+        return len(self._remainders)
+
+    @property
+    def bytes(self) -> int:
+        """Memory that the set takes."""
+        return self._remainders.nbytes + self._starts.nbytes
+
+    def holds(self, hashes: Hashes) -> NDArray[np.bool_]:
+        """(N,) whether each hash is in the set."""
+        found = np.zeros(len(hashes), dtype=bool)
+        if not len(self):
+            return found
+        buckets, wanted = self._bucket(hashes), self._remainder(hashes)
+        first, end = self._starts[buckets].astype(np.int64), self._starts[buckets + 1]
+        for step in range(self._fullest):
+            here = first + step
+            found |= (here < end) & (self._remainders.take(here, mode="clip") == wanted)
+        return found
+
+    def _bucket(self, hashes: Hashes) -> NDArray[np.int64]:
+        if not self._bucket_bits:
+            return np.zeros(len(hashes), dtype=np.int64)
+        return (hashes >> np.uint64(64 - self._bucket_bits)).astype(np.int64)
+
+    def _remainder(self, hashes: Hashes) -> Hashes:
+        return (hashes >> self._shift) & self._low
+
+
+class KnownTexts:
+    """Whether a text is, token for token, one of the corpus."""
+
+    def __init__(
+        self, tokens: NDArray[np.generic], offsets: NDArray[np.int64], *, bits: int = 32
+    ) -> None:
+        self.held = HashSet(text_hashes(tokens, offsets), bits=bits)
+
+    def __call__(
+        self, tokens: NDArray[np.int64], lengths: NDArray[np.int64], places: NDArray[np.int64]
+    ) -> NDArray[np.bool_]:
+        place = np.arange(tokens.shape[1])
+        each = np.where(place < lengths[:, None], place_hashes(tokens, place), np.uint64(0))
+        return self.held.holds(mixed(each.sum(1, dtype=np.uint64)))
+
+
+class KnownGrams:
+    """Whether all n-grams of a text that cover the changed place are ones of the corpus.
+
+    A text of fewer than n tokens has none, and is not known.
+    """
+
+    def __init__(
+        self,
+        tokens: NDArray[np.generic],
+        offsets: NDArray[np.int64],
+        size: int,
+        *,
+        bits: int = 32,
+    ) -> None:
+        self.size = size
+        parts = [np.unique(part) for part in gram_hashes(tokens, offsets, size)]
+        self.held = HashSet(np.concatenate([np.zeros(0, np.uint64), *parts]), bits=bits)
+
+    def __call__(
+        self, tokens: NDArray[np.int64], lengths: NDArray[np.int64], places: NDArray[np.int64]
+    ) -> NDArray[np.bool_]:
+        if tokens.shape[1] < self.size:
+            return np.zeros(len(tokens), dtype=bool)
+        windows = np.lib.stride_tricks.sliding_window_view(tokens, self.size, axis=1)
+        sums = place_hashes(windows, np.arange(self.size)).sum(-1, dtype=np.uint64)
+        seen = self.held.holds(mixed(sums).ravel()).reshape(sums.shape)
+        first = np.arange(sums.shape[1])
+        inside = first + self.size <= lengths[:, None]
+        covers = inside & (first <= places[:, None]) & (places[:, None] < first + self.size)
+        return covers.any(1) & (seen | ~covers).all(1)
+
+
+def text_hashes(tokens: NDArray[np.generic], offsets: NDArray[np.int64]) -> Hashes:
+    """(N,) one for each text of flat ids, whose texts start and end at `offsets` (N + 1)."""
+    sums = np.zeros(len(offsets) - 1, dtype=np.uint64)
+    for first in range(int(offsets[0]), int(offsets[-1]), TOKENS_AT_ONCE):
+        flat = np.arange(first, min(first + TOKENS_AT_ONCE, int(offsets[-1])))
+        texts = np.searchsorted(offsets, flat, side="right") - 1
+        each = place_hashes(tokens[first : first + len(flat)], flat - offsets[texts])
+        begins = np.flatnonzero(np.diff(texts, prepend=-1))
+        sums[texts[begins]] += np.add.reduceat(each, begins)
+    return mixed(sums)
+
+
+def gram_hashes(
+    tokens: NDArray[np.generic], offsets: NDArray[np.int64], size: int
+) -> Iterator[Hashes]:
+    """Those of all `size` tokens in a row within a text, some at a time."""
+    last = int(offsets[-1]) - size + 1
+    for first in range(int(offsets[0]), last, TOKENS_AT_ONCE):
+        begins = np.arange(first, min(first + TOKENS_AT_ONCE, last))
+        ends = offsets[np.searchsorted(offsets, begins, side="right")]
+        sums = np.zeros(len(begins), dtype=np.uint64)
+        for place in range(size):
+            here = tokens[first + place : first + place + len(begins)]
+            sums += place_hashes(here, np.array(place))
+        yield mixed(sums)[begins + size <= ends]
+
+
+def place_hashes(tokens: NDArray[np.generic], places: NDArray[np.int64]) -> Hashes:
+    """A random number for each pair of a token and a place, shapes broadcast."""
+    ids = tokens.astype(np.uint64) + np.uint64(1)
+    return mixed(mixed(ids * PLACE) + (places.astype(np.uint64) + np.uint64(1)) * PLACE)
+
+
+def mixed(numbers: Hashes) -> Hashes:
+    """SplitMix64's mixing, whose products wrap around."""
+    numbers = (numbers ^ (numbers >> np.uint64(30))) * FIRST
+    numbers = (numbers ^ (numbers >> np.uint64(27))) * SECOND
+    return numbers ^ (numbers >> np.uint64(31))

@@ -1,0 +1,82 @@
+"""What the energy models share: their settings and how they are put together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from torch import nn
+
+from lmlab.core.energies import EnergyEmission, Pooling
+from lmlab.core.errors import UserError
+from lmlab.core.system import System
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.data.membership import KnownTexts
+from lmlab.emissions.energies import InnerProductEnergy, LinearEnergy, SquaredEnergy
+from lmlab.layers.initialising import initialise
+from lmlab.objectives.corruptions import (
+    Corruption,
+    EvenCorruption,
+    ProposedCorruption,
+    UnigramCorruption,
+)
+from lmlab.objectives.data_against_corruptions import Index, gram_index
+from lmlab.objectives.pooling import AllPlaces, BlanksOnly, TemplateStopped
+from lmlab.zoo._transformer import TransformerConfig
+
+CorruptionName = Literal["uniform", "unigram", "proposals"]
+KnownName = Literal["texts", "grams", "none"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnergyConfig(TransformerConfig):
+    """Settings of an energy that an encoder gives a text."""
+
+    energy: Literal["inner-product", "linear", "squared"] = "inner-product"
+    """Energy of a place: minus the inner product of its hidden state with the embedding of the
+    token fed there, a linear map of the state, or its squared distance to the origin."""
+    negatives: int = field(default=1, metadata={"at_least": 1})
+    """How many texts are made up for each of the data."""
+
+
+def make_energies(config: EnergyConfig, tokens: nn.Embedding) -> EnergyEmission:
+    """What the energy of a place is, with its first weights."""
+    match config.energy:
+        case "inner-product":
+            emission: EnergyEmission = InnerProductEnergy(config.width, tokens)
+        case "linear":
+            emission = LinearEnergy(config.width)
+        case "squared":
+            emission = SquaredEnergy(config.width)
+    initialise(emission, config.width)
+    return emission
+
+
+def make_corruption(
+    name: CorruptionName, vocabulary: Vocabulary, base: System | None
+) -> Corruption:
+    """The law of corruptions; the base is a masked model whose proposals they are."""
+    if name == "proposals":
+        if base is None:
+            raise UserError(
+                "corruption=proposals takes those of a masked model; give a run of one by --base, "
+                "or corruption=unigram."
+            )
+        return ProposedCorruption(base)
+    if base is not None:
+        raise UserError(
+            f"corruption={name} has no use for --base; leave it out, or give corruption=proposals."
+        )
+    return UnigramCorruption(vocabulary) if name == "unigram" else EvenCorruption(vocabulary)
+
+
+POOLINGS: dict[str, type[Pooling]] = {
+    "all": AllPlaces,
+    "blanks": BlanksOnly,
+    "stopped": TemplateStopped,
+}
+
+
+def make_index(name: KnownName, size: int) -> Index | None:
+    """By what corruptions are known as texts of the data."""
+    return {"texts": KnownTexts, "grams": gram_index(size), "none": None}[name]

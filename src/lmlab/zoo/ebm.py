@@ -1,0 +1,80 @@
+"""EBM: an encoder reads the whole text and gives it an energy; data is told from corruptions.
+
+    p(s | T) ∝ exp(-E(s)),  E(s) = Σ_t e(h_t, s_t) + c,  h = encoder(s) with nothing masked
+    loss = -log σ(-E(s)) - log σ(E(s')),  s' = s with another token at one place, not in the data
+
+Candidates are fed, so that an energy may be of any order, where the masked places of a masked model
+are independent (000); but one token's distribution takes a pass for each candidate.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from lmlab.core.card import Card
+from lmlab.core.energies import EnergyModel
+from lmlab.core.system import System
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.objectives.data_against_corruptions import DataAgainstCorruptions
+from lmlab.zoo import _energies as parts
+from lmlab.zoo._transformer import TRANSFORMER_RECIPES, make_tokens, make_transformer
+
+CARD = Card(
+    family="energy",
+    kind="unnormalised",
+    paper="000; Gutmann and Hyvärinen 2010, Noise-contrastive estimation",
+    source="000",
+    protocols=("LogProb", "Energy", "Fill"),
+    objectives=("data-against-corruptions",),
+    needs=("base",),
+    corpus="capitals",
+    baseline="chance",
+    exempt={
+        "cheat": "it is shown the whole text on purpose, and asked whether that is data",
+        "distribution": "its log_prob is minus an energy; texts of each length are summed instead",
+        "sample": "an energy is sampled by Markov chains, which have tests of their own",
+    },
+    oracle="energies and loss by hand, Z by enumeration: tests/parity/test_energy_models.py",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(parts.EnergyConfig):
+    """Settings of an energy model."""
+
+    pooling: Literal["all", "blanks", "stopped"] = "all"
+    """Whose energies are added: those of all places, of the blanks, or of all with a template that
+    does not see the blanks; in training the corrupted place is the blank."""
+    corruption: parts.CorruptionName = "uniform"
+    """What takes a token's place: any, a frequent one, or what the masked model of --base says."""
+    known: parts.KnownName = "texts"
+    """How a corruption is found to be in the data, and left out; none: it never is."""
+    gram: int = field(default=4, metadata={"at_least": 1})
+    """n of those n-grams."""
+
+
+SIZES = {
+    "tiny": Config(width=16, layers=2, heads=2, length=64, dropout=0.0, attention_dropout=0.0),
+    "small": Config(),
+    "base": Config(width=768, layers=12, heads=12, length=512),
+}
+RECIPES = TRANSFORMER_RECIPES
+
+
+def build(config: Config, vocabulary: Vocabulary, base: System | None = None) -> EnergyModel:
+    tokens = make_tokens(config, vocabulary)
+    objective = DataAgainstCorruptions(
+        vocabulary,
+        parts.make_corruption(config.corruption, vocabulary, base),
+        parts.POOLINGS[config.pooling](),
+        negatives=config.negatives,
+        index=parts.make_index(config.known, config.gram),
+    )
+    return EnergyModel(
+        vocabulary=vocabulary,
+        backbone=make_transformer(config, tokens),
+        emission=parts.make_energies(config, tokens),
+        objective=objective,
+        window=config.length - 1,
+    )

@@ -1,0 +1,192 @@
+"""The same suite for energies, for blanks that are filled in jointly, and for word vectors."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from lmlab.core.batch import Batch
+from lmlab.core.protocols import Energy, Fill, JointFill, Vectors
+from lmlab.core.registry import catalogue
+
+from .conftest import Specimen
+from .test_conformance import (
+    chi_square_p_value,
+    enumerate_space,
+    some_sentences,
+    totals,
+    with_another,
+)
+
+RIGHT_UP_TO_A_CONSTANT = ("exact", "estimate", "unnormalised")
+"""Kinds of log_prob that must be minus the energy, but for a constant of each length."""
+
+
+@torch.no_grad()
+def energies(specimen: Specimen, batch: Batch) -> torch.Tensor:
+    assert isinstance(specimen.system, Energy)
+    return specimen.system.energy(batch).double()
+
+
+@pytest.mark.protocol("Energy")
+def test_1_energies_are_a_distribution_over_the_texts_of_a_length(specimen: Specimen):
+    """Z is finite by enumeration, and log_prob is -E less a constant of the length."""
+    complete, _ = enumerate_space(specimen)
+    energy, scored = energies(specimen, complete), totals(specimen, complete)
+    assert energy.isfinite().all()
+    for length in complete.lengths.unique():
+        here = complete.lengths == length
+        log_z = torch.logsumexp(-energy[here], 0)
+        assert log_z.isfinite()
+        log_p = -energy[here] - log_z
+        assert log_p.exp().sum().item() == pytest.approx(1.0, abs=1e-9)
+        if catalogue()[specimen.name].kind in RIGHT_UP_TO_A_CONSTANT:
+            again = scored[here] - torch.logsumexp(scored[here], 0)
+            torch.testing.assert_close(again, log_p, atol=1e-4, rtol=0)
+        if here.sum() > 1:
+            assert log_p.std() > 1e-3, "all texts of a length are alike to it"
+
+
+@pytest.mark.protocol("Energy")
+def test_1_what_an_energy_fills_in_is_its_own_conditional(specimen: Specimen):
+    """Where nothing but an energy defines the system: p(x_t | rest) ∝ exp(-E), token by token."""
+    system = specimen.system
+    if catalogue()[specimen.name].kind != "unnormalised" or not isinstance(system, Fill):
+        pytest.skip("it fills in by other means than its energy, or not at all")
+    sentence, pad = some_sentences(specimen)[2], system.vocabulary.pad
+    places = range(1, len(sentence))
+    batch = Batch.from_sequences([sentence] * len(places), pad=pad)
+    masked = torch.zeros_like(batch.tokens, dtype=torch.bool)
+    masked[range(len(places)), list(places)] = True
+    with torch.no_grad():
+        filled = system.fill(batch, masked).log_probs.double()
+    for row, place in enumerate(places):
+        tokens = filled[row].isfinite().nonzero()[:, 0].tolist()
+        assert len(tokens) >= 3
+        each = [[*sentence[:place], token, *sentence[place + 1 :]] for token in tokens]
+        energy = energies(specimen, Batch.from_sequences(each, pad=pad))
+        expected = torch.log_softmax(-energy, 0)
+        torch.testing.assert_close(filled[row, tokens], expected, atol=1e-4, rtol=0)
+
+
+@pytest.mark.protocol("Energy")
+def test_3_an_energy_does_not_depend_on_company(specimen: Specimen):
+    sentences, pad = some_sentences(specimen), specimen.system.vocabulary.pad
+    alone = torch.cat([energies(specimen, Batch.from_sequences([s], pad=pad)) for s in sentences])
+    together = energies(specimen, Batch.from_sequences(sentences[::-1], pad=pad)).flip(0)
+    torch.testing.assert_close(together, alone, atol=1e-5, rtol=0)
+
+
+def two_texts(specimen: Specimen) -> tuple[list[list[int]], list[list[int]]]:
+    """Two sentences, and the places that are masked in each: neighbours, and some apart."""
+    _, _, first, second = some_sentences(specimen)
+    return [first, second], [[2, 3, 6], [1, 4]]
+
+
+def asked(specimen: Specimen, text: int, copies: int) -> tuple[Batch, torch.Tensor]:
+    """Copies of one of the two texts, and the same masked places in each."""
+    texts, places = two_texts(specimen)
+    batch = Batch.from_sequences([texts[text]] * copies, pad=specimen.system.vocabulary.pad)
+    masked = torch.zeros_like(batch.tokens, dtype=torch.bool)
+    masked[:, places[text]] = True
+    return batch, masked
+
+
+def all_fillings(specimen: Specimen, text: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """(F, N) every way to fill the masked places, and (F,) its log-probability."""
+    system, vocabulary = specimen.system, specimen.system.vocabulary
+    assert isinstance(system, JointFill)
+    able = [i for i in range(vocabulary.size) if i not in vocabulary.unpredictable]
+    places = two_texts(specimen)[1][text]
+    fillings = torch.tensor(list(itertools.product(able, repeat=len(places))))
+    batch, masked = asked(specimen, text, len(fillings))
+    with torch.no_grad():
+        return fillings, system.joint_fill(batch, masked).log_prob(fillings.flatten()).double()
+
+
+@pytest.mark.protocol("JointFill")
+@pytest.mark.parametrize("text", [0, 1])
+def test_1_what_it_fills_in_together_is_a_distribution(specimen: Specimen, text: int):
+    """All fillings sum to one, the best is the likeliest, and never-predicted tokens have none."""
+    system = specimen.system
+    assert isinstance(system, JointFill)
+    fillings, log_probs = all_fillings(specimen, text)
+    assert log_probs.exp().sum().item() == pytest.approx(1.0, abs=1e-5)
+    batch, masked = asked(specimen, text, 1)
+    with torch.no_grad():
+        joint = system.joint_fill(batch, masked)
+        best = joint.best()
+        never = fillings[:1].clone()
+        never[0, 0] = system.vocabulary.pad
+        assert joint.log_prob(never.flatten()).exp().item() == 0.0
+        reached = joint.log_prob(best).item()
+    # Of equals any will do, so what is compared is how likely they are.
+    assert reached == pytest.approx(log_probs.max().item(), abs=1e-5)
+
+
+@pytest.mark.protocol("JointFill")
+def test_2_what_is_masked_together_is_not_looked_at(specimen: Specimen):
+    system = specimen.system
+    assert isinstance(system, JointFill)
+    fillings, before = all_fillings(specimen, 0)
+    batch, masked = asked(specimen, 0, len(fillings))
+    with torch.no_grad():
+        for place in two_texts(specimen)[1][0]:
+            tokens = with_another(batch.tokens[:1], place).expand_as(batch.tokens)
+            other = system.joint_fill(replace(batch, tokens=tokens), masked)
+            after = other.log_prob(fillings.flatten()).double()
+            torch.testing.assert_close(after, before, atol=1e-6, rtol=0)
+        tokens = with_another(batch.tokens[:1], 4).expand_as(batch.tokens)
+        moved = system.joint_fill(replace(batch, tokens=tokens), masked)
+        assert not torch.equal(moved.log_prob(fillings.flatten()).double(), before)
+
+
+@pytest.mark.protocol("JointFill")
+def test_3_what_it_fills_in_together_does_not_depend_on_company(specimen: Specimen):
+    """Both texts in one batch, with as many masked places as each has."""
+    system = specimen.system
+    assert isinstance(system, JointFill)
+    texts, places = two_texts(specimen)
+    batch = Batch.from_sequences(texts, pad=system.vocabulary.pad)
+    masked = torch.zeros_like(batch.tokens, dtype=torch.bool)
+    for row, each in enumerate(places):
+        masked[row, each] = True
+    found = [all_fillings(specimen, text) for text in (0, 1)]
+    chosen = [len(fillings) // 3 for fillings, _ in found]
+    tokens = torch.cat([fillings[i] for (fillings, _), i in zip(found, chosen, strict=True)])
+    alone = torch.stack([log_probs[i] for (_, log_probs), i in zip(found, chosen, strict=True)])
+    with torch.no_grad():
+        together = system.joint_fill(batch, masked).log_prob(tokens).double()
+    torch.testing.assert_close(together, alone, atol=1e-5, rtol=0)
+
+
+@pytest.mark.protocol("JointFill")
+def test_6_it_draws_together_what_it_fills_in_together(specimen: Specimen):
+    system, drawn = specimen.system, 4000
+    assert isinstance(system, JointFill)
+    fillings, log_probs = all_fillings(specimen, 0)
+    batch, masked = asked(specimen, 0, drawn)
+    with torch.no_grad():
+        joint = system.joint_fill(batch, masked)
+        tokens = joint.sample(generator=torch.Generator().manual_seed(0)).view(drawn, -1)
+    counts = dict.fromkeys(map(tuple, fillings.tolist()), 0)
+    for one in tokens.tolist():
+        counts[tuple(one)] += 1
+    expected = drawn * log_probs.exp().numpy()
+    assert chi_square_p_value(np.array(list(counts.values()), float), expected) > 1e-6
+
+
+@pytest.mark.protocol("Vectors")
+def test_every_word_has_a_vector(specimen: Specimen):
+    system = specimen.system
+    assert isinstance(system, Vectors)
+    with torch.no_grad():
+        vectors = system.vectors()
+    assert vectors.ndim == 2 and len(vectors) == system.vocabulary.size
+    assert vectors.isfinite().all()
+    first, second = (specimen.model.tokenizer.encode(word)[0] for word in "ab")
+    assert not torch.equal(vectors[first], vectors[second])
