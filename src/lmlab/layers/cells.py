@@ -12,6 +12,7 @@ from collections.abc import Mapping
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 CellState = tuple[Tensor, ...]
 
@@ -43,6 +44,21 @@ class Cell(nn.Module):
     def forward(self, inputs: Tensor, state: CellState) -> tuple[Tensor, CellState]:
         raise TypeError(f"{type(self).__name__} does not define forward")
 
+    def read(self, inputs: Tensor, lengths: Tensor) -> tuple[Tensor, CellState]:
+        """Rows of different lengths (B,) from zeros: outputs, and each row's state after its last.
+
+        What stands behind a row is anything. The clear version: a row that is over keeps its state.
+        """
+        state, outputs = self.start(len(inputs), inputs), []
+        for place, vector in enumerate(inputs.split(1, dim=1)):
+            output, after = self(vector, state)
+            going = (place < lengths)[:, None]
+            state = tuple(
+                torch.where(going, new, old) for new, old in zip(after, state, strict=True)
+            )
+            outputs.append(output)
+        return torch.cat(outputs, 1), state
+
     def start(self, rows: int, like: Tensor) -> CellState:
         """The state that begins at zeros, on the device and in the type of a given tensor."""
         return self.begin(tuple(like.new_zeros(rows, self.width) for _ in self.free))
@@ -71,7 +87,21 @@ class Cell(nn.Module):
         raise TypeError(f"{type(self).__name__} does not define its gates")
 
 
-class TanhCell(Cell):
+class FusedCell(Cell):
+    """A cell that is one of torch's fused kernels."""
+
+    fused: nn.RNNBase
+
+    def read(self, inputs: Tensor, lengths: Tensor) -> tuple[Tensor, CellState]:
+        packed = pack_padded_sequence(
+            inputs, lengths.clamp(min=1).cpu(), batch_first=True, enforce_sorted=False
+        )
+        outputs, last = self.fused(packed)
+        padded, _ = pad_packed_sequence(outputs, batch_first=True, total_length=inputs.shape[1])
+        return padded, tuple(part[0] for part in (last if isinstance(last, tuple) else (last,)))
+
+
+class TanhCell(FusedCell):
     """h_t = tanh(W x_t + U h_{t-1} + b) (Elman 1990), by torch's fused kernel.
 
     `radius` scales U at the start to that spectral radius (002: gradients grow or die as radius^t).
@@ -108,7 +138,7 @@ class LinearCell(Cell):
         return torch.stack(outputs, 1), (hidden,)
 
 
-class LSTMCell(Cell):
+class LSTMCell(FusedCell):
     """Four gates (Hochreiter and Schmidhuber 1997; forget gate Gers et al. 2000), fused.
 
     i, f, o = σ(W [h_{t-1}, x_t] + b);  g = tanh(…);  c_t = f∘c_{t-1} + i∘g;  h_t = o∘tanh(c_t)
@@ -132,7 +162,7 @@ class LSTMCell(Cell):
         return admit.sigmoid(), keep.sigmoid(), show.sigmoid()
 
 
-class GRUCell(Cell):
+class GRUCell(FusedCell):
     """Update and reset gates (Cho et al. 2014), fused; torch's form, reset after the product.
 
     r, z = σ(W [x_t, h_{t-1}] + b);  n = tanh(W_n x_t + b_n + r∘(U_n h_{t-1} + c_n));

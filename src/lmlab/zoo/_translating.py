@@ -1,0 +1,95 @@
+"""What the recurrent translators share: their settings and how they are put together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from torch import nn
+
+from lmlab.backbones.reader import Reader
+from lmlab.backbones.recurrent_pair import RecurrentPair
+from lmlab.backbones.writers import Writer
+from lmlab.core.errors import UserError
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.core.writing import SequenceToSequence
+from lmlab.emissions.softmax import Softmax
+from lmlab.layers.cells import Cell, GRUCell, LSTMCell, TanhCell
+from lmlab.objectives.given_source import NextTokenGivenSource
+
+CellName = Literal["rnn", "lstm", "gru"]
+CELLS: dict[CellName, type[Cell]] = {"rnn": TanhCell, "lstm": LSTMCell, "gru": GRUCell}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TranslatingConfig:
+    """Settings of two recurrent networks, one that reads and one that writes."""
+
+    width: int = field(default=256, metadata={"at_least": 2})
+    """Numbers in a hidden state and in an embedding."""
+    layers: int = field(default=1, metadata={"at_least": 1})
+    """Cells stacked on each other, in the reader and in the writer."""
+    cell: CellName = "gru"
+    """rnn, lstm or gru."""
+    both_ways: bool = False
+    """Whether the reader reads both ways, half of the width each."""
+    reversed: bool = False
+    """Whether the source is read from its end to its beginning."""
+    dropout: float = field(default=0.3, metadata={"at_least": 0, "below": 1})
+    """Share of embeddings and layer outputs set to zero in training."""
+    tied: bool = True
+    """Whether the output vectors are the writer's embeddings."""
+    shared: bool = False
+    """Whether reader and writer have the same embeddings."""
+
+    def __post_init__(self) -> None:
+        if self.both_ways and self.width % 2:
+            raise UserError(
+                f"a reader of both ways takes half of the width each, and {self.width} is odd; "
+                "give an even one."
+            )
+
+
+MakeWriter = Callable[[nn.Embedding, list[Cell]], Writer]
+
+
+def build_translating(
+    config: TranslatingConfig,
+    vocabulary: Vocabulary,
+    make_writer: MakeWriter,
+    *,
+    joined: bool,
+) -> SequenceToSequence:
+    """A reader, and the writer that `make_writer` makes, its inputs twice as wide if `joined`."""
+    writing = _embedding(config, vocabulary)
+    reading = writing if config.shared else _embedding(config, vocabulary)
+    inputs = config.width * (2 if joined else 1)
+    cells = _cells(config, config.width, first=inputs)
+    backbone = RecurrentPair(make_reader(config, reading), make_writer(writing, cells))
+    emission = Softmax(config.width, vocabulary, tied=writing if config.tied else None)
+    return SequenceToSequence(
+        vocabulary=vocabulary,
+        backbone=backbone,
+        emission=emission,
+        objective=NextTokenGivenSource(vocabulary),
+    )
+
+
+def make_reader(config: TranslatingConfig, embedding: nn.Embedding) -> Reader:
+    each = config.width // 2 if config.both_ways else config.width
+    there = _cells(config, each, first=config.width)
+    back = _cells(config, each, first=config.width) if config.both_ways else []
+    return Reader(embedding, there, back, dropout=config.dropout, reversed_=config.reversed)
+
+
+def _cells(config: TranslatingConfig, width: int, *, first: int) -> list[Cell]:
+    cell = CELLS[config.cell]
+    return [cell(config.width if layer else first, width) for layer in range(config.layers)]
+
+
+def _embedding(config: TranslatingConfig, vocabulary: Vocabulary) -> nn.Embedding:
+    embedding = nn.Embedding(vocabulary.size, config.width)
+    # Small vectors: torch's unit normals make the first steps of a softmax model wild.
+    nn.init.uniform_(embedding.weight, -0.1, 0.1)
+    return embedding

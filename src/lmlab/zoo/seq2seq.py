@@ -1,0 +1,55 @@
+"""Sequence to sequence: one recurrent network reads a source, another begins where it ended.
+
+    h^enc_i = f_enc(e(x_i), h^enc_{i-1});  h_0 = h^enc_last;  h_t = f_dec(e(s_{t-1}), h_{t-1})
+    p(s | x) = Π_t softmax(E h_t + b)[s_t]
+
+All that is known of the source passes through one vector. `reversed=true` reads it backwards as
+the paper does; `everywhere=true` joins the vector to every input of the writer (Cho et al. 2014).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lmlab.backbones.writers import Writer
+from lmlab.core.card import Card
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.core.writing import SequenceToSequence
+from lmlab.zoo._translating import TranslatingConfig, build_translating
+
+CARD = Card(
+    family="recurrent",
+    kind="exact",
+    paper="Sutskever et al. 2014, Sequence to Sequence Learning; Cho et al. 2014",
+    source="002 §3.5.1",
+    protocols=("LogProb", "Step", "Encode", "EncodeTokens"),
+    conditional=True,
+    oracle="torch.nn.LSTM and GRU with the same weights: tests/parity/test_seq2seq.py",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(TranslatingConfig):
+    """Settings of the sequence-to-sequence model."""
+
+    everywhere: bool = False
+    """Whether the reader's last state joins every input of the writer."""
+
+
+SIZES = {
+    "tiny": Config(width=16, dropout=0.0, everywhere=True),
+    "small": Config(),
+    "base": Config(width=512, layers=2, cell="lstm", reversed=True),
+}
+RECIPES: dict[str, dict[str, object]] = {}
+
+
+def build(config: Config, vocabulary: Vocabulary) -> SequenceToSequence:
+    return build_translating(
+        config,
+        vocabulary,
+        lambda embedding, cells: Writer(
+            embedding, cells, dropout=config.dropout, everywhere=config.everywhere
+        ),
+        joined=config.everywhere,
+    )

@@ -1,0 +1,75 @@
+"""Sequence to sequence with attention: the writer looks at every place of the source at each step.
+
+    p_i = softmax_i(score(q_t, h^enc_i));  c_t = Σ_i p_i h^enc_i
+    before (002, Bahdanau):  q_t = h_{t-1},  h_t = f([e(s_{t-1}), c_t], h_{t-1})
+    after (Luong):           h_t = f(e(s_{t-1}), h_{t-1}),  q_t = h_t
+    p(s_t | …) = softmax(E tanh(A [h_t, c_t] + a) + b)
+
+`score` is dot (002's), scaled, general or additive; `feeding` is Luong's input feeding.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import nn
+
+from lmlab.backbones.writers import LookingAfter, LookingBefore, LookingWriter
+from lmlab.core.card import Card
+from lmlab.core.errors import UserError
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.core.writing import SequenceToSequence
+from lmlab.layers.cells import Cell
+from lmlab.layers.glances import GLANCES, GlanceName
+from lmlab.zoo._translating import TranslatingConfig, build_translating
+
+CARD = Card(
+    family="recurrent",
+    kind="exact",
+    paper="Bahdanau et al. 2015, Neural Machine Translation by Jointly Learning to Align and "
+    "Translate; Luong et al. 2015, Effective Approaches to Attention",
+    source="002 §3.5.1",
+    protocols=("LogProb", "Step", "Encode", "EncodeTokens"),
+    conditional=True,
+    oracle="torch.nn cells and the formula place by place: tests/parity/test_seq2seq.py",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(TranslatingConfig):
+    """Settings of the sequence-to-sequence model with attention."""
+
+    both_ways: bool = True
+    """Whether the reader reads both ways, half of the width each."""
+    looks: Literal["before", "after"] = "before"
+    """before: the last state asks, and the context joins the input; after: the new state asks."""
+    score: GlanceName = "dot"
+    """dot, scaled, general or additive."""
+    feeding: bool = False
+    """Whether what was asked last joins the next input; where it looks after."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.feeding and self.looks == "before":
+            raise UserError("feeding is for looks=after; looking before, a context is fed anyhow.")
+
+
+SIZES = {
+    "tiny": Config(width=16, dropout=0.0),
+    "small": Config(),
+    "base": Config(width=512, layers=2, cell="lstm", looks="after", score="general", feeding=True),
+}
+RECIPES: dict[str, dict[str, object]] = {}
+
+
+def build(config: Config, vocabulary: Vocabulary) -> SequenceToSequence:
+    def writer(embedding: nn.Embedding, cells: list[Cell]) -> LookingWriter:
+        glance = GLANCES[config.score](config.width)
+        if config.looks == "before":
+            return LookingBefore(embedding, cells, glance, dropout=config.dropout)
+        feeding = config.feeding
+        return LookingAfter(embedding, cells, glance, dropout=config.dropout, feeding=feeding)
+
+    joined = config.looks == "before" or config.feeding
+    return build_translating(config, vocabulary, writer, joined=joined)

@@ -1,0 +1,177 @@
+"""The recurrent translators against torch.nn's own modules and the formula, place by place."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from lmlab.core.batch import Batch
+from lmlab.core.registry import system_module
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.layers.cells import CoupledLSTMCell, GRUCell, LSTMCell, TanhCell
+from lmlab.layers.glances import GLANCES
+
+VOCABULARY = Vocabulary(size=20)
+FUSED = {"rnn": nn.RNN, "lstm": nn.LSTM, "gru": nn.GRU}
+START, END = VOCABULARY.start, VOCABULARY.end
+SOURCES = [[START, 7, 8, 9, END], [START, 11, END], [START, 5, 6, 7, 12, 13, END]]
+TARGETS = [[START, 14, 15, END], [START, 16, 17, 18, 19, END], [START, 6, END]]
+
+
+def built(name: str, **settings: object):
+    module = system_module(name)
+    torch.manual_seed(0)
+    config = module.Config(**{"width": 8, "dropout": 0.0, **settings})
+    system = module.build(config, VOCABULARY).eval()
+    for parameter in system.parameters():
+        nn.init.normal_(parameter, std=0.5)
+    return system
+
+
+def pairs() -> Batch:
+    condition = Batch.from_sequences(SOURCES, pad=VOCABULARY.pad)
+    return Batch.from_sequences(TARGETS, pad=VOCABULARY.pad, condition=condition)
+
+
+def loaded(cell: str, ours: nn.Module) -> nn.RNNBase:
+    """torch's module with the same weights."""
+    weights = ours.state_dict()
+    theirs = FUSED[cell](
+        weights["weight_ih_l0"].shape[1], weights["weight_hh_l0"].shape[1], batch_first=True
+    )
+    theirs.load_state_dict(weights)
+    return theirs
+
+
+def read_alone(system, cell: str, source: list[int]) -> tuple[Tensor, list]:
+    """One source by torch's modules, layer after layer, nothing padded; its states at the end."""
+    values = system.backbone.reader.embedding(torch.tensor([source]))
+    states = []
+    for layer, there in enumerate(system.backbone.reader.forwards):
+        outputs, last = loaded(cell, there.fused)(values)
+        last = last if isinstance(last, tuple) else (last,)
+        if len(system.backbone.reader.backwards):
+            back = system.backbone.reader.backwards[layer]
+            found, other = loaded(cell, back.fused)(values.flip(1))
+            other = other if isinstance(other, tuple) else (other,)
+            outputs = torch.cat([outputs, found.flip(1)], -1)
+            last = tuple(torch.cat(parts, -1) for parts in zip(last, other, strict=True))
+        values = outputs
+        states.append(last)
+    return values, states
+
+
+def log_prob(system, hidden: Tensor, target: int) -> Tensor:
+    logits = hidden @ system.emission.weight.T + system.emission.bias
+    logits[..., list(VOCABULARY.unpredictable)] = -float("inf")
+    return torch.log_softmax(logits, -1)[..., target]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("cell", ["rnn", "lstm", "gru"])
+@pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_two_networks_by_torch(cell: str, layers: int, reverse: bool) -> None:
+    system = built("seq2seq", cell=cell, layers=layers, reversed=reverse)
+    for row, (source, target) in enumerate(zip(SOURCES, TARGETS, strict=True)):
+        _, states = read_alone(system, cell, source[::-1] if reverse else source)
+        values = system.backbone.writer.embedding(torch.tensor([target[:-1]]))
+        for layer, state in enumerate(states):
+            theirs = loaded(cell, system.backbone.writer.cells[layer].fused)
+            values, _ = theirs(values, state if cell == "lstm" else state[0])
+        expected = [log_prob(system, values[0, t], target[t + 1]) for t in range(len(target) - 1)]
+        found = system.log_prob(pairs()).per_token[row, : len(expected)]
+        torch.testing.assert_close(found, torch.stack(expected), atol=1e-5, rtol=0)
+
+
+def score(name: str, glance: nn.Module, query: Tensor, key: Tensor) -> Tensor:
+    """One number for one query and one place, as the papers write it."""
+    match name:
+        case "dot":
+            return query @ key
+        case "scaled":
+            return query @ key / len(query) ** 0.5
+        case "general":
+            return query @ (glance.matrix.weight @ key)
+        case _:
+            summed = glance.from_query.weight @ query + glance.from_key.weight @ key
+            return glance.weigh.weight[0] @ torch.tanh(summed + glance.from_key.bias)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", list(GLANCES))
+@pytest.mark.parametrize(
+    ("looks", "feeding"), [("before", False), ("after", False), ("after", True)]
+)
+@pytest.mark.parametrize("cell", ["gru", "lstm"])
+def test_attention_place_by_place(name: str, looks: str, feeding: bool, cell: str) -> None:
+    system = built("seq2seq-attention", score=name, looks=looks, feeding=feeding, cell=cell)
+    writer = system.backbone.writer
+    theirs = loaded(cell, writer.cells[0].fused)
+    for row, (source, target) in enumerate(zip(SOURCES, TARGETS, strict=True)):
+        read, (state,) = read_alone(system, cell, source)
+        fed, expected = torch.zeros(8), []
+
+        def context(query: Tensor, read: Tensor = read) -> Tensor:
+            scores = torch.stack([score(name, writer.glance, query, key) for key in read[0]])
+            return torch.softmax(scores, 0) @ read[0]
+
+        for before, after in pairwise(target):
+            word = writer.embedding.weight[before]
+            looked = context(state[0][0, 0])
+            extra = [looked] if looks == "before" else [fed] if feeding else []
+            inputs = torch.cat([word, *extra])[None, None]
+            output, state = theirs(inputs, state if cell == "lstm" else state[0])
+            state = state if isinstance(state, tuple) else (state,)
+            hidden = output[0, 0]
+            looked = looked if looks == "before" else context(hidden)
+            joined = torch.cat([hidden, looked])
+            fed = torch.tanh(writer.combine.weight @ joined + writer.combine.bias)
+            expected.append(log_prob(system, fed, after))
+        found = system.log_prob(pairs()).per_token[row, : len(expected)]
+        torch.testing.assert_close(found, torch.stack(expected), atol=1e-5, rtol=0)
+
+
+@torch.no_grad()
+def test_the_last_state_joins_every_input() -> None:
+    """Cho's form: with the same state, an input of word and summary gives torch's GRU."""
+    system = built("seq2seq", cell="gru", everywhere=True)
+    source, target = SOURCES[0], TARGETS[0]
+    _, [(last,)] = read_alone(system, "gru", source)
+    words = system.backbone.writer.embedding(torch.tensor([target[:-1]]))
+    inputs = torch.cat([words, last.transpose(0, 1).expand(1, words.shape[1], -1)], -1)
+    values, _ = loaded("gru", system.backbone.writer.cells[0].fused)(inputs, last)
+    expected = [log_prob(system, values[0, t], target[t + 1]) for t in range(3)]
+    found = system.log_prob(pairs()).per_token[0, :3]
+    torch.testing.assert_close(found, torch.stack(expected), atol=1e-5, rtol=0)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("cell", [TanhCell, GRUCell, LSTMCell, CoupledLSTMCell])
+def test_rows_of_any_length_are_read_as_they_are_alone(cell) -> None:
+    torch.manual_seed(0)
+    network, inputs, lengths = cell(3, 4), torch.randn(3, 6, 3), torch.tensor([4, 1, 6])
+    outputs, state = network.read(inputs, lengths)
+    for row, length in enumerate(lengths.tolist()):
+        each = inputs[row : row + 1, :length]
+        alone, last = network(each, network.start(1, each))
+        torch.testing.assert_close(outputs[row, :length], alone[0], atol=1e-6, rtol=0)
+        for part, expected in zip(state, last, strict=True):
+            torch.testing.assert_close(part[row], expected[0], atol=1e-6, rtol=0)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["seq2seq", "seq2seq-attention"])
+def test_stepping_with_a_source_is_scoring_with_it(name: str) -> None:
+    system, batch = built(name), pairs()
+    expected = system.log_prob(batch).per_token
+    state = system.start(3, condition=batch.condition)
+    for place in range(1, 4):
+        tokens = batch.tokens[:, place]
+        real = place < batch.lengths
+        found = system.peek(state).log_prob(tokens)
+        torch.testing.assert_close(found[real], expected[real, place - 1], atol=1e-5, rtol=0)
+        state = system.advance(state, tokens)
