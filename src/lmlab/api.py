@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from lmlab.diagnostics.doctor.records import Examination
     from lmlab.diagnostics.inspection import Inspection
     from lmlab.diagnostics.showing import ShownObjective
+    from lmlab.sampling.chain_report import Chains
 
 __all__ = [
     "LanguageModel",
@@ -66,6 +67,8 @@ METHODS = {
     "beam": ("beam", "length_penalty"),
 }
 """The ways to write a text, and which options each has a use for."""
+CHAINS = ("gibbs", "metropolis")
+"""The ways that are Markov chains, which have a verb of their own."""
 BEAM_WIDTH = 8
 
 
@@ -189,8 +192,10 @@ class LanguageModel:
         >>> first.log_prob >= second.log_prob
         True
         """
+        if method in CHAINS:
+            raise UserError(f"Markov chains give a record: call chains(n, method={method!r}).")
         if method not in METHODS:
-            raise unknown_name("method", method, METHODS)
+            raise unknown_name("method", method, (*METHODS, *CHAINS))
         if not 0 <= seed < 2**31:
             raise UserError(f"a seed must be from 0 to {2**31 - 1}, and {seed} came.")
         given = {
@@ -209,6 +214,43 @@ class LanguageModel:
         ids = list(self.encode_prefix(prefix).ids)
         written = self._write(n, method, ids, max_length, seed, options)
         return [self._text(each) for each in written]
+
+    def chains(
+        self,
+        n: int = 1,
+        *,
+        lm: Path | str | LanguageModel | None = None,
+        progress: Callable[[int, int], None] = lambda done, of: None,
+        **options: Any,
+    ) -> Chains:
+        """Texts by Markov chains (gibbs, metropolis), with what tells whether they have mixed.
+
+        `options` are those of `lmlab.sampling.chain_settings.ChainSettings`: method, start, text,
+        template, prefix, length, steps, masks, order, temperature, energy … `lm` is whose samples
+        a start from an lm takes; its own unless given. For systems with `Fill` or `Energy`.
+
+        >>> found = lmlab.load("runs/hmm").chains(
+        ...     2, method="metropolis", template="the <mask> sleeps", steps=40
+        ... )
+        >>> [text.text.startswith("the ") for text in found.texts], found.energy
+        ([True, True], 'own')
+        """
+        # Imported late: no other verb needs it.
+        from lmlab.sampling.chain_settings import ChainSettings
+        from lmlab.sampling.chains import ChainRunner
+
+        settings = ChainSettings(n=n, **options)
+        if isinstance(lm, (str, Path)):
+            lm = load(lm)
+        runner = ChainRunner(
+            self.system,
+            self.tokenizer,
+            self.model.layout,
+            settings,
+            corpus_texts=lambda: corpus_of([self.model], None, None).split("train").texts(),
+            lm=None if lm is None else (lm.system, lm.tokenizer),
+        )
+        return runner.run(progress)
 
     def fill(self, texts: Sequence[str], **options: Any) -> list[Filled]:
         """What stands where each text has `<mask>` or `[MASK]`; options as of `fill_stream`.

@@ -4,21 +4,31 @@ from __future__ import annotations
 
 import sys
 from dataclasses import asdict
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
+from lmlab.cli.chains import ends, numbers, run_chains
 from lmlab.cli.options import Json, Run
 from lmlab.cli.output import print_json
+from lmlab.core.errors import UserError, unknown_name
+
+DECODING = ("ancestral", "greedy", "beam")
+CHAINS = ("gibbs", "metropolis")
+PANEL = "Markov chains (--method gibbs or metropolis)"
 
 
 def sample(
     run: Run,
     n: Annotated[int, typer.Option("-n", help="How many texts.")] = 1,
     prefix: Annotated[str, typer.Option(metavar="T", help="How each text begins.")] = "",
-    method: Annotated[str, typer.Option(help="ancestral, greedy or beam.")] = "ancestral",
+    method: Annotated[
+        str, typer.Option(help="ancestral, greedy or beam; gibbs or metropolis for chains.")
+    ] = "ancestral",
     temperature: Annotated[
-        float | None, typer.Option(help="Below 1 safer, above 1 wilder; for ancestral.")
+        float | None,
+        typer.Option(help="Below 1 safer, above 1 wilder; for ancestral and for chains."),
     ] = None,
     top_k: Annotated[
         int | None, typer.Option(help="Only the K likeliest tokens; for ancestral.")
@@ -30,30 +40,186 @@ def sample(
     length_penalty: Annotated[
         float | None, typer.Option(help="The greater, the longer the texts; for beam.")
     ] = None,
-    max_length: Annotated[int, typer.Option(help="Most tokens after the prefix.")] = 100,
+    max_length: Annotated[
+        int | None, typer.Option(help="Most tokens after the prefix; 100.")
+    ] = None,
+    start: Annotated[
+        str | None,
+        typer.Option(
+            rich_help_panel=PANEL,
+            help="random tokens, masked (drawn one by one), text, or lm (its samples).",
+        ),
+    ] = None,
+    text: Annotated[
+        str | None, typer.Option(rich_help_panel=PANEL, metavar="T", help="The text to start from.")
+    ] = None,
+    positions: Annotated[
+        str | None,
+        typer.Option(
+            rich_help_panel=PANEL,
+            metavar="1,3-5",
+            help="Tokens of --text that move, counted from 1; all of them.",
+        ),
+    ] = None,
+    template: Annotated[
+        str | None,
+        typer.Option(
+            rich_help_panel=PANEL,
+            metavar="T",
+            help="A text with <mask> or [MASK]; only these places move.",
+        ),
+    ] = None,
+    lm: Annotated[
+        str | None,
+        typer.Option(
+            rich_help_panel=PANEL,
+            metavar="RUN",
+            help="Whose samples --start lm takes; the run's own if it writes.",
+        ),
+    ] = None,
+    length: Annotated[
+        int | None,
+        typer.Option(rich_help_panel=PANEL, help="Tokens of a text after its prefix; 10."),
+    ] = None,
+    lengths: Annotated[
+        str | None,
+        typer.Option(
+            rich_help_panel=PANEL,
+            metavar="5-12",
+            help="Lengths that chains move between; for metropolis.",
+        ),
+    ] = None,
+    token_cost: Annotated[
+        float | None,
+        typer.Option(rich_help_panel=PANEL, help="Energy added for each token, with --lengths; 0."),
+    ] = None,
+    steps: Annotated[
+        int | None,
+        typer.Option(
+            rich_help_panel=PANEL, help="Of each chain, burn-in counted; 50 for each place."
+        ),
+    ] = None,
+    burn_in: Annotated[
+        int | None,
+        typer.Option(rich_help_panel=PANEL, help="Steps before a text is kept; half of them."),
+    ] = None,
+    thin: Annotated[
+        int | None,
+        typer.Option(
+            rich_help_panel=PANEL, help="Steps between two texts of a chain; as many as fit."
+        ),
+    ] = None,
+    chains: Annotated[
+        int | None,
+        typer.Option(
+            rich_help_panel=PANEL, help="Chains side by side; as many as texts, from 4 to 64."
+        ),
+    ] = None,
+    masks: Annotated[
+        int | None,
+        typer.Option(rich_help_panel=PANEL, help="Places hidden and drawn at a step; 1."),
+    ] = None,
+    order: Annotated[
+        str | None, typer.Option(rich_help_panel=PANEL, help="sequential or random; random.")
+    ] = None,
+    anneal: Annotated[
+        float | None,
+        typer.Option(
+            rich_help_panel=PANEL,
+            help="A temperature to begin with; it falls to --temperature by the end of burn-in.",
+        ),
+    ] = None,
+    proposal_temperature: Annotated[
+        float | None,
+        typer.Option(
+            rich_help_panel=PANEL,
+            help="Times --temperature where tokens are proposed; metropolis corrects for it.",
+        ),
+    ] = None,
+    energy: Annotated[
+        str | None,
+        typer.Option(
+            rich_help_panel=PANEL,
+            help="raw or norm of a masked model, or own; what metropolis aims at, gibbs reports.",
+        ),
+    ] = None,
+    proposal: Annotated[
+        str | None,
+        typer.Option(
+            rich_help_panel=PANEL,
+            help="fill, uniform or unigram: where proposed tokens come from; fill if it can.",
+        ),
+    ] = None,
+    draw: Annotated[
+        Path | None,
+        typer.Option(
+            rich_help_panel=PANEL,
+            metavar="FILE",
+            help="FILE.svg or FILE.png: energies, autocorrelation, acceptance.",
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Decides every draw.")] = 0,
     as_json: Json = False,
-) -> None:
-    """Write texts with a trained model, a text a line."""
+) -> int:
+    """Write texts with a trained model, a text a line; by Markov chains if it fills in or has E."""
+    decoding = {
+        "top_k": top_k,
+        "top_p": top_p,
+        "beam": beam,
+        "length_penalty": length_penalty,
+        "max_length": max_length,
+    }
+    of_chains = {
+        "start": start,
+        "text": text,
+        "positions": None if positions is None else numbers(positions, "--positions"),
+        "template": template,
+        "length": length,
+        "lengths": None if lengths is None else ends(lengths),
+        "token_cost": token_cost,
+        "steps": steps,
+        "burn_in": burn_in,
+        "thin": thin,
+        "chains": chains,
+        "masks": masks,
+        "order": order,
+        "anneal": anneal,
+        "proposal_temperature": proposal_temperature,
+        "energy": energy,
+        "proposal": proposal,
+        "lm": lm,
+        "draw": draw,
+    }
+    if method not in (*DECODING, *CHAINS):
+        raise unknown_name("method", method, (*DECODING, *CHAINS))
+    by_chains = method in CHAINS
+    refuse(method, decoding if by_chains else of_chains)
+    options = given({"temperature": temperature, **(of_chains if by_chains else decoding)})
+
     from lmlab.api import load
 
     model = load(run)
+    if by_chains:
+        return run_chains(model, as_json, n=n, prefix=prefix, method=method, seed=seed, **options)
     if note := model.encode_prefix(prefix).note:
         print(f"note: {note}", file=sys.stderr)
-    texts = model.sample(
-        n,
-        prefix=prefix,
-        method=method,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        beam=beam,
-        length_penalty=length_penalty,
-        max_length=max_length,
-        seed=seed,
-    )
+    texts = model.sample(n, prefix=prefix, method=method, seed=seed, **options)
     if as_json:
         print_json([asdict(text) for text in texts])
-        return
-    for text in texts:
-        print(text.text.replace("\n", "\\n"))
+        return 0
+    for each in texts:
+        print(each.text.replace("\n", "\\n"))
+    return 0
+
+
+def given(options: dict[str, Any]) -> dict[str, Any]:
+    """Those that the user has said something about."""
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def refuse(method: str, options: dict[str, Any]) -> None:
+    """An error for an option that the method has no use for."""
+    for name in given(options):
+        raise UserError(
+            f"the method {method} has no use for --{name.replace('_', '-')}; leave it out."
+        )

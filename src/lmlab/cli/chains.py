@@ -1,0 +1,102 @@
+"""What `lmlab sample` does by Markov chains: options as people write them, a bar, a summary."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lmlab.cli.output import console, print_json
+from lmlab.core.errors import UserError
+
+if TYPE_CHECKING:
+    from lmlab.api import LanguageModel
+    from lmlab.sampling.chain_report import Chains
+
+INTERRUPTED = 130
+"""Exit code after Ctrl-C, as `lmlab.cli.main` knows it."""
+
+
+def numbers(written: str, option: str) -> tuple[int, ...]:
+    """1,3-5 as 1, 3, 4, 5."""
+    found: list[int] = []
+    for part in written.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not first.isdigit() or (dash and not last.isdigit()):
+            raise UserError(f"{option} takes numbers such as 1,3-5, and {written!r} came.")
+        found += range(int(first), int(last if dash else first) + 1)
+    return tuple(found)
+
+
+def ends(written: str) -> tuple[int, int]:
+    """5-12 as (5, 12)."""
+    least, dash, most = written.partition("-")
+    if not (dash and least.strip().isdigit() and most.strip().isdigit()):
+        raise UserError(f"--lengths takes the least and the most, such as 5-12; {written!r} came.")
+    return int(least), int(most)
+
+
+def run_chains(model: LanguageModel, as_json: bool, **options: Any) -> int:
+    """Run the chains under a bar, tell of them on standard error, and print their texts."""
+    picture: Path | None = options.pop("draw", None)
+    if picture is not None:
+        from lmlab.diagnostics.chain_picture import check_form, write_picture
+
+        check_form(picture)
+    with steps_bar(str(options["method"])) as told:
+        found = model.chains(progress=told, **options)
+    if picture is not None:
+        write_picture(found, picture)
+    tell_of(found)
+    if as_json:
+        print_json(found.as_dict())
+    else:
+        for each in found.texts:
+            print(each.text.replace("\n", "\\n"))
+    return INTERRUPTED if found.interrupted else 0
+
+
+def tell_of(found: Chains) -> None:
+    """A line of figures, and the warnings, on standard error."""
+    mixing = found.mixing
+    print(
+        f"{found.chains} chains of {found.steps} steps in {found.seconds:.1f} s: accepted "
+        f"{mixing.acceptance:.3f}, changed {mixing.changed:.3f}; energy ({found.energy}) "
+        f"{mixing.energy_mean:.2f} ± {mixing.energy_deviation:.2f}, R-hat {mixing.r_hat:.3f}, "
+        f"effective size {mixing.effective_size:.0f} of {mixing.readings} readings.",
+        file=sys.stderr,
+    )
+    for warning in found.warnings:
+        print(f"warning: {warning}", file=sys.stderr)
+
+
+@contextmanager
+def steps_bar(what: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar on standard error while chains run; gives what is told of each step. Silent where
+    nobody looks."""
+    if not sys.stderr.isatty():
+        yield lambda done, of: None
+        return
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    bar = Progress(
+        TextColumn("{task.description}, step"),
+        MofNCompleteColumn(),
+        BarColumn(),
+        TimeRemainingColumn(),
+        console=console(stderr=True),
+        transient=True,
+        redirect_stdout=False,
+        redirect_stderr=False,
+    )
+    with bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, of: bar.update(task, completed=done, total=of)
