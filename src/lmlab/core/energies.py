@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from lmlab.core.batch import Batch
 from lmlab.core.distribution import Categorical
+from lmlab.core.errors import UserError
 from lmlab.core.kinds import Kind
 from lmlab.core.parts import Backbone, Emission, Hidden, Objective, Predictions, target_places
 from lmlab.core.protocols import LogProbs
@@ -69,6 +70,8 @@ class EnergyObjective(Objective):
 class EnergyAssembly(Assembly):
     """E(x) = Σ_t e(h_t, x_t) + c over the places that its objective's pooling counts.
 
+    `length` is the greatest number of tokens that it can read, where there is one.
+
     c is learned: it lets a text be judged by the sign of E, as a classifier's bias does, and is no
     part of p(text | length). The judgement, with k made up for each of the data, is
 
@@ -86,13 +89,22 @@ class EnergyAssembly(Assembly):
         backbone: Backbone,
         emission: EnergyEmission,
         objective: EnergyObjective,
-        window: int | None = None,
+        length: int | None = None,
     ) -> None:
         super().__init__(
             vocabulary=vocabulary, backbone=backbone, emission=emission, objective=objective
         )
-        self.window = window
+        self.length = length
         self.constant = nn.Parameter(torch.zeros(()))
+
+    def check_length(self, tokens: int) -> None:
+        """Energies of pieces are no energy of the whole, so a long text is not read in windows."""
+        if self.length is not None and tokens > self.length:
+            raise UserError(
+                f"this system was built for texts of at most {self.length} tokens, <s> and </s> "
+                f"counted, and one of {tokens} came; give --set length={tokens} to train, or "
+                "shorter texts."
+            )
 
     def predict(self, view: View, hidden: Hidden) -> Predictions:
         """Log-probabilities of what each row is, data or made up."""
@@ -109,6 +121,7 @@ class EnergyAssembly(Assembly):
 
         `blanks` (B, T): the places that are not of the template; all of a text, unless told.
         """
+        self.check_length(int(batch.lengths.max()))
         blanks = batch.mask() if blanks is None else blanks
         pooling = self.objective.pooling
         view = View(

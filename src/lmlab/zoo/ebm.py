@@ -76,5 +76,5 @@ def build(config: Config, vocabulary: Vocabulary, base: System | None = None) ->
         backbone=make_transformer(config, tokens),
         emission=parts.make_energies(config, tokens),
         objective=objective,
-        window=config.length - 1,
+        length=config.length,
     )

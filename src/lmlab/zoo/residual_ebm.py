@@ -1,0 +1,80 @@
+"""Residual EBM: a language model's texts judged as a whole, p(s) ∝ p_LM(s) exp(-E(s)).
+
+    E(s) = Σ_t e(h_t, s_t) + c,  h = encoder(s);  Z = E_{s ~ LM} exp(-E(s))
+    loss = -log σ(-E(s)) - log σ(E(s')),  s' ~ p_LM
+
+The base (--base, any run that steps) stays as it is and is told from the data; what the encoder
+sees in whole texts, the base's left-to-right factors missed. Scores are estimates: Z comes from
+draws of the base, and `low` and `high` bound log p on average over draws.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from lmlab.core.card import Card
+from lmlab.core.residual import LanguageModelBase, Residual
+from lmlab.core.system import System
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.objectives.data_against_samples import DataAgainstSamples
+from lmlab.zoo._energies import EnergyConfig, make_energies
+from lmlab.zoo._transformer import TRANSFORMER_RECIPES, make_tokens, make_transformer
+
+CARD = Card(
+    family="energy",
+    kind="estimate",
+    paper="Deng et al. 2020, Residual Energy-Based Models for Text Generation",
+    source="000",
+    protocols=("LogProb", "Energy", "Sample"),
+    objectives=("data-against-samples",),
+    needs=("base",),
+    base="lstm",
+    exempt={
+        "cheat": "its encoder is shown the whole text on purpose, and asked whether that is data",
+        "distribution": "it scores whole texts and no prefixes, and its Z is estimated; its oracle "
+        "enumerates all texts up to its greatest length",
+        "sample": "what it draws has its law only as candidates grow many; its oracle measures it",
+    },
+    oracle="bounds, Z and samples on an enumerated space: tests/parity/test_residual.py",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(EnergyConfig):
+    """Settings of a residual energy."""
+
+    draws: int = field(default=4096, metadata={"at_least": 2})
+    """Texts of the base that Z is estimated from."""
+    candidates: int = field(default=64, metadata={"at_least": 1})
+    """Texts of the base of which one is taken, where a text is drawn."""
+
+
+SIZES = {
+    "tiny": Config(
+        width=16,
+        layers=1,
+        heads=2,
+        length=64,
+        dropout=0.0,
+        attention_dropout=0.0,
+        draws=200,
+        candidates=8,
+    ),
+    "small": Config(),
+    "base": Config(width=768, layers=12, heads=12, length=512),
+}
+RECIPES = TRANSFORMER_RECIPES
+
+
+def build(config: Config, vocabulary: Vocabulary, base: System) -> Residual:
+    tokens = make_tokens(config, vocabulary)
+    model = LanguageModelBase(base, longest=config.length - 1)
+    return Residual(
+        vocabulary=vocabulary,
+        backbone=make_transformer(config, tokens),
+        emission=make_energies(config, tokens),
+        objective=DataAgainstSamples(model, negatives=config.negatives),
+        draws=config.draws,
+        candidates=config.candidates,
+        length=config.length,
+    )
