@@ -12,7 +12,7 @@ from lmlab.core.errors import UserError, unknown_name
 from lmlab.core.switches import parse_switches
 
 OptimizerName = Literal["adamw", "adam", "sgd", "rmsprop"]
-ScheduleName = Literal["constant", "cosine", "inverse-square-root", "plateau"]
+ScheduleName = Literal["constant", "linear", "cosine", "inverse-square-root", "plateau"]
 BUDGETS = ("epochs", "steps", "minutes")
 
 AnyConfig = TypeVar("AnyConfig")
@@ -33,7 +33,8 @@ class TrainingConfig:
     momentum: float = field(default=0.0, metadata={"at_least": 0, "below": 1})
     """Momentum of sgd and rmsprop."""
     schedule: ScheduleName = "constant"
-    """constant, cosine (to a hundredth over the budget), inverse-square-root, or plateau."""
+    """constant, linear (to nothing over the budget), cosine (to a hundredth over it),
+    inverse-square-root, or plateau."""
     warmup_steps: int = field(default=0, metadata={"at_least": 0})
     """Steps over which the learning rate rises linearly from zero."""
     plateau_factor: float = field(default=0.5, metadata={"above": 0, "below": 1})

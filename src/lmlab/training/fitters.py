@@ -1,4 +1,4 @@
-"""The three ways to fit, behind one interface: `FITTERS[system.fitting](job)`."""
+"""The ways to fit, behind one interface: `FITTERS[system.fitting](job)`."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from lmlab.training.evaluate import evaluate
 from lmlab.training.loop import Job, Outcome, fit_by_gradient, save_weights
 from lmlab.training.processes import share
 from lmlab.training.progress import Budget, Clock, Progress, StopSignals
+from lmlab.training.words import fit_words
 
 SMALLEST_GAIN = 1e-5
 """Nats per token below which EM has converged."""
@@ -128,4 +129,5 @@ FITTERS: dict[str, Callable[[Job], Outcome]] = {
     "gradient": fit_by_gradient,
     "counting": fit_by_counting,
     "em": fit_by_em,
+    "words": fit_words,
 }

@@ -9,6 +9,8 @@ from lmlab.training.config import TrainingConfig
 
 FINAL_SHARE = 0.01
 """The share of the learning rate at which the cosine ends."""
+SMALLEST_SHARE = 1e-4
+"""The share at which the line ends."""
 
 
 @dataclass
@@ -18,6 +20,7 @@ class Schedule:
     With peak rate r, warm-up of w steps, step n = 0, 1, …, spent share u of the budget:
 
     - constant: r
+    - linear: r max(1 - u, 0.0001) (Mikolov et al. 2013)
     - cosine: r (c + (1 - c)(1 + cos πu)/2), c = 0.01 (Loshchilov and Hutter 2017)
     - inverse-square-root: r √(w / max(n + 1, w)) (Vaswani et al. 2017)
     - plateau: r f^k after k plateaus of the validation loss
@@ -39,6 +42,8 @@ class Schedule:
         return self.config.learning_rate * rising * self._falling(step, min(max(spent, 0.0), 1.0))
 
     def _falling(self, step: int, spent: float) -> float:
+        if self.config.schedule == "linear":
+            return max(1 - spent, SMALLEST_SHARE)
         if self.config.schedule == "cosine":
             return FINAL_SHARE + (1 - FINAL_SHARE) * (1 + math.cos(math.pi * spent)) / 2
         if self.config.schedule == "inverse-square-root":

@@ -248,7 +248,8 @@ def _announce(
         )
         reporter.tell(f"{head}: {expected.sentence()}")
     else:
-        by = {"counting": "by counting", "em": "by EM"}[system.fitting]
+        ways = {"counting": "by counting", "em": "by EM", "words": "word by word"}
+        by = ways[system.fitting]
         reporter.tell(f"{head}: fitted {by} on {data.dataset.total_tokens:,} tokens")
     if data.held_out_split == "test":
         reporter.tell(

@@ -30,7 +30,7 @@ def unigram_entropy(path: Path) -> float:
 
 
 def test_there_is_a_fitter_for_every_way_that_a_system_may_name() -> None:
-    assert sorted(FITTERS) == ["counting", "em", "gradient"]
+    assert sorted(FITTERS) == ["counting", "em", "gradient", "words"]
 
 
 def test_em_on_the_context_free_mixture_ends_at_the_unigram_entropy(

@@ -1,0 +1,186 @@
+"""Negative sampling: tell the word that stands in a place from words drawn at random.
+
+Mikolov et al. 2013 (word2vec). For each word w of a text with its surroundings c, and k words v_i
+drawn from the noise law q:
+
+    loss = -log σ(score(w, c)) - Σ_i log σ(-score(v_i, c))
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from lmlab.core.batch import Batch
+from lmlab.core.distribution import Categorical
+from lmlab.core.filling import FillingObjective
+from lmlab.core.kinds import Kind
+from lmlab.core.loss import Loss
+from lmlab.core.parts import Network
+from lmlab.core.protocols import LogProbs
+from lmlab.core.state import State
+from lmlab.core.system import Assembly
+from lmlab.core.view import NO_TARGET, View
+from lmlab.core.visibility import Explicit
+from lmlab.emissions.word_scores import WordScores
+from lmlab.layers.word_law import WordLaw
+
+
+class NegativeSampling(FillingObjective):
+    """Words against noise, given the words at most `window` away in the same sentence.
+
+    In training frequent words are left out first (see `WordLaw`), so that a window reaches further;
+    each window is shrunk to 1 … `window` at random, which weighs near words more; or, where
+    `random_contexts` is given, that many words of the whole window are drawn, as 002 has it. The
+    noise is shared by all readings of a place. Where noise hits the right word it stays: it is what
+    makes the optimum a probability and not odds (word2vec skips it, alike for many words).
+
+    `log_prob` is a pseudo-log-likelihood: Σ_t log p(s_t | the whole window around t), with p as of
+    `WordScores`, over all tokens but the end symbol. Cost: one pass.
+    """
+
+    kind: ClassVar[Kind] = "pseudo"
+
+    def __init__(
+        self, law: WordLaw, *, window: int, negatives: int, random_contexts: int = 0
+    ) -> None:
+        super().__init__()
+        self.law = law
+        self.window = window
+        self.negatives = negatives
+        self.random_contexts = random_contexts
+
+    def meet_data(
+        self, network: Network, tokens: NDArray[np.generic], offsets: NDArray[np.int64]
+    ) -> None:
+        self.law.count(tokens)
+
+    def view(self, batch: Batch, *, generator: torch.Generator | None = None) -> View:
+        """What is left of the text, each word seeing those of its own window; none sees itself."""
+        kept = self.law.kept().to(batch.tokens.device)[batch.tokens]
+        words = (_rand(kept, generator) < kept) & batch.mask()
+        reach: Tensor | int = self.window
+        if not self.random_contexts:
+            shrunk = _rand(kept, generator) * self.window
+            reach = 1 + shrunk.long().clamp(max=self.window - 1)[..., None]
+        seen = self._near(batch, words, words, reach) & words[..., None]
+        if self.random_contexts:
+            seen = _some(seen, self.random_contexts, generator)
+        return _asking(batch, seen, words & seen.any(-1))
+
+    def fill_view(self, batch: Batch, masked: Tensor) -> View:
+        """Each place sees the words of the whole window around it that are not masked."""
+        words = self.law.is_word[batch.tokens] & batch.mask() & ~masked
+        return _asking(batch, self._near(batch, words, words | masked, self.window), masked)
+
+    def _near(self, batch: Batch, words: Tensor, counted: Tensor, reach: Tensor | int) -> Tensor:
+        """(B, T, T) who sees whom of `words`: distance is in `counted` places, in one sentence."""
+        rank = counted.cumsum(1)
+        # A place that is not counted stands between two that are.
+        rank = torch.where(counted, 2 * rank, 2 * rank + 1)
+        sentence = self.law.breaks[batch.tokens].cumsum(1)
+        apart = (rank[:, :, None] - rank[:, None, :]).abs()
+        near = (apart <= 2 * reach) & (sentence[:, :, None] == sentence[:, None, :])
+        itself = torch.eye(rank.shape[1], dtype=torch.bool, device=rank.device)
+        return near & words[:, None, :] & ~itself
+
+    def loss(
+        self,
+        network: Network,
+        batch: Batch,
+        *,
+        state: State | None = None,
+        generator: torch.Generator | None = None,
+    ) -> tuple[Loss, State | None]:
+        """For each reading of a place: one for CBOW, one for each word around for skip-gram."""
+        view = self.view(batch, generator=generator)
+        assert view.targets is not None
+        places = view.targets != NO_TARGET
+        contexts, targets = network.hidden(view).values[places], view.targets[places]
+        noise = self.law.draw((len(targets), self.negatives), generator=generator)
+        lost, present = sampled_loss(_emission(network), contexts, targets, noise)
+        return Loss((lost * present).sum(), present.sum().to(lost)), None
+
+    def log_prob(
+        self,
+        network: Network,
+        batch: Batch,
+        *,
+        state: State | None = None,
+        generator: torch.Generator | None = None,
+    ) -> LogProbs:
+        asked = batch.targets_mask()
+        if self.law.vocabulary.end is not None:
+            asked = asked & (batch.tokens != self.law.vocabulary.end)
+        # No place sees itself, so that nothing needs hiding.
+        words = self.law.is_word[batch.tokens] & batch.mask()
+        view = _asking(batch, self._near(batch, words, words, self.window), asked)
+        found = network.target_log_probs(view).spread()
+        return LogProbs(per_token=found[:, 1:], kind=self.kind)
+
+
+class WordModel(Assembly):
+    """A vector for each word, and the distribution of a word given those around it."""
+
+    objective: NegativeSampling
+    emission: WordScores
+    watched = "loss"
+    threads: int = 1
+    """Stretches of text that compiled code learns from at once."""
+
+    def vectors(self) -> Tensor:
+        """(V, W) vectors of words as context: those that people call word vectors."""
+        return self.emission.inputs
+
+    def fill(
+        self, batch: Batch, masked: Tensor, *, generator: torch.Generator | None = None
+    ) -> Categorical:
+        """(N, V) the distribution at each masked place, in reading order."""
+        hidden = self.hidden(self.objective.fill_view(batch, masked)).values[masked]
+        return Categorical(self.emission.log_probs(hidden))
+
+
+def sampled_loss(
+    emission: WordScores, contexts: Tensor, targets: Tensor, noise: Tensor
+) -> tuple[Tensor, Tensor]:
+    """(N, J) losses and which of them count, of targets (N,) against noise (N, k)."""
+    scores, present = emission.joined(contexts, torch.cat([targets[:, None], noise], 1))
+    return F.softplus(-scores[..., 0]) + F.softplus(scores[..., 1:]).sum(-1), present
+
+
+def _emission(network: Network) -> WordScores:
+    assert isinstance(network, Assembly) and isinstance(network.emission, WordScores)
+    return network.emission
+
+
+def _asking(batch: Batch, seen: Tensor, asked: Tensor) -> View:
+    """The clean text, from which each place of `asked` (B, T) is predicted by what it has seen.
+
+    What predicts a place is not what is fed there: so it is a second stream's visibility too.
+    """
+    place = torch.arange(batch.tokens.shape[1], device=batch.tokens.device)
+    return View(
+        inputs=batch.tokens,
+        lengths=batch.lengths,
+        visibility=Explicit(seen),
+        query_visibility=Explicit(seen),
+        targets=batch.tokens.masked_fill(~asked, NO_TARGET),
+        origins=place.expand_as(batch.tokens).masked_fill(~asked, -1),
+    )
+
+
+def _some(seen: Tensor, count: int, generator: torch.Generator | None) -> Tensor:
+    """At most `count` of the true entries of each row, drawn at random."""
+    keys = _rand(seen, generator).masked_fill(~seen, -1.0)
+    best = keys.topk(min(count, seen.shape[-1]), dim=-1).indices
+    return torch.zeros_like(seen).scatter(-1, best, True) & seen
+
+
+def _rand(like: Tensor, generator: torch.Generator | None) -> Tensor:
+    shape = like.shape
+    return torch.rand(shape, generator=generator, device=like.device, dtype=torch.float64)

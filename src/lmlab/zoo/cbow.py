@@ -1,0 +1,60 @@
+"""CBOW word vectors: the words around a place, averaged, tell its word from words drawn at random.
+
+    loss = -log σ(o_w · h) - Σ_{i=1..k} log σ(-o_{v_i} · h),   h = mean_j x_j,   v_i ~ counts^0.75
+
+Each word has a vector x as context, which is the word vector, and one, o, as the word asked for.
+As a distribution p(w | around) ∝ q(w) exp(o_w · h), q the noise: what negative sampling fits, so
+that a text has a pseudo-log-likelihood. `context=product` is 002's: Π_j σ(o · x_j) for σ(o · h). The
+gradient is that of the mean; word2vec and gensim give each x_j the whole of it, undivided, as if
+context vectors learnt faster (İrsoy et al. 2021), so that the learning rate here is larger.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from lmlab.core.card import Card
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.emissions.word_scores import Pooled, SigmoidProduct
+from lmlab.objectives.negative_sampling import WordModel
+from lmlab.zoo._words import WORD_RECIPES, WordConfig, build_words
+
+CARD = Card(
+    family="words",
+    kind="pseudo",
+    paper="Mikolov et al. 2013, Efficient Estimation of Word Representations in Vector Space",
+    source="002 §3.4.2",
+    aliases=("word2vec",),
+    protocols=("LogProb", "Fill", "Vectors"),
+    fitting="words",
+    objectives=("negative-sampling",),
+    corpus="wordnet",
+    exempt={
+        "distribution": "a sum of conditionals that need not come from one joint distribution",
+        "sample": "it gives single words given those around, and no way to draw a text",
+    },
+    oracle="gensim's similarities on the same text: tests/parity/test_gensim.py",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(WordConfig):
+    """Settings of CBOW."""
+
+    context: Literal["mean", "sum", "product"] = "mean"
+    """How the words around are joined: their vectors' mean or sum, or 002's product of sigmoids."""
+
+
+SIZES = {
+    "tiny": Config(width=8, window=2, sample=0.0),
+    "small": Config(),
+    "base": Config(width=300),
+}
+RECIPES = {**WORD_RECIPES, "default": {**WORD_RECIPES["default"], "learning_rate": 0.05}}
+
+
+def build(config: Config, vocabulary: Vocabulary) -> WordModel:
+    if config.context == "product":
+        return build_words(config, vocabulary, SigmoidProduct())
+    return build_words(config, vocabulary, Pooled(mean=config.context == "mean"))
