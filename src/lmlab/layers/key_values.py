@@ -29,11 +29,19 @@ class KeyValues:
 
     storage: _Storage
     length: int
+    owners: Tensor | None = None
+    """(B,) whose each row is, where rows of one owner are equal: the source of a text."""
 
     @classmethod
     def of(cls, keys: Tensor, values: Tensor) -> KeyValues:
         """These keys and values, (B, H, T, D)."""
         return cls(_Storage(keys, values, keys.shape[2]), keys.shape[2])
+
+    @classmethod
+    def of_sources(cls, keys: Tensor, values: Tensor) -> KeyValues:
+        """Those of sources, which no step changes: texts of one source swap for nothing."""
+        owners = torch.arange(len(keys), device=keys.device)
+        return cls(_Storage(keys, values, keys.shape[2]), keys.shape[2], owners)
 
     @classmethod
     def empty(cls, rows: int, heads: int, width: int, like: Tensor) -> KeyValues:
@@ -65,13 +73,20 @@ class KeyValues:
 
     def select(self, rows: Tensor) -> KeyValues:
         """Those of the given rows; the same ones in the same order cost nothing."""
+        if self.owners is not None:
+            owners = self.owners[rows]
+            if torch.equal(owners, self.owners):
+                return self
+            kept = _Storage(self.keys[rows], self.values[rows], self.length)
+            return KeyValues(kept, self.length, owners)
         count = self.storage.keys.shape[0]
         if len(rows) == count and torch.equal(rows, torch.arange(count, device=rows.device)):
             return self
         return KeyValues(self._roomier(self.length + SPARE, rows), self.length)
 
     def detach(self) -> KeyValues:
-        return KeyValues.of(self.keys.detach(), self.values.detach())
+        kept = _Storage(self.keys.detach(), self.values.detach(), self.length)
+        return KeyValues(kept, self.length, self.owners)
 
     def _roomier(self, capacity: int, rows: Tensor | None = None) -> _Storage:
         keys, values = (

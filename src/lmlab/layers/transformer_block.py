@@ -148,7 +148,7 @@ class Block(nn.Module):
             return BlockCache(own)
         assert self.source_attention is not None
         made = self.source_attention.keys_values(source.values, source.scope.key_positions)
-        return BlockCache(own, KeyValues.of(*made))
+        return BlockCache(own, KeyValues.of_sources(*made))
 
     def _fed_forward(self, values: Tensor, scope: Scope) -> Tensor:
         around = self.around_feed_forward

@@ -6,9 +6,11 @@ Written once for every system that steps; for a batch of sources (a translator) 
 from __future__ import annotations
 
 import bisect
+import heapq
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,6 +19,7 @@ from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.protocols import Step, require
 from lmlab.core.vocabulary import Vocabulary
+from lmlab.sampling.constraints import Constraints, shared_out
 from lmlab.sampling.decode import Generated, after_prefix, check_prefix, look, room
 from lmlab.scoring.evaluating import evaluating
 
@@ -78,8 +81,12 @@ def beam_search(
     sources: int = 1,
     prefix: Sequence[int] | None = None,
     condition: Batch | None = None,
+    constraints: Constraints | None = None,
 ) -> list[list[Hypothesis]]:
     """The best sequences for each source (row of the condition), best first.
+
+    Those that keep to the constraints, where there are any: what they forbid is not tried, and
+    log-probabilities stay the system's own.
 
     At each step every open hypothesis is also tried as ended, and the `width` best ways to go on
     stay open. The search for a source stops when no open hypothesis can still come before the
@@ -95,7 +102,7 @@ def beam_search(
         sources = len(condition)
     if sources < 1:
         raise UserError(f"at least one source must be given, and {sources} came.")
-    searches = [_Search(beam, given) for _ in range(sources)]
+    searches = [_Search(beam, given, constraints or Constraints()) for _ in range(sources)]
     with evaluating(system):
         state = after_prefix(system, sources, given, condition)
         for length in range(1, beam.max_length + 1):
@@ -121,16 +128,77 @@ def _extend_all(
     searches: Sequence[_Search], log_probs: Tensor, length: int, vocabulary: Vocabulary
 ) -> tuple[list[int], list[int]]:
     """One step of every search; the rows that go on, and the token each goes on with."""
+    written = [(*search.prefix, *each.tokens) for search in searches for each in search.open]
+    kept_to = searches[0].constraints
+    ways = _ways_on(log_probs, searches[0].beam.width, vocabulary.end, written, kept_to)
     rows: list[int] = []
     tokens: list[int] = []
     first = 0
     for search in searches:
         count = len(search.open)
-        chosen = search.extend(log_probs[first : first + count], length, vocabulary.end)
+        chosen = search.extend(ways[first : first + count], length)
         rows += [first + row for row, _ in chosen]
         tokens += [token for _, token in chosen]
         first += count
     return rows, tokens
+
+
+class _Ways(NamedTuple):
+    """How a hypothesis may go on."""
+
+    ended: float
+    """Log-probability that it ends here."""
+    tokens: list[int]
+    """The likeliest others, best first; no more than a beam can use."""
+    log_probs: list[float]
+
+
+def _ways_on(
+    log_probs: Tensor,
+    width: int,
+    end: int | None,
+    written: Sequence[tuple[int, ...]],
+    constraints: Constraints,
+) -> list[_Ways]:
+    """The ways on of every row (rows, V), all rows at once.
+
+    Of `width` places a row can take all, and the end symbol takes none: so many are enough. Tokens
+    that a row needs for what is required come beside them.
+    """
+    if constraints.banned:
+        log_probs = log_probs.clone()
+        for row, tokens in enumerate(written):
+            log_probs[row, list(constraints.forbidden(tokens))] = -math.inf
+    found = _best_of_rows(log_probs, width, end)
+    if not constraints.required:
+        return found
+    return [
+        _with_wanted(way, log_probs[row], constraints.wanted(tokens), constraints.met(tokens))
+        for row, (way, tokens) in enumerate(zip(found, written, strict=True))
+    ]
+
+
+def _with_wanted(way: _Ways, log_probs: Tensor, wanted: set[int], met: bool) -> _Ways:
+    """A way on that may also take what is wanted, and may end only where all was met."""
+    more = [token for token in sorted(wanted) if token not in way.tokens]
+    values = [float(log_probs[token]) for token in more]
+    ended = way.ended if met else -math.inf
+    return _Ways(ended, way.tokens + more, way.log_probs + values)
+
+
+def _best_of_rows(log_probs: Tensor, width: int, end: int | None) -> list[_Ways]:
+    values, tokens = log_probs.topk(min(width + 1, log_probs.shape[1]), dim=-1)
+    never = [-math.inf] * len(log_probs)
+    ended = never if end is None else log_probs[:, end].tolist()
+    found = []
+    for closing, row, scores in zip(ended, tokens.tolist(), values.tolist(), strict=True):
+        kept = [
+            (token, score)
+            for token, score in zip(row, scores, strict=True)
+            if token != end and score > -math.inf
+        ]
+        found.append(_Ways(closing, [token for token, _ in kept], [score for _, score in kept]))
+    return found
 
 
 @dataclass
@@ -139,32 +207,40 @@ class _Search:
 
     beam: Beam
     prefix: tuple[int, ...]
+    constraints: Constraints
     open: list[_Open] = field(default_factory=lambda: [_Open((), 0.0)])
     kept: list[Hypothesis] = field(default_factory=list)
     """The best that ended, best first, at most as many as are asked for."""
 
-    def extend(self, log_probs: Tensor, length: int, end: int | None) -> list[tuple[int, int]]:
+    def extend(self, ways: Sequence[_Ways], length: int) -> list[tuple[int, int]]:
         """Try each open hypothesis (row) as ended; keep the best ways on, as (row, token)."""
         if not self.open:
             return []
-        before = torch.tensor([each.log_prob for each in self.open], dtype=torch.float64)
-        totals = before[:, None] + log_probs.double().cpu()
-        if end is not None:
-            for hypothesis, total in zip(self.open, totals[:, end].tolist(), strict=True):
-                self._keep(hypothesis.tokens, total, length)
-            totals[:, end] = float("-inf")
-        size = totals.shape[1]
-        values, places = totals.flatten().topk(min(self.beam.width, totals.numel()))
-        chosen = [
-            (place // size, place % size, value)
-            for place, value in zip(places.tolist(), values.tolist(), strict=True)
-            if value > float("-inf")
+        for hypothesis, way in zip(self.open, ways, strict=True):
+            self._keep(hypothesis.tokens, hypothesis.log_prob + way.ended, length)
+        possible = [
+            (row, token, hypothesis.log_prob + log_prob)
+            for row, (hypothesis, way) in enumerate(zip(self.open, ways, strict=True))
+            for token, log_prob in zip(way.tokens, way.log_probs, strict=True)
         ]
+        chosen = self._chosen(possible)
         self.open = [_Open((*self.open[r].tokens, token), value) for r, token, value in chosen]
         if self._settled():
             self.open = []
             return []
         return [(row, token) for row, token, _ in chosen]
+
+    def _chosen(self, possible: list[tuple[int, int, float]]) -> list[tuple[int, int, float]]:
+        """The ways on that stay open, of (row, token, log-probability)."""
+        width = self.beam.width
+        if not self.constraints.required:
+            return heapq.nlargest(width, possible, key=lambda way: way[2])
+        before = [(*self.prefix, *each.tokens) for each in self.open]
+        held = self.constraints.held
+        return shared_out(
+            [(row, token, value, held((*before[row], token))) for row, token, value in possible],
+            width,
+        )
 
     def _keep(self, tokens: tuple[int, ...], log_prob: float, length: int) -> None:
         if log_prob == float("-inf"):
@@ -184,7 +260,7 @@ class _Search:
     def results(self) -> list[Hypothesis]:
         cut_off = [
             self._hypothesis(each.tokens, each.log_prob, self.beam.max_length, finished=False)
-            for each in self.open
+            for each in sorted(self.open, key=lambda each: -each.log_prob)
         ]
         return (self.kept + cut_off)[: self.beam.best]
 

@@ -57,3 +57,14 @@ def test_gradients_flow_through_what_was_appended():
     cache.keys.sum().backward()
     assert torch.equal(new.grad, torch.ones_like(new))
     assert not cache.detach().keys.requires_grad
+
+
+def test_texts_of_one_source_change_places_for_nothing():
+    keys, values = some(2, 0, rows=3), some(2, 1, rows=3)
+    sources = KeyValues.of_sources(keys, values)
+    forked = sources.select(torch.tensor([0, 0, 2, 2]))
+    assert torch.equal(forked.keys, keys[[0, 0, 2, 2]])
+    swapped = forked.select(torch.tensor([1, 1, 3, 2]))
+    assert swapped is forked
+    fewer = forked.select(torch.tensor([2, 3]))
+    assert torch.equal(fewer.values, values[[2, 2]]) and fewer is not forked
