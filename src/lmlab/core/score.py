@@ -32,6 +32,14 @@ class Convention:
     """Length at which sequences are cut, symbols included."""
     order: str = "left to right"
     """The order in which the tokens are predicted."""
+    method: str = "own"
+    """own: the log-probability that the system defines; else the name of another way."""
+    head: str = "own"
+    """own: scores as the model takes them; none: inner products with token embeddings."""
+    positions: tuple[int, ...] = ()
+    """Places of the tokens that were hidden together, the first is 1; none by most methods."""
+    mean: bool = False
+    """Whether the figure is the mean over all tokens of a text; else the sum over scored ones."""
 
     def as_dict(self) -> dict[str, object]:
         return asdict(self)
@@ -68,6 +76,16 @@ class Score:
     low: float | None = None
     high: float | None = None
     unknown: int = 0
+
+    @property
+    def mean(self) -> float:
+        """The total for each scored token."""
+        return self.total / max(self.tokens, 1)
+
+    @property
+    def figure(self) -> float:
+        """What the convention asks for: the mean over the tokens, or the total."""
+        return self.mean if self.convention.mean else self.total
 
     def as_dict(self) -> dict[str, object]:
         return asdict(self)

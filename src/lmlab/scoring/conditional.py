@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from itertools import islice
 
 from lmlab.core.kinds import Kind
-from lmlab.core.protocols import Step, require
-from lmlab.core.score import Convention, TokenScore
+from lmlab.core.protocols import Energy, Fill, Step
+from lmlab.core.score import Convention, Score, TokenScore
+from lmlab.scoring.masked_texts import masked_texts
 from lmlab.scoring.score import Scorer
+
+PAIRS_AT_ONCE = 256
+"""Pairs whose masked places are read together."""
+WHOLE = "whole text"
+"""The method of a conditional score where only whole texts have one."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ConditionalScore:
-    """log p(continuation | prefix) in nats."""
+    """log p(continuation | prefix) in nats, or what a system has instead: see its kind."""
 
     prefix: str
     continuation: str
@@ -25,10 +33,15 @@ class ConditionalScore:
     kind: Kind
     convention: Convention
     per_token: tuple[TokenScore, ...]
-    """Their places are those in prefix + continuation."""
+    """Their places are those in prefix + continuation; none where only whole texts have a score."""
     divided: bool
     """Whether a token stands across the boundary; it is counted to the continuation as a whole."""
     unknown: int = 0
+
+    @property
+    def mean(self) -> float:
+        """The total for each scored token."""
+        return self.total / max(self.tokens, 1)
 
     def as_dict(self) -> dict[str, object]:
         return asdict(self)
@@ -37,14 +50,51 @@ class ConditionalScore:
 def conditional_scores(
     scorer: Scorer, pairs: Iterable[tuple[str, str]], *, end: bool = False
 ) -> Iterator[ConditionalScore]:
-    """log p(continuation | prefix) = Σ log p(token | all before it) over the continuation's tokens.
+    """log p(continuation | prefix), or what comes nearest to it, for every system.
 
     The two are joined as they are and tokenised together, as the model would read them, so a space
     between them must be in one of them. A token belongs to the continuation if it ends inside it.
-    `end` counts the end of the sequence too: the continuation is then all that follows. For
-    systems that factorise from left to right. Memory is bounded for any number of pairs.
+    `end` counts the end of the sequence too: the continuation is then all that follows. Memory is
+    bounded for any number of pairs. By what the system has, unless the scorer's method says more:
+
+    - `Step`: Σ log p(token | all before it) over the continuation's tokens, of the system's kind.
+    - `Fill` and no `Energy`: Σ log p(token | all others) over the continuation's tokens alone, a
+      pseudo score: each of them is told the rest of the continuation.
+    - a score by place that is none of these (an autoencoder's): its share of the continuation.
+    - a score of whole texts alone (a grammar, an energy): that of prefix + continuation, its end
+      counted. It differs from log p(continuation, end | prefix) by log p(prefix …) ≤ 0, which is
+      unknown but the same for all continuations of a prefix: unnormalised, where the score is
+      exact or an energy (of energies only those of one length compare); a bound remains one.
     """
-    require(scorer.system, Step, "a conditional score")
+    fresh = scorer.afresh()
+    method, system = fresh.method, fresh.system
+    if method is not None and method.masked:
+        yield from _masked(fresh, pairs)
+    elif isinstance(system, Step) and (method is None or method.name != "energy"):
+        yield from _paired(fresh, pairs, partial(_continuation, end=end))
+    elif method is None and isinstance(system, Fill) and not isinstance(system, Energy):
+        yield from _masked(scorer.afresh("norm"), pairs)
+    else:
+        yield from _paired(fresh, pairs, partial(_part_or_whole, end=end))
+
+
+def _masked(scorer: Scorer, pairs: Iterable[tuple[str, str]]) -> Iterator[ConditionalScore]:
+    """The continuation's places alone are hidden and scored, those of many pairs together."""
+    waiting = iter(pairs)
+    while chunk := list(islice(waiting, PAIRS_AT_ONCE)):
+        texts = [prefix + continuation for prefix, continuation in chunk]
+        after = [len(prefix) for prefix, _ in chunk]
+        scores = masked_texts(scorer, texts, per_token=True, after=after)
+        for (prefix, continuation), score in zip(chunk, scores, strict=True):
+            yield _continuation(prefix, continuation, score, end=False)
+
+
+def _paired(
+    scorer: Scorer,
+    pairs: Iterable[tuple[str, str]],
+    record: Callable[[str, str, Score], ConditionalScore],
+) -> Iterator[ConditionalScore]:
+    """Each pair scored as one text, and what a record makes of it."""
     waiting: deque[tuple[str, str]] = deque()
 
     def texts() -> Iterator[str]:
@@ -52,21 +102,41 @@ def conditional_scores(
             waiting.append((prefix, continuation))
             yield prefix + continuation
 
-    for score in scorer.afresh().score(texts()):
-        prefix, continuation = waiting.popleft()
-        boundary = len(prefix)
-        inside = tuple(token for token in score.per_token if token.end > boundary)
-        closing = [t for t in score.per_token if t.start == t.end == len(score.text)]
-        kept = tuple(t for t in inside if t not in closing) + (tuple(closing) if end else ())
-        yield ConditionalScore(
-            prefix=prefix,
-            continuation=continuation,
-            total=sum(token.log_prob for token in kept),
-            tokens=len(kept),
-            characters=len(continuation),
-            kind=score.kind,
-            convention=score.convention,
-            per_token=kept,
-            divided=any(token.start < boundary for token in inside),
-            unknown=sum(token.unknown for token in kept),
-        )
+    for found in scorer.score(texts()):
+        yield record(*waiting.popleft(), found)
+
+
+def _continuation(prefix: str, continuation: str, score: Score, *, end: bool) -> ConditionalScore:
+    """The share of the tokens that end inside the continuation."""
+    inside = tuple(token for token in score.per_token if token.end > len(prefix))
+    closing = [t for t in score.per_token if t.start == t.end == len(score.text)]
+    kept = tuple(t for t in inside if t not in closing) + (tuple(closing) if end else ())
+    return _record(prefix, continuation, score, kept, sum(token.log_prob for token in kept))
+
+
+def _part_or_whole(prefix: str, continuation: str, score: Score, *, end: bool) -> ConditionalScore:
+    """The continuation's share, or the whole score where it has none of its own."""
+    if score.kind == "reconstruction":
+        return _continuation(prefix, continuation, score, end=end)
+    whole = _record(prefix, continuation, score, score.per_token, score.total)
+    kind: Kind = "bound" if score.kind == "bound" else "unnormalised"
+    convention = replace(score.convention, method=WHOLE)
+    return replace(whole, kind=kind, convention=convention, tokens=score.tokens, per_token=())
+
+
+def _record(
+    prefix: str, continuation: str, score: Score, kept: Sequence[TokenScore], total: float
+) -> ConditionalScore:
+    boundary = len(prefix)
+    return ConditionalScore(
+        prefix=prefix,
+        continuation=continuation,
+        total=total,
+        tokens=len(kept),
+        characters=len(continuation),
+        kind=score.kind,
+        convention=score.convention,
+        per_token=tuple(kept),
+        divided=any(token.start < boundary < token.end for token in kept),
+        unknown=sum(token.unknown for token in kept),
+    )

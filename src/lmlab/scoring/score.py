@@ -9,13 +9,16 @@ from typing import Any, NamedTuple
 import torch
 
 from lmlab.core.allocator import return_memory
+from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
-from lmlab.core.protocols import LogProb, require
+from lmlab.core.protocols import LogProb, LogProbs, require
 from lmlab.core.score import Convention, Score
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.corpus import Layout
 from lmlab.scoring.batching import batch_of, by_budget
 from lmlab.scoring.evaluating import evaluating
+from lmlab.scoring.masked_texts import masked_texts
+from lmlab.scoring.methods import Method, method_of
 from lmlab.scoring.pieces import Piece, pieces
 from lmlab.scoring.streams import CannotCarry, Carried, Rolling, Stream, rolling_windows
 from lmlab.scoring.tally import Tally
@@ -39,6 +42,12 @@ class Scorer:
 
     Texts are not cut unless `cut` is given, even where the layout has a cut for training. With
     `carry` false each text of a contiguous layout starts by itself, after an end symbol.
+
+    The score is the one that the system defines, or by another `method` (`scoring/methods.py`): one
+    for masked models, with its `head` and the `positions` that are hidden together, or one that
+    must be of a kind. Masked models score each text by itself, in windows where it is too long,
+    and what stands beyond a token's window is not seen. `mean` says that the figure wanted is the
+    mean over all tokens.
     """
 
     def __init__(
@@ -54,8 +63,17 @@ class Scorer:
         carry: bool = True,
         seed: int = 0,
         progress: Progress | None = None,
+        method: str | Method | None = None,
+        head: str = "own",
+        positions: Sequence[int] = (),
+        mean: bool = False,
     ) -> None:
-        require(system, LogProb, "scoring")
+        self.method = method_of(method, head=head, positions=positions, mean=mean)
+        self.mean = mean
+        if self.method is None or not self.method.masked:
+            require(system, LogProb, "scoring")
+        if self.method is not None:
+            self.method.check(system)
         if layout.kind == "pairs":
             raise UserError("this model scores a text given another, and no source texts came.")
         if tokens_per_batch < 1:
@@ -67,11 +85,12 @@ class Scorer:
         self.layout = layout
         self.window, self.stride = _check_window(window, stride, getattr(system, "window", None))
         self.cut = cut
-        self.carried = carry and layout.kind == "contiguous"
+        alone = self.method is not None and (self.method.masked or self.method.together)
+        self.carried = carry and layout.kind == "contiguous" and not alone
         self.tokens_per_batch = tokens_per_batch
-        self._vocabulary: Vocabulary = system.vocabulary
+        self.vocabulary: Vocabulary = system.vocabulary
         self._seed = seed
-        self._progress = progress or (lambda tokens: None)
+        self.progress = progress or (lambda tokens: None)
         self.convention = self._make_convention()
         """The choices behind every score that this gives."""
 
@@ -84,18 +103,29 @@ class Scorer:
         return_memory()
         # One seed, one result: systems whose scores are estimates draw from this.
         generator = torch.Generator().manual_seed(self._seed)
+        for score in self._score(texts, per_token, generator):
+            if self.method is not None:
+                self.method.check_kind(score.kind)
+            yield score
+
+    def _score(
+        self, texts: Iterable[str], per_token: bool, generator: torch.Generator
+    ) -> Iterator[Score]:
         if self.carried:
             yield from self._score_contiguous(texts, per_token, generator)
             return
         for chunk in _read_ahead(texts):
-            yield from self._score_chunk(chunk, per_token, generator)
+            if self.method is not None and self.method.masked:
+                yield from masked_texts(self, chunk, per_token=per_token)
+            else:
+                yield from self._score_chunk(chunk, per_token, generator)
 
     def score_one(self, text: str) -> Score:
         """The score of a single text, by token."""
         return next(self.score([text]))
 
-    def afresh(self) -> Scorer:
-        """The same scorer with nothing carried from one text to the next."""
+    def afresh(self, method: str | None = None) -> Scorer:
+        """The same scorer with nothing carried from one text to the next, or by another method."""
         return Scorer(
             self.system,
             self.tokenizer,
@@ -106,24 +136,28 @@ class Scorer:
             cut=self.cut,
             carry=False,
             seed=self._seed,
-            progress=self._progress,
+            progress=self.progress,
+            method=self.method if method is None else method,
+            mean=self.mean,
         )
 
     def _make_convention(self) -> Convention:
-        return Convention(
-            tokenizer=f"{self.tokenizer.kind}, {self._vocabulary.size} tokens",
-            start=self._first == self._vocabulary.start,
+        found = Convention(
+            tokenizer=f"{self.tokenizer.kind}, {self.vocabulary.size} tokens",
+            start=self._first == self.vocabulary.start,
             end=self.layout.end,
             window=self.window,
             stride=self.stride,
             carried=self.carried,
             cut=self.cut,
+            mean=self.mean,
         )
+        return found if self.method is None else self.method.convention(found)
 
     @property
     def _first(self) -> int:
         """The token before the first: <s>; in contiguous text, and where there is no <s>, </s>."""
-        start, end = self._vocabulary.start, self._vocabulary.end
+        start, end = self.vocabulary.start, self.vocabulary.end
         first = end if start is None or self.layout.kind == "contiguous" else start
         assert first is not None, "a vocabulary needs a start or an end symbol"
         return first
@@ -135,23 +169,25 @@ class Scorer:
         scores: dict[int, Score] = {}
         tallies: dict[int, Tally] = {}
         for place, text in enumerate(chunk):
-            tally = Tally(text, self._vocabulary, per_token=per_token)
-            if len(text) <= AHEAD_CHARACTERS:
-                tally.take(self._predicted(tally, per_token))
+            tally = Tally(text, self.vocabulary, per_token=per_token)
+            if len(text) <= AHEAD_CHARACTERS or (self.method and self.method.together):
+                tally.take(self.predicted(tally, per_token))
             if self._is_long(tally):
                 scores[place] = self._score_long(text, per_token, generator)
             else:
                 tallies[place] = tally
-        self._score_rows([r for tally in tallies.values() for r in self._rows(tally)], generator)
+        self._score_rows([r for tally in tallies.values() for r in self.rows(tally)], generator)
         for place in range(len(chunk)):
             yield scores[place] if place in scores else tallies[place].score(self.convention)
 
     def _is_long(self, tally: Tally) -> bool:
+        if self.method is not None and self.method.together:
+            return False
         if len(tally.text) > AHEAD_CHARACTERS:
             return True
         return self.window is None and len(tally.waiting) > self.tokens_per_batch
 
-    def _predicted(self, tally: Tally, per_token: bool) -> Iterator[Piece]:
+    def predicted(self, tally: Tally, per_token: bool) -> Iterator[Piece]:
         """The tokens of a text that are predicted, its end among them, piece by piece."""
         text, left, count = tally.text, self.cut and self.cut - 1, 0
         for piece in pieces(self.tokenizer, text, offsets=per_token or left is not None):
@@ -163,45 +199,56 @@ class Scorer:
                 return
             yield piece
         if self.layout.end:
-            assert self._vocabulary.end is not None, "a layout with an end needs an end symbol"
-            yield Piece([self._vocabulary.end], [(len(text), len(text))])
+            assert self.vocabulary.end is not None, "a layout with an end needs an end symbol"
+            yield Piece([self.vocabulary.end], [(len(text), len(text))])
         elif count == 0:
             raise UserError(
                 f"the text {text[:20]!r} has no token and this model predicts no end symbol, so "
                 "there is nothing to score; leave empty texts out."
             )
 
-    def _rows(self, tally: Tally) -> list[_Row]:
+    def rows(self, tally: Tally) -> list[Row]:
         """The sequence of a text as one row, or as rolling windows where it is too long."""
         sequence = [self._first, *tally.waiting]
         window = self.window or len(sequence)
         found = rolling_windows(len(sequence), window, self.stride or window)
-        return [_Row(tally, sequence[w.begin : w.end], w.scored) for w in found]
+        if len(found) > 1 and self.method is not None and self.method.together:
+            raise UserError(
+                f"by the method {self.method.name} a text is seen whole, {window} tokens at most, "
+                f"and {tally.text[:20]!r} … has {len(sequence) - 1}; cut it."
+            )
+        return [Row(tally, w.begin, sequence[w.begin : w.end], w.scored) for w in found]
 
-    def _score_rows(self, rows: Sequence[_Row], generator: torch.Generator) -> None:
+    def _score_rows(self, rows: Sequence[Row], generator: torch.Generator) -> None:
         """Score rows in batches of like length, then hand each text its own in order."""
         values: list[list[float]] = [[] for _ in rows]
         for group in by_budget([len(row.tokens) for row in rows], self.tokens_per_batch):
             with evaluating(self.system):
                 batch = batch_of([rows[index].tokens for index in group], self.system)
-                found = self.system.log_prob(batch, generator=generator)
+                found = self._ask(batch, generator)
             per_token = found.per_token.double().cpu().numpy()
             for place, index in enumerate(group):
                 row, last = rows[index], len(rows[index].tokens) - 1
                 values[index] = per_token[place, last - row.scored : last].tolist()
                 row.tally.add_whole(found, place)
-            self._progress(sum(rows[index].scored for index in group))
+            self.progress(sum(rows[index].scored for index in group))
         for row, scored in zip(rows, values, strict=True):
             row.tally.add(scored, row.tally.kind)
+
+    def _ask(self, batch: Batch, generator: torch.Generator) -> LogProbs:
+        if self.method is not None and self.method.name == "energy":
+            return self.method.energies(self.system, batch)
+        found: LogProbs = self.system.log_prob(batch, generator=generator)
+        return found
 
     def _score_long(self, text: str, per_token: bool, generator: torch.Generator) -> Score:
         try:
             return next(self._score_stream([text], per_token, generator))
         except CannotCarry:
             # Neither a state nor a window: the whole at once is the only score there is.
-            tally = Tally(text, self._vocabulary, per_token=per_token)
-            tally.take(self._predicted(tally, per_token))
-            self._score_rows(self._rows(tally), generator)
+            tally = Tally(text, self.vocabulary, per_token=per_token)
+            tally.take(self.predicted(tally, per_token))
+            self._score_rows(self.rows(tally), generator)
             return tally.score(self.convention)
 
     def _score_contiguous(
@@ -224,7 +271,7 @@ class Scorer:
         for block in self._blocks(texts, stream, under_way, per_token):
             with evaluating(self.system):
                 log_probs: Sequence[float] = stream.feed(block).tolist()
-            self._progress(len(block))
+            self.progress(len(block))
             for tally in under_way:
                 log_probs = tally.add(log_probs, stream.kind)
             while under_way and under_way[0].complete:
@@ -252,9 +299,9 @@ class Scorer:
         """The tokens of all texts in blocks as the stream wants them; the last may be smaller."""
         buffer: list[int] = []
         for text in texts:
-            tally = Tally(text, self._vocabulary, per_token=per_token)
+            tally = Tally(text, self.vocabulary, per_token=per_token)
             under_way.append(tally)
-            for piece in self._predicted(tally, per_token):
+            for piece in self.predicted(tally, per_token):
                 tally.take([piece])
                 buffer += piece.ids
                 while len(buffer) >= stream.wants:
@@ -265,10 +312,12 @@ class Scorer:
             yield buffer
 
 
-class _Row(NamedTuple):
+class Row(NamedTuple):
     """One row of a batch: a text, or one window of it."""
 
     tally: Tally
+    begin: int
+    """Where it begins in the text; 0 is the symbol before it."""
     tokens: list[int]
     scored: int
     """How many tokens at its end are counted."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import compress
 
 from lmlab.core.kinds import Kind
 from lmlab.core.protocols import LogProbs
@@ -26,7 +27,8 @@ class Tally:
         """Whether all of the text's tokens have been handed in."""
         self.characters = len(text)
         self._vocabulary = vocabulary
-        self._spans: list[tuple[int, int]] = []
+        self.spans: list[tuple[int, int]] = []
+        """The characters [start, end) of each of them, where they are asked for."""
         self._kept: list[TokenScore] | None = [] if per_token else None
         self._total, self._tokens, self._unknown = 0.0, 0, 0
         self.kind: Kind = "exact"
@@ -42,16 +44,22 @@ class Tally:
         """More of the text's tokens, to be scored."""
         for piece in pieces:
             self.waiting += piece.ids
-            self._spans += piece.spans
+            self.spans += piece.spans
+
+    def add_some(self, scores: Sequence[float], scored: Sequence[bool], kind: Kind) -> None:
+        """Scores of all waiting tokens, of which only those that are `scored` count."""
+        self.waiting = list(compress(self.waiting, scored))
+        self.spans = list(compress(self.spans, scored))
+        self.add(list(compress(scores, scored)), kind)
 
     def add(self, log_probs: Sequence[float], kind: Kind) -> Sequence[float]:
         """Log-probabilities of the waiting tokens, from the first; gives back what is too many."""
         count = min(len(log_probs), len(self.waiting))
         unknown = self._vocabulary.unknown
         if self._kept is not None:
-            for id, span, value in zip(self.waiting, self._spans, log_probs, strict=False):
+            for id, span, value in zip(self.waiting, self.spans, log_probs, strict=False):
                 self._kept.append(self._token(id, span, value))
-            self._spans = self._spans[count:]
+            self.spans = self.spans[count:]
         self._total += sum(log_probs[:count])
         self._tokens += count
         self._unknown += self.waiting[:count].count(-1 if unknown is None else unknown)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
-from lmlab.core.errors import UserError
+from lmlab.core.distribution import Categorical
+from lmlab.core.protocols import LogProbs
 from lmlab.data.corpus import Layout
 from lmlab.scoring.conditional import conditional_scores
 from lmlab.scoring.score import Scorer
@@ -50,12 +52,101 @@ def test_places_are_those_of_the_joined_text_and_unknown_words_count(words, tiny
     assert found.unknown == 1
 
 
-def test_only_systems_that_go_from_left_to_right(words, tiny_recurrent):
+def test_a_system_of_whole_texts_gives_the_joint_up_to_a_constant(words, tiny_recurrent):
+    """Its differences between continuations of a prefix are those of the true conditional."""
+    stepping = tiny_recurrent(words.vocabulary).eval()
+
     class Whole:
         """Scores, and can't step."""
 
         vocabulary = words.vocabulary
-        log_prob = tiny_recurrent.log_prob
 
-    with pytest.raises(UserError, match="Step"):
-        list(conditional_scores(Scorer(Whole(), words, Layout()), [("a", " cat")]))
+        def log_prob(self, batch, **options):
+            return stepping.log_prob(batch, **options)
+
+    pairs = [("the cat", " sat on a mat"), ("the cat", " saw"), ("the cat", "")]
+    whole = list(conditional_scores(Scorer(Whole(), words, Layout()), pairs))
+    true = list(conditional_scores(Scorer(stepping, words, Layout()), pairs, end=True))
+    for found in whole:
+        assert (found.kind, found.convention.method, found.per_token) == (
+            "unnormalised",
+            "whole text",
+            (),
+        )
+    for one, other in ((0, 1), (0, 2)):
+        assert whole[one].total - whole[other].total == pytest.approx(
+            true[one].total - true[other].total, abs=1e-9
+        )
+    assert all(a.total < b.total for a, b in zip(whole, true, strict=True))
+
+
+class Filler:
+    """Fills a place by a law that depends on its two neighbours, and scores by none of its own."""
+
+    def __init__(self, vocabulary):
+        self.vocabulary = vocabulary
+        size = vocabulary.size
+        generator = torch.Generator().manual_seed(0)
+        drawn = torch.randn(size, size, size, generator=generator, dtype=torch.float64)
+        self.table = drawn.log_softmax(-1)
+        self.asked = 0
+
+    def log_prob(self, batch, **options):
+        raise AssertionError("not asked for")
+
+    def fill(self, batch, masked, *, generator=None):
+        rows, places = masked.nonzero(as_tuple=True)
+        self.asked += len(rows)
+        before, after = batch.tokens[rows, places - 1], batch.tokens[rows, places + 1]
+        return Categorical(self.table[before, after])
+
+
+def test_a_masked_model_scores_the_places_of_the_continuation_alone(words):
+    system = Filler(words.vocabulary)
+    pairs = [("the cat", " sat on a mat"), ("a", " dog"), ("", "the cat"), ("the cat", "")]
+    found = list(conditional_scores(Scorer(system, words, Layout()), pairs))
+    assert system.asked == 4 + 1 + 2 + 0
+    for (prefix, continuation), each in zip(pairs, found, strict=True):
+        ids = [2, *words.encode(prefix + continuation), 3]
+        first = 1 + len(prefix.split())
+        expected = sum(
+            float(system.table[ids[p - 1], ids[p + 1], ids[p]]) for p in range(first, len(ids) - 1)
+        )
+        assert each.total == pytest.approx(expected, abs=1e-9)
+        assert each.tokens == len(continuation.split())
+        assert (each.kind, each.convention.method, each.convention.end) == ("pseudo", "norm", False)
+
+
+def test_of_an_energy_the_whole_text_is_scored(words):
+    class Ising:
+        """E = the number of equal neighbours."""
+
+        vocabulary = words.vocabulary
+
+        def energy(self, batch):
+            return (batch.tokens[:, 1:] == batch.tokens[:, :-1]).sum(1).double()
+
+        def log_prob(self, batch, **options):
+            nothing = torch.zeros(len(batch), batch.tokens.shape[1] - 1)
+            return LogProbs(
+                per_token=nothing, per_sequence=-self.energy(batch), kind="unnormalised"
+            )
+
+    for method in (None, "energy"):
+        scorer = Scorer(Ising(), words, Layout(), method=method)
+        (found,) = conditional_scores(scorer, [("the the", " the cat")])
+        assert (found.total, found.kind) == (-2.0, "unnormalised")
+
+
+def test_a_bound_of_the_whole_stays_one(words):
+    class Bounded:
+        vocabulary = words.vocabulary
+
+        def log_prob(self, batch, **options):
+            values = torch.full((len(batch), batch.tokens.shape[1] - 1), -1.5)
+            return LogProbs(
+                per_token=values, per_sequence=torch.full((len(batch),), -0.5), kind="bound"
+            )
+
+    (found,) = conditional_scores(Scorer(Bounded(), words, Layout()), [("the", " cat")])
+    assert (found.kind, found.total, found.tokens) == ("bound", -1.5 * 3 - 0.5, 3)

@@ -1,0 +1,88 @@
+"""Texts scored by the methods for masked models: all places of many texts read together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from lmlab.core.batch import Batch
+from lmlab.core.score import Score
+from lmlab.scoring.batching import batch_of
+from lmlab.scoring.tally import Tally
+
+if TYPE_CHECKING:
+    from lmlab.scoring.score import Row, Scorer
+
+
+def masked_texts(
+    scorer: Scorer, texts: Sequence[str], *, per_token: bool, after: Sequence[int] | None = None
+) -> Iterator[Score]:
+    """The scores of some texts, in their order, by a scorer's method.
+
+    A text that is longer than the window is divided as by every rolling score, and each of its
+    tokens has one score, in the window that counts it. With `after` only the tokens of a text that
+    end behind that many characters have one.
+    """
+    assert scorer.method is not None
+    tallies = [Tally(text, scorer.vocabulary, per_token=per_token) for text in texts]
+    rows: list[Row] = []
+    for tally in tallies:
+        tally.take(scorer.predicted(tally, per_token=True))
+        rows += scorer.rows(tally)
+    batch = batch_of([row.tokens for row in rows], scorer.system)
+    begins = {} if after is None else dict(zip(tallies, after, strict=True))
+    scored = scorer.method.scored(batch, scorer.system) & _counted(batch, rows, begins)
+    words = _words(scorer, batch, rows) if scorer.method.name == "within-word" else None
+    found = scorer.method.scores(
+        scorer.system, batch, scored, words=words, tokens=scorer.tokens_per_batch
+    )
+    _hand_out(rows, found, scored, scorer)
+    scorer.progress(int(scored.sum()))
+    for tally in tallies:
+        yield tally.score(scorer.convention)
+
+
+def _counted(batch: Batch, rows: Sequence[Row], begins: dict[Tally, int]) -> Tensor:
+    """(B, T) the places of each row that count: those that its window adds, behind its `after`."""
+    counted = torch.zeros(batch.tokens.shape, dtype=torch.bool)
+    for index, row in enumerate(rows):
+        length = len(row.tokens)
+        counted[index, length - row.scored : length] = True
+        begin = begins.get(row.tally, 0)
+        if begin:
+            spans = row.tally.spans[max(row.begin - 1, 0) : row.begin - 1 + length]
+            behind = torch.tensor([end > begin for _, end in spans], dtype=torch.bool)
+            counted[index, length - len(behind) : length] &= behind
+    return counted.to(batch.tokens.device)
+
+
+def _words(scorer: Scorer, batch: Batch, rows: Sequence[Row]) -> Tensor:
+    """(B, T) the number of the word that each place is part of; symbols are words of their own."""
+    words = torch.full(batch.tokens.shape, -1)
+    numbers: dict[Tally, list[int]] = {}
+    for index, row in enumerate(rows):
+        if row.tally not in numbers:
+            numbers[row.tally] = scorer.tokenizer.words(row.tally.text)
+        own = numbers[row.tally]
+        first = max(row.begin, 1)
+        there = torch.tensor(own[first - 1 : row.begin + len(row.tokens) - 1], dtype=torch.long)
+        words[index, first - row.begin :][: len(there)] = there
+    return words.to(batch.tokens.device)
+
+
+def _hand_out(rows: Sequence[Row], found: Tensor, scored: Tensor, scorer: Scorer) -> None:
+    """Give each text the scores of its rows."""
+    assert scorer.method is not None
+    values, counts = found.double().cpu(), scored.cpu()
+    waiting: dict[Tally, tuple[list[float], list[bool]]] = {}
+    for index, row in enumerate(rows):
+        length = len(row.tokens)
+        new = slice(length - row.scored, length)
+        own, own_counts = waiting.setdefault(row.tally, ([], []))
+        own += values[index, new].tolist()
+        own_counts += counts[index, new].tolist()
+    for tally, (own, own_counts) in waiting.items():
+        tally.add_some(own, own_counts, scorer.method.kind)

@@ -1,0 +1,222 @@
+"""Texts scored by a method: what the record says, which tokens count, what is refused."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+
+from lmlab.core.batch import Batch
+from lmlab.core.errors import UserError
+from lmlab.core.protocols import LogProbs
+from lmlab.core.score import summarise
+from lmlab.data.corpus import Layout
+from lmlab.data.tokenizers import train_tokenizer
+from lmlab.scoring.masked import METHODS, kind_of, masked_scores
+from lmlab.scoring.score import Scorer
+from lmlab.zoo import bert
+
+TEXTS = ["the cat sat on the mat", "a dog saw the mat", "the zebra"]
+
+
+@pytest.fixture(scope="module")
+def system(words):
+    torch.manual_seed(0)
+    system = bert.build(bert.SIZES["tiny"], words.vocabulary)
+    for parameter in system.parameters():
+        torch.nn.init.normal_(parameter, std=0.5)
+    return system.eval()
+
+
+def table(system, tokenizer, text: str, **options) -> torch.Tensor:
+    """The scores of the tokens of one text by themselves."""
+    ids = [2, *tokenizer.encode(text), 3]
+    batch = Batch.from_sequences([ids], tokenizer.vocabulary.pad)
+    return masked_scores(system, batch, **options)[0, 1:-1]
+
+
+@pytest.mark.parametrize("head", ["own", "none"])
+@pytest.mark.parametrize("method", ["simple", "raw", "norm", "within-word"])
+def test_a_record_says_how_it_was_taken(system, words, method, head):
+    scorer = Scorer(system, words, Layout(), method=method, head=head)
+    same = {} if method != "within-word" else {"words": torch.arange(8)[None]}
+    for text, score in zip(TEXTS, scorer.score(TEXTS), strict=True):
+        count = len(text.split())
+        given = {key: value[:, : count + 2] for key, value in same.items()}
+        expected = table(system, words, text, method=method, head=head, **given)
+        values = torch.tensor([token.log_prob for token in score.per_token])
+        torch.testing.assert_close(values, expected, atol=1e-5, rtol=1e-5)
+        assert [token.token for token in score.per_token] == text.split()
+        assert score.tokens == count
+        assert score.total == pytest.approx(float(expected.sum()), abs=1e-4)
+        assert score.kind == kind_of(method)
+        told = score.convention
+        assert (told.method, told.head, told.end, told.mean) == (method, head, False, False)
+        assert "left to right" not in told.order
+    assert score.unknown == 1
+
+
+def test_totals_do_not_need_the_tokens(system, words):
+    scorer = Scorer(system, words, Layout(), method="norm")
+    whole = [score.total for score in scorer.score(TEXTS)]
+    assert [score.total for score in scorer.score(TEXTS, per_token=False)] == whole
+
+
+def test_the_default_is_what_the_system_defines(system, words):
+    [own] = Scorer(system, words, Layout()).score(TEXTS[:1])
+    [norm] = Scorer(system, words, Layout(), method="norm").score(TEXTS[:1])
+    assert own.total == pytest.approx(norm.total, abs=1e-5)
+    assert (own.kind, own.convention.method) == ("pseudo", "own")
+
+
+def test_k_mask_hides_its_positions_together(system, words):
+    scorer = Scorer(system, words, Layout(), method="k-mask", positions=(2, 5))
+    found = next(scorer.score(TEXTS[:1]))
+    scored = torch.tensor([[False, False, True, False, False, True, False, False]])
+    expected = table(system, words, TEXTS[0], method="k-mask", scored=scored)
+    assert [token.token for token in found.per_token] == ["cat", "the"]
+    values = [token.log_prob for token in found.per_token]
+    assert values == pytest.approx(expected[[1, 4]].tolist(), abs=1e-5)
+    assert (found.tokens, found.convention.positions) == (2, (2, 5))
+
+
+def test_the_mean_of_000_is_over_all_positions(system, words):
+    """score_4mask: some are hidden, all have an inner product, and their mean is taken."""
+    options = {"method": "raw-k-mask", "head": "none"}
+    scorer = Scorer(system, words, Layout(), positions=(2, 5), mean=True, **options)
+    found = next(scorer.score(TEXTS[:1]))
+    masked = torch.tensor([[False, False, True, False, False, True, False, False]])
+    expected = table(system, words, TEXTS[0], masked=masked, **options)
+    assert found.tokens == 6
+    assert found.figure == found.mean == pytest.approx(float(expected.mean()), abs=1e-5)
+    assert found.convention.mean
+    plain = next(Scorer(system, words, Layout(), method="raw", mean=True).score(TEXTS[:1]))
+    raw = table(system, words, TEXTS[0], method="raw")
+    assert plain.figure == pytest.approx(float(raw.mean()), abs=1e-5)
+
+
+def test_pieces_of_a_word_are_hidden_from_its_earlier_ones():
+    corpus = ["a b c d e f g", "bag cab fad, a gag", "ab, ab, cd"]
+    tokenizer = train_tokenizer("wordpiece", corpus, size=26)
+    text = "a baggage, faced cab"
+    ids, _ = tokenizer.encode_with_offsets(text)
+    numbers = tokenizer.words(text)
+    assert len(numbers) == len(ids) > len(text.split()) + 1
+    continued = [tokenizer.token(i).startswith("##") for i in ids]
+    same = [False, *(a == b for a, b in itertools.pairwise(numbers))]
+    assert continued == same
+    torch.manual_seed(0)
+    system = bert.build(bert.SIZES["tiny"], tokenizer.vocabulary).eval()
+    found = next(Scorer(system, tokenizer, Layout(), method="within-word").score([text]))
+    places = torch.tensor([[-1, *numbers, -2]])
+    expected = table(system, tokenizer, text, method="within-word", words=places)
+    values = [token.log_prob for token in found.per_token]
+    assert values == pytest.approx(expected.tolist(), abs=1e-5)
+
+
+def test_words_of_words_and_of_characters(words, characters):
+    assert words.words("the cat sat") == [0, 1, 2]
+    assert characters.words("a cat") == [0, 1, 2, 2, 2]
+    assert characters.words("") == []
+
+
+@pytest.mark.parametrize("method", ["simple", "norm", "within-word"])
+def test_long_texts_are_scored_by_windows(system, words, method):
+    """Every token once, in the window that counts it; the record says window and stride."""
+    text = " ".join(TEXTS)
+    scorer = Scorer(system, words, Layout(), method=method, window=6, stride=2)
+    found = next(scorer.score([text]))
+    ids = [2, *words.encode(text), 3]
+    expected = [0.0] * len(ids)
+    for end in [7, *range(9, len(ids), 2), len(ids)]:
+        begin = max(0, end - 7)
+        batch = Batch.from_sequences([ids[begin:end]], words.vocabulary.pad)
+        numbers = torch.arange(end - begin)[None]
+        new = range(1, 7) if end == 7 else range(end - 2, end)
+        values = masked_scores(system, batch, method=method, words=numbers)[0]
+        for place in new:
+            expected[place] = float(values[place - begin])
+    assert [t.log_prob for t in found.per_token] == pytest.approx(expected[1:-1], abs=1e-5)
+    assert (found.convention.window, found.convention.stride) == (6, 2)
+    assert found.tokens == len(text.split())
+
+
+def test_no_pass_reads_more_than_the_budget(system, words):
+    read: list[int] = []
+    door = system.backbone.register_forward_pre_hook(
+        lambda _, given: read.append(given[0].inputs.numel())
+    )
+    try:
+        scorer = Scorer(system, words, Layout(), method="norm", tokens_per_batch=70)
+        [long] = scorer.score([" ".join(["the cat sat on a mat"] * 40)])
+    finally:
+        door.remove()
+    assert long.tokens == 240
+    assert max(read) <= 70
+
+
+def test_mistakes_are_told(system, words, tiny_recurrent):
+    def scorer(**options):
+        return Scorer(system, words, Layout(), **options)
+
+    for message, options in {
+        "did you mean 'norm'": {"method": "norn"},
+        "say by positions which": {"method": "k-mask"},
+        "no use for positions": {"method": "norm", "positions": (1,)},
+        "positions count from 1": {"method": "k-mask", "positions": (0, 1)},
+        "there is no head called 'both'": {"method": "norm", "head": "both"},
+        "a method for masked models": {"head": "none"},
+        "has no head": {"method": "exact", "head": "none"},
+    }.items():
+        with pytest.raises(UserError, match=message):
+            scorer(**options)
+    with pytest.raises(UserError, match=r"from 1 to 2 in a text of 2 tokens, and 5 came"):
+        list(scorer(method="k-mask", positions=(1, 5)).score(TEXTS))
+    with pytest.raises(UserError, match=r"seen whole, 4 tokens at most"):
+        list(scorer(method="k-mask", positions=(1, 5), window=4).score(TEXTS))
+    recurrent = tiny_recurrent(words.vocabulary)
+    with pytest.raises(UserError, match=r"norm.*Fill.*bert"):
+        Scorer(recurrent, words, Layout(), method="norm")
+    with pytest.raises(UserError, match=r"energy needs a system with Energy"):
+        Scorer(recurrent, words, Layout(), method="energy")
+
+
+def test_a_kind_that_is_asked_for_must_be_there(system, words, tiny_recurrent):
+    recurrent = tiny_recurrent(words.vocabulary)
+    [found] = Scorer(recurrent, words, Layout(), method="exact").score(TEXTS[:1])
+    [own] = Scorer(recurrent, words, Layout()).score(TEXTS[:1])
+    assert (found.total, found.kind, found.convention.method) == (own.total, "exact", "exact")
+    assert found.convention.end and found.convention.order == "left to right"
+    with pytest.raises(UserError, match=r"bound.*this one's is exact.*gru-vae"):
+        list(Scorer(recurrent, words, Layout(), method="bound").score(TEXTS))
+    with pytest.raises(UserError, match=r"exact.*this one's is pseudo"):
+        list(Scorer(system, words, Layout(), method="exact").score(TEXTS))
+
+
+def test_energies_belong_to_the_whole_text(words):
+    class Lengths:
+        """E = the number of tokens between <s> and </s>."""
+
+        vocabulary = words.vocabulary
+        window = 12
+
+        def energy(self, batch):
+            return (batch.lengths - 2).double()
+
+        def log_prob(self, batch, **options) -> LogProbs:
+            raise AssertionError("not asked for")
+
+    found = list(Scorer(Lengths(), words, Layout(), method="energy").score(TEXTS))
+    assert [score.total for score in found] == [-6.0, -5.0, -2.0]
+    assert {score.kind for score in found} == {"unnormalised"}
+    with pytest.raises(UserError, match="perplexity"):
+        _ = summarise(found).perplexity
+    with pytest.raises(UserError, match="seen whole"):
+        list(Scorer(Lengths(), words, Layout(), method="energy").score([" ".join(TEXTS)]))
+
+
+def test_all_methods_have_an_order_in_words():
+    from lmlab.scoring.methods import ORDERS
+
+    assert set(METHODS) < set(ORDERS)
