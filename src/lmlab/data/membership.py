@@ -52,7 +52,7 @@ class HashSet:
 
     def __init__(self, hashes: Hashes, *, bits: int = 32) -> None:
         assert bits in (16, 32), "remainders are kept as uint16 or uint32"
-        kept = np.unique(hashes)
+        kept = distinct(hashes)
         self._low = np.uint64(2**bits - 1)
         self._bucket_bits = max(0, (len(kept) // PER_BUCKET).bit_length() - 1)
         self._shift = np.uint64(64 - self._bucket_bits - bits)
@@ -121,7 +121,7 @@ class KnownGrams:
         bits: int = 32,
     ) -> None:
         self.size = size
-        parts = [np.unique(part) for part in gram_hashes(tokens, offsets, size)]
+        parts = [distinct(part) for part in gram_hashes(tokens, offsets, size)]
         self.held = HashSet(np.concatenate([np.zeros(0, np.uint64), *parts]), bits=bits)
 
     def __call__(
@@ -161,7 +161,7 @@ def gram_hashes(
         sums = np.zeros(len(begins), dtype=np.uint64)
         for place in range(size):
             here = tokens[first + place : first + place + len(begins)]
-            sums += place_hashes(here, np.array(place))
+            sums += place_hashes(here, np.array([place]))
         yield mixed(sums)[begins + size <= ends]
 
 
@@ -169,6 +169,12 @@ def place_hashes(tokens: NDArray[np.generic], places: NDArray[np.int64]) -> Hash
     """A random number for each pair of a token and a place, shapes broadcast."""
     ids = tokens.astype(np.uint64) + np.uint64(1)
     return mixed(mixed(ids * PLACE) + (places.astype(np.uint64) + np.uint64(1)) * PLACE)
+
+
+def distinct(numbers: Hashes) -> Hashes:
+    """Sorted, each once; numpy's own way goes through a hash table, at several times the cost."""
+    ordered = np.sort(numbers)
+    return ordered[np.concatenate([[True], ordered[1:] != ordered[:-1]])[: len(ordered)]]
 
 
 def mixed(numbers: Hashes) -> Hashes:
