@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 
 import pytest
+from tests.unit.sampling.test_beam import exhaustive
 
 from lmlab.core.errors import UserError
 from lmlab.sampling.beam import Beam, beam_search
 from lmlab.sampling.constraints import Constraints, begun, contains
-from tests.unit.sampling.test_beam import exhaustive
 
 WIDE = Beam(width=40, best=40, max_length=4)
 
