@@ -133,6 +133,11 @@ class MixedStarts(LeftToRight):
         tensors = {name: t.unflatten(0, (-1, count)) for name, t in memory.tensors.items()}
         return TensorState({**tensors, WEIGHTS: log_weights})
 
+    def scores(
+        self, hidden: Hidden, places: Tensor, own: Tensor, shared: Tensor | None = None
+    ) -> Tensor:
+        raise TypeError("several starts are mixed by probabilities, and scores are none yet")
+
     def start(self, rows: int, *, condition: Batch | None = None) -> SteppingState:
         memory = self.begin(rows)
         opening = torch.full((rows,), self.vocabulary.opening, device=memory[WEIGHTS].device)

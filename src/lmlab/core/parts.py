@@ -6,7 +6,7 @@ Parts declare what they give and take, so that a mismatch is an error that names
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -89,6 +89,26 @@ class Emission(nn.Module):
         return {}
 
 
+@runtime_checkable
+class Scored(Protocol):
+    """An emission that normalises scores of tokens, each of which can be had alone."""
+
+    def scores(self, hidden: Tensor, own: Tensor, shared: Tensor | None = None) -> Tensor:
+        """(N, C + K) scores before they are normalised, given N hidden states (N, W).
+
+        Of the tokens `own` (N, C), others for each hidden state, and then of `shared` (K,), the
+        same for all. Cost (C + K) · N · W, whatever the vocabulary.
+        """
+        ...
+
+    def start_scores_at(self, log_probs: Tensor) -> None:
+        """Let the scores (V,) start there, before anything is known of a hidden state.
+
+        Where there are no biases nothing is done.
+        """
+        ...
+
+
 class Network(Protocol):
     """What an objective may ask of the network it trains."""
 
@@ -102,6 +122,16 @@ class Network(Protocol):
 
     def predict(self, view: View, hidden: Hidden) -> Predictions:
         """Log-probabilities of a view's targets, given its hidden states."""
+        ...
+
+    def scores(
+        self, hidden: Hidden, places: Tensor, own: Tensor, shared: Tensor | None = None
+    ) -> Tensor:
+        """Scores of a few tokens at the N true entries of `places`: see `Scored.scores`."""
+        ...
+
+    def start_scores_at(self, log_probs: Tensor) -> None:
+        """Let the scores of all tokens start there: see `Scored.start_scores_at`."""
         ...
 
 
@@ -129,6 +159,10 @@ class Objective(nn.Module):
 
     kind: ClassVar[Kind] = "exact"
     """What its log_prob is."""
+
+    def check_parts(self, backbone: Backbone, emission: Emission) -> None:
+        """A UserError where such a network can't be trained by it; most train any."""
+        return
 
     def begin_step(self, step: int) -> None:
         """Told before each step of training how many came before it: what is annealed needs it."""

@@ -58,6 +58,24 @@ class Softmax(Emission):
         scores = (self._heard(hidden) * self.weight[targets]).sum(-1)
         return scores if self.bias is None else scores + self.bias[targets]
 
+    def scores(self, hidden: Tensor, own: Tensor, shared: Tensor | None = None) -> Tensor:
+        """Inner products with the vectors of the given tokens alone: see `Scored.scores`."""
+        heard = self._heard(hidden)
+        found = (F.embedding(own, self.weight) @ heard[..., None]).squeeze(-1) + self._bias_of(own)
+        if shared is None:
+            return found
+        common = heard @ F.embedding(shared, self.weight).t() + self._bias_of(shared)
+        return torch.cat([found, common], 1)
+
+    @torch.no_grad()
+    def start_scores_at(self, log_probs: Tensor) -> None:
+        if self.bias is not None:
+            self.bias.copy_(torch.where(self.never == 0, log_probs, 0.0))
+
+    def _bias_of(self, tokens: Tensor) -> Tensor | float:
+        """b of each token; gathered as an embedding, whose gradient is the cheaper one."""
+        return 0.0 if self.bias is None else F.embedding(tokens, self.bias[:, None]).squeeze(-1)
+
     def pair_log_prob(self, sources: Tensor, targets: Tensor) -> Tensor:
         """Inner products of targets with sources, less each source's own normaliser."""
         sources = self._heard(sources)

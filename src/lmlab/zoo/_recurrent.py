@@ -18,10 +18,11 @@ from lmlab.layers.cells import Cell
 from lmlab.layers.sphere import SphereEmbedding
 from lmlab.objectives.next_token import NextToken
 from lmlab.zoo._emissions import EmissionName, build_emission
+from lmlab.zoo._sampled import SampledConfig, make_objective
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecurrentConfig:
+class RecurrentConfig(SampledConfig):
     """Settings of a recurrent language model."""
 
     width: int = field(default=128, metadata={"at_least": 1})
@@ -113,7 +114,7 @@ def build_recurrent(
     *,
     emission: Callable[[nn.Embedding | None], Emission] | None = None,
 ) -> LeftToRight:
-    """Embedding → stacked cells → emission, trained to predict the next token.
+    """Embedding → stacked cells → emission, trained to predict the next token in the config's way.
 
     `emission` makes one, given the embedding where it is tied, in the place of the config's.
     """
@@ -136,15 +137,25 @@ def build_recurrent(
     )
     output = nn.Identity() if inside else None
     backbone = Recurrent(embedding, cells, config.dropout, output=output)
-    parts: dict[str, Any] = {"vocabulary": vocabulary, "backbone": backbone, "emission": made}
+    parts: dict[str, Any] = {
+        "vocabulary": vocabulary,
+        "backbone": backbone,
+        "emission": made,
+        "objective": make_objective(config, NextToken(), vocabulary),
+    }
     if config.starts:
-        return MixedStarts(starts=config.starts, objective=NextToken(), **parts)
+        if config.objective != "next-token":
+            raise UserError(
+                f"several starts are mixed by their probabilities, which {config.objective} does "
+                "not take: --set starts=0, or train for next-token."
+            )
+        return MixedStarts(starts=config.starts, **parts)
     if not all(each.leaves_zero for each in cells):
         raise UserError(
             "with these switches off a state that starts at zero stays there; learn the start "
             "(--set starts=1), or leave more on."
         )
-    return LeftToRight(objective=NextToken(), **parts)
+    return LeftToRight(**parts)
 
 
 def _embedding(config: RecurrentConfig, vocabulary: Vocabulary) -> nn.Embedding:

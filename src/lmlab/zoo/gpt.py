@@ -14,6 +14,7 @@ from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.core.writing import Writing
 from lmlab.objectives.next_token import NextToken
+from lmlab.zoo._sampled import SampledConfig, make_objective
 from lmlab.zoo._transformer import (
     TRANSFORMER_RECIPES,
     TransformerConfig,
@@ -30,12 +31,13 @@ CARD = Card(
     source="003 DLM40, 004 §1.2",
     aliases=("DLM40", "gpt-mini", "gpt-2"),
     protocols=("LogProb", "Step", "Encode", "EncodeTokens"),
+    objectives=("next-token", "nce", "importance", "sampled-softmax"),
     oracle="transformers' GPT-2 with the same weights: tests/parity/test_hf_gpt2.py",
 )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(TransformerConfig):
+class Config(TransformerConfig, SampledConfig):
     """Settings of GPT."""
 
 
@@ -52,8 +54,9 @@ def build(config: Config, vocabulary: Vocabulary) -> Writing:
     system = Writing(
         vocabulary=vocabulary,
         backbone=make_transformer(config, tokens, both_ways=False),
-        emission=make_softmax(config, vocabulary, tokens),
-        objective=NextToken(),
+        # Without a bias the scores of rare tokens could not start low, as sampled objectives ask.
+        emission=make_softmax(config, vocabulary, tokens, bias=config.objective != "next-token"),
+        objective=make_objective(config, NextToken(), vocabulary),
     )
     system.window = config.length
     return system

@@ -26,6 +26,7 @@ CARD = Card(
     source="002 §3.3.3.3, 003 DLM43",
     aliases=("DLM43",),
     protocols=("LogProb", "Step"),
+    objectives=("next-token", "nce", "importance", "sampled-softmax"),
     oracle="torch.nn.GRU with the same weights: tests/parity/test_recurrent.py",
 )
 

@@ -25,6 +25,7 @@ CARD = Card(
     source="002 §3.3.3.3",
     aliases=(),
     protocols=("LogProb", "Step"),
+    objectives=("next-token", "nce", "importance", "sampled-softmax"),
     oracle="a step worked by hand: tests/parity/test_recurrent.py",
 )
 

@@ -24,6 +24,7 @@ CARD = Card(
     source="002 §3.3, 003 DLM12",
     aliases=("DLM12",),
     protocols=("LogProb", "Step"),
+    objectives=("next-token", "nce", "importance", "sampled-softmax"),
     oracle="torch.nn.LSTM with the same weights: tests/parity/test_recurrent.py",
 )
 

@@ -25,6 +25,7 @@ CARD = Card(
     source="002 §3.2, 003 DLM11",
     aliases=("DLM11",),
     protocols=("LogProb", "Step"),
+    objectives=("next-token", "nce", "importance", "sampled-softmax"),
     oracle="torch.nn.RNN with the same weights: tests/parity/test_recurrent.py",
 )
 

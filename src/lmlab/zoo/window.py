@@ -17,6 +17,7 @@ from lmlab.core.system import LeftToRight
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.emissions.softmax import Softmax
 from lmlab.objectives.next_token import NextToken
+from lmlab.zoo._sampled import SampledConfig, make_objective
 
 CARD = Card(
     family="window",
@@ -25,12 +26,13 @@ CARD = Card(
     source="003 DLM1",
     aliases=("DLM1",),
     protocols=("LogProb", "Step"),
+    objectives=("next-token", "nce", "importance", "sampled-softmax"),
     oracle="a sentence worked by hand: tests/parity/test_windows.py",
 )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config:
+class Config(SampledConfig):
     """Settings of the window model."""
 
     width: int = field(default=128, metadata={"at_least": 1})
@@ -66,5 +68,5 @@ def build(config: Config, vocabulary: Vocabulary) -> LeftToRight:
         vocabulary=vocabulary,
         backbone=Window(embedding, config.size, config.dropout),
         emission=Softmax(config.width, vocabulary, tied=embedding),
-        objective=NextToken(),
+        objective=make_objective(config, NextToken(), vocabulary),
     )

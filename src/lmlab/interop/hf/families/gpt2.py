@@ -30,6 +30,9 @@ class Gpt2(Family):
         "scale_attn_by_inverse_layer_idx": False,
         "add_cross_attention": False,
     }
+    # What it was trained for is no part of a checkpoint, but sampled objectives add an output bias.
+    fixed = {"objective": "next-token"}
+    free = Family.free | {"noise", "noise_samples", "noise_shared", "log_z"}
     prefix = "transformer."
     # Causal masks, which old versions kept beside the weights.
     ignored = (r"\.attn\.(bias|masked_bias)$",)

@@ -1,0 +1,55 @@
+"""Noise-contrastive estimation: tell the token that came from k tokens of noise."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lmlab.core.batch import Batch
+from lmlab.core.capture import Capture
+from lmlab.core.parts import Network, Objective
+from lmlab.objectives.noise_law import NoiseLaw
+from lmlab.objectives.sampled import SampledObjective
+
+
+class NoiseContrastive(SampledObjective):
+    """loss = -log σ(Δ(w)) - Σ_j log σ(-Δ(w_j)),  Δ(w) = s(w | h) - log Z - log(k q(w)).
+
+    Gutmann and Hyvärinen 2010; Mnih and Teh 2012; 002 §3.4.3.1. Δ is the log-odds that w came from
+    the data and not from the k tokens w_j drawn from q; at the optimum s(w | h) - log Z is
+    log p(w | h), normalised by itself, so the sum over the vocabulary is never taken. Z is fixed
+    (log Z = 0) or one learned number for all contexts. With normalised scores the expected gradient
+    is maximum likelihood's with each token's term times k q / (k q + p), which tends to one with k.
+    Cost of the output layer: N (1 + k) W a step instead of N V W.
+    """
+
+    log_z: Tensor
+
+    def __init__(
+        self,
+        asks: Objective,
+        noise: NoiseLaw,
+        *,
+        samples: int,
+        shared: bool = False,
+        learned_z: bool = False,
+    ) -> None:
+        super().__init__(asks, noise, samples=samples, shared=shared)
+        if learned_z:
+            self.log_z = nn.Parameter(torch.zeros(()))
+        else:
+            self.register_buffer("log_z", torch.zeros(()), persistent=False)
+
+    def lost(self, scores: Tensor, log_noise: Tensor) -> Tensor:
+        odds = scores - self.log_z - log_noise - math.log(self.samples)
+        return F.softplus(-odds[:, 0]) + F.softplus(odds[:, 1:]).sum(1)
+
+    def reveal(self, network: Network, batch: Batch) -> dict[str, Capture]:
+        found = super().reveal(network, batch)
+        if isinstance(self.log_z, nn.Parameter):
+            reading = "The log of the one normaliser that was learnt for all contexts."
+            found["log z"] = Capture(values=self.log_z.detach(), axes=(), reading=reading)
+        return found

@@ -1,0 +1,319 @@
+"""Noise-contrastive estimation and importance sampling against enumeration."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from lmlab.core.batch import Batch
+from lmlab.core.errors import UserError
+from lmlab.core.registry import catalogue, system_module
+from lmlab.core.system import Assembly
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.objectives.importance import ImportanceSampled, SampledSoftmax
+from lmlab.objectives.nce import NoiseContrastive
+from lmlab.objectives.next_token import NextToken
+from lmlab.objectives.noise_law import NoiseLaw
+from lmlab.objectives.sampled import SampledObjective
+from lmlab.training.runs import build_system, load_run
+from lmlab.training.train import train
+
+VOCABULARY = Vocabulary(size=12)
+PREDICTABLE = [i for i in range(12) if i not in VOCABULARY.unpredictable]
+TOKENS = np.array([2, 5, 6, 3, 2, 5, 5, 7, 3, 2, 8, 3])
+"""Ids of three texts: 5 three times, 6, 7 and 8 once, the end three times; 1, 9, 10, 11 never."""
+SAMPLED = [name for name, card in catalogue().items() if "nce" in card.objectives]
+
+
+def law(power: float, tokens: np.ndarray = TOKENS) -> NoiseLaw:
+    made = NoiseLaw(VOCABULARY, power=power)
+    made.count(tokens)
+    return made
+
+
+def nce(samples: int, *, power: float = 1.0, learned_z: bool = False) -> NoiseContrastive:
+    return NoiseContrastive(NextToken(), law(power), samples=samples, learned_z=learned_z)
+
+
+@pytest.mark.parametrize("power", [0.0, 0.75, 1.0])
+def test_the_law_of_noise_is_a_power_of_the_counts(power):
+    """Counts, at least one: 5 and </s> three times, 1, 6, 7, 8, 9, 10 and 11 once; no other."""
+    weights = {5: 3**power, 3: 3**power} | dict.fromkeys((1, 6, 7, 8, 9, 10, 11), 1.0)
+    expected = torch.zeros(12)
+    for token, weight in weights.items():
+        expected[token] = weight / sum(weights.values())
+    noise = law(power)
+    torch.testing.assert_close(noise.log_probs().exp(), expected, atol=1e-6, rtol=0)
+    drawn = noise.sample((200, 500), generator=torch.Generator().manual_seed(0))
+    frequencies = torch.bincount(drawn.flatten(), minlength=12) / drawn.numel()
+    # Standard errors of 100,000 draws are at most 0.0016.
+    torch.testing.assert_close(frequencies, expected, atol=6e-3, rtol=0)
+    assert frequencies[list(VOCABULARY.unpredictable)].sum() == 0
+
+
+def test_the_loss_worked_by_hand():
+    """k = 2, q = 1/4 each, so log(k q) = -log 2; scores log 2 (target), 0 and log 3 (noise)."""
+    scores = torch.tensor([[math.log(2), 0.0, math.log(3)]])
+    log_noise = torch.full((1, 3), math.log(1 / 4))
+    # σ(log 2 + log 2) = 4/5;  1 - σ(log 2) = 1/3;  1 - σ(log 3 + log 2) = 1/7.
+    expected = -math.log(4 / 5) - math.log(1 / 3) - math.log(1 / 7)
+    assert nce(2).lost(scores, log_noise).item() == pytest.approx(expected, abs=1e-6)
+    # With Z = 2 the odds halve: σ(log 2) = 2/3;  1 - σ(0) = 1/2;  1 - σ(log 3) = 1/4.
+    learned = nce(2, learned_z=True)
+    with torch.no_grad():
+        learned.log_z.fill_(math.log(2))
+    expected = -math.log(2 / 3) - math.log(1 / 2) - math.log(1 / 4)
+    assert learned.lost(scores, log_noise).item() == pytest.approx(expected, abs=1e-6)
+    # Importance: -log 2 + log((1·4 + 3·4) / 2); sampled softmax: -log(8 / (8 + 4 + 12)).
+    words = {"samples": 2, "shared": False}
+    importance = ImportanceSampled(NextToken(), law(0.0), **words).lost(scores, log_noise)
+    assert importance.item() == pytest.approx(-math.log(2) + math.log(8), abs=1e-6)
+    sampled = SampledSoftmax(NextToken(), law(0.0), **words).lost(scores, log_noise)
+    assert sampled.item() == pytest.approx(math.log(3), abs=1e-6)
+
+
+class Tiny:
+    """p(w | h) of some contexts over nine tokens, scores normalised; the data has another law."""
+
+    def __init__(self, contexts: int = 3) -> None:
+        generator = torch.Generator().manual_seed(1)
+        self.vectors = torch.randn(contexts, 4, generator=generator, dtype=torch.double)
+        self.matrix = torch.randn(4, 9, generator=generator, dtype=torch.double)
+        self.matrix.requires_grad_()
+        self.data = torch.softmax(
+            2 * torch.randn(contexts, 9, generator=generator, dtype=torch.double), 1
+        )
+        self.log_noise = law(1.0).log_probs()[PREDICTABLE].double()
+
+    def log_probs(self) -> torch.Tensor:
+        """(contexts, 9) normalised scores."""
+        return F.log_softmax(self.vectors @ self.matrix, 1)
+
+    def gradient(self, loss: torch.Tensor) -> torch.Tensor:
+        return torch.autograd.grad(loss, self.matrix)[0].flatten()
+
+    def likelihood_gradient(self) -> torch.Tensor:
+        return self.gradient(-(self.data * self.log_probs()).sum())
+
+    def nce_gradient(self, samples: int) -> torch.Tensor:
+        """002's L* with the expectation over data and noise taken by enumeration."""
+        p, noise = self.log_probs().exp(), samples * self.log_noise.exp()
+        told = self.data * torch.log(p / (p + noise)) + noise * torch.log(noise / (p + noise))
+        return self.gradient(-told.sum())
+
+
+def cosine(a: torch.Tensor, b: torch.Tensor) -> float:
+    return float(F.cosine_similarity(a, b, dim=0))
+
+
+def test_with_normalised_scores_the_gradient_tends_to_maximum_likelihoods():
+    tiny = Tiny()
+    exact = tiny.likelihood_gradient()
+    cosines = [cosine(tiny.nce_gradient(k), exact) for k in (1, 4, 16, 64, 256, 4096)]
+    assert cosines == sorted(cosines)
+    assert cosines[0] < 0.99 < 0.9999 < cosines[-1]
+    # Term by term the gradient is k q / (k q + p) of maximum likelihood's, so 1 - O(1 / k).
+    torch.testing.assert_close(tiny.nce_gradient(10**8), exact, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("samples", [1, 4, 16])
+def test_the_sampled_gradient_has_the_enumerated_expectation(samples):
+    """Over 40,000 draws of a target and its noise the mean is within five standard errors."""
+    tiny, draws = Tiny(contexts=1), 40_000
+    generator = torch.Generator().manual_seed(samples)
+    targets = torch.multinomial(tiny.data[0], draws, replacement=True, generator=generator)
+    noise = torch.multinomial(
+        tiny.log_noise.exp(), draws * samples, replacement=True, generator=generator
+    ).view(draws, samples)
+    drawn = torch.cat([targets[:, None], noise], 1)
+    scores = tiny.log_probs()[0].expand(draws, -1).gather(1, drawn)
+    scores.retain_grad()
+    nce(samples).lost(scores, tiny.log_noise[drawn]).sum().backward()
+    assert scores.grad is not None
+    # d loss / d log p(w), each token's gathered from wherever it was drawn.
+    each = torch.zeros(draws, 9, dtype=torch.double).scatter_add_(1, drawn, scores.grad)
+    p, q = tiny.log_probs()[0].exp(), samples * tiny.log_noise.exp()
+    expected = -(q / (q + p)) * (tiny.data[0] - p)
+    errors = each.std(0) / draws**0.5
+    assert ((each.mean(0) - expected).abs() < 5 * errors).all()
+
+
+def minimise(loss, parameters: list[torch.Tensor], steps: int = 400) -> None:
+    optimizer = torch.optim.LBFGS(parameters, max_iter=steps, tolerance_grad=1e-12)
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        found = loss()
+        found.backward()
+        return found
+
+    optimizer.step(closure)
+
+
+@pytest.mark.parametrize(("power", "copies"), [(0.0, 1), (1.0, 3)])
+def test_the_optimum_is_the_law_of_the_data_normalised_by_itself(power, copies):
+    """Free scores of nine tokens: s = log p at the optimum, so Σ exp s = 1 unasked.
+
+    Noise that holds each token as often as q says is its expectation: each once under the uniform
+    law, 5 and </s> three times under the unigram one.
+    """
+    noise = [token for token in PREDICTABLE for _ in range(copies if token in (3, 5) else 1)]
+    objective, data = nce(len(noise), power=power), Tiny().data
+    scores = torch.zeros(3, 9, dtype=torch.double, requires_grad=True)
+    # A row for each token as the target, with all of the noise beside it.
+    drawn = torch.tensor([[target, *noise] for target in PREDICTABLE])
+    log_noise = objective.noise.log_prob(drawn).double()
+    columns = torch.tensor([[PREDICTABLE.index(token) for token in row] for row in drawn.tolist()])
+
+    def loss() -> torch.Tensor:
+        return sum(
+            (law * objective.lost(row[columns], log_noise)).sum()
+            for law, row in zip(data, scores, strict=True)
+        )
+
+    minimise(loss, [scores])
+    torch.testing.assert_close(scores.detach().exp(), data, atol=1e-5, rtol=0)
+
+
+def test_the_four_sentences_of_002():
+    """我是人, 你很强, 我爆零了, 我是吊打: after 我 comes 是 twice and 爆 once."""
+    texts = ["我是人", "你很强", "我爆零了", "我是吊打"]
+    letters = sorted(set("".join(texts)))
+    rows = [[2, *(5 + letters.index(letter) for letter in text), 3] for text in texts]
+    vocabulary = Vocabulary(size=5 + len(letters))
+    config = {"objective": "nce", "noise_samples": 50, "width": 16, "size": 3, "dropout": 0.0}
+    system = build_system("window", config, vocabulary, seed=0)
+    assert isinstance(system, Assembly)
+    offsets = np.cumsum([0, *map(len, rows)])
+    system.meet_data(np.concatenate(rows), offsets)
+    batch = Batch.from_sequences(rows, pad=0)
+    optimizer = torch.optim.Adam(system.parameters(), lr=0.05)
+    generator = torch.Generator().manual_seed(0)
+    for step in range(600):
+        optimizer.param_groups[0]["lr"] = 0.05 * (1 - step / 600)
+        loss, _ = system.loss(batch, generator=generator)
+        optimizer.zero_grad()
+        loss.mean.backward()
+        optimizer.step()
+    i, am, burst = (5 + letters.index(letter) for letter in "我是爆")
+    asked = Batch.from_sequences([[2, i, am], [2, i, burst]], pad=0)
+    with torch.no_grad():
+        after = system.eval().log_prob(asked).per_token[:, 1].exp().tolist()
+        assert isinstance(system.objective, SampledObjective)
+        normalisers = system.objective.log_normalisers(system, asked).spread()[:, 1]
+    assert after == pytest.approx([2 / 3, 1 / 3], abs=0.03)
+    # And it normalises by itself there, though no sum over tokens was ever taken: Z is near 1.
+    assert normalisers.exp().tolist() == pytest.approx([1.0, 1.0], abs=0.1)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_scores_of_a_few_tokens_are_those_of_the_softmax(shared):
+    """And log Z, a score less its log-probability, is log Σ exp s by enumeration."""
+    config = {"objective": "nce", "noise_samples": 5, "noise_shared": shared, "width": 8}
+    system = build_system("lstm", config, VOCABULARY, seed=3).eval()
+    assert isinstance(system, Assembly)
+    objective = system.objective
+    assert isinstance(objective, NoiseContrastive)
+    system.meet_data(TOKENS, np.array([0, 4, 9, 12]))
+    batch = Batch.from_sequences([[2, 5, 6, 3], [2, 5, 5, 7, 3]], pad=0)
+    view = objective.view(batch)
+    hidden = system.hidden(view)
+    assert view.targets is not None
+    places = view.targets >= 0
+    full = system.emission.log_probs(hidden.values[places])
+    emission = system.emission
+    logits = emission.logits(hidden.values[places])
+    own = torch.tensor([[5, 7]] * int(places.sum()))
+    common = torch.tensor([3, 9, 9]) if shared else None
+    found = system.scores(hidden, places, own, common)
+    columns = [5, 7, 3, 9, 9] if shared else [5, 7]
+    torch.testing.assert_close(found, logits[:, columns])
+    sums = torch.logsumexp(logits[:, PREDICTABLE], 1)
+    torch.testing.assert_close(objective.log_normalisers(system, batch).log_probs, sums)
+    torch.testing.assert_close(full[:, 5], logits[:, 5] - sums)
+    # Its loss is lost() of those scores with the noise of the same generator.
+    loss, _ = system.loss(batch, generator=torch.Generator().manual_seed(0))
+    shape = (5,) if shared else (int(places.sum()), 5)
+    noise = objective.noise.sample(shape, generator=torch.Generator().manual_seed(0))
+    drawn = torch.cat([view.targets[places][:, None], noise.expand(int(places.sum()), -1)], 1)
+    lost = objective.lost(logits.gather(1, drawn), objective.noise.log_prob(drawn))
+    torch.testing.assert_close(loss.total, lost.sum())
+    assert loss.count.item() == int(places.sum())
+
+
+def test_scores_start_as_the_unigram_law():
+    """The output's biases are log-frequencies, with a word that was never seen counted once."""
+    system = build_system("lstm", {"objective": "nce", "width": 8}, VOCABULARY, seed=0)
+    assert isinstance(system, Assembly)
+    system.meet_data(TOKENS, np.array([0, 4, 9, 12]))
+    bias = system.emission.bias.detach()
+    assert bias[5].item() == pytest.approx(math.log(3 / 13))
+    assert bias[9].item() == pytest.approx(math.log(1 / 13))
+    assert bias[list(VOCABULARY.unpredictable)].tolist() == [0.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("objective", ["nce", "importance", "sampled-softmax"])
+@pytest.mark.parametrize("name", SAMPLED)
+def test_systems_that_name_it_train_by_it_exactly_scored(name, objective):
+    """Every weight gets a gradient, log_prob is exact, and all next tokens sum to one."""
+    module = system_module(name)
+    assert "nce" in catalogue()[name].objectives
+    config = {**vars(module.SIZES["tiny"]), "objective": objective, "log_z": "learned"}
+    system = build_system(name, config, VOCABULARY, seed=0)
+    assert isinstance(system, Assembly)
+    system.meet_data(TOKENS, np.array([0, 4, 9, 12]))
+    batch = Batch.from_sequences([[2, 5, 6, 3], [2, 5, 5, 7, 3]], pad=0)
+    loss, _ = system.loss(batch, generator=torch.Generator().manual_seed(0))
+    loss.total.backward()
+    still = [n for n, p in system.named_parameters() if p.grad is None or not p.grad.any()]
+    assert still == []
+    every = Batch.from_sequences([[2, 5, token] for token in PREDICTABLE], pad=0)
+    with torch.no_grad():
+        found = system.eval().log_prob(every)
+    assert found.kind == "exact"
+    assert found.per_token[:, 1].exp().sum().item() == pytest.approx(1.0, abs=1e-5)
+
+
+def test_at_least_the_recurrent_ones_the_window_and_gpt_are_trained_by_it():
+    assert {"rnn", "gru", "lstm", "lstm-coupled", "lstm-peephole", "window", "gpt"} <= set(SAMPLED)
+
+
+def test_other_emissions_are_refused_with_what_fits(tmp_path: Path):
+    with pytest.raises(UserError, match="those that fit: next-token"):
+        train("lstm-sphere", data="capitals", out=tmp_path / "a", objective="nce", quiet=True)
+    config = {"objective": "nce", "emission": "sphere"}
+    with pytest.raises(UserError, match=r"which a softmax on one vector .* Sphere .*=softmax"):
+        build_system("lstm", config, VOCABULARY, seed=0)
+    with pytest.raises(UserError, match="starts=0"):
+        build_system("lstm", {"objective": "nce", "starts": 2}, VOCABULARY, seed=0)
+    mixture = {"objective": "nce", "emission": "softmax", "starts": 0}
+    assert isinstance(build_system("gru-mixture", mixture, VOCABULARY, seed=0), Assembly)
+
+
+def test_the_law_is_saved_with_the_weights_and_resuming_changes_nothing(tmp_path: Path):
+    corpus = tmp_path / "corpus"
+    corpus.mkdir()
+    lines = ["a b a", "b b", "a a a b", "c"] * 20
+    (corpus / "train.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    words = {"data": str(corpus), "size": "tiny", "objective": "nce", "quiet": True}
+    settings = {"noise": "unigram-0.75", "log_z": "learned", "noise_samples": "3"}
+    train("gru", out=tmp_path / "whole", steps=8, settings=settings, **words)
+    train("gru", out=tmp_path / "halves", steps=4, settings=settings, **words)
+    train("gru", out=tmp_path / "halves", steps=8, settings=settings, resume=True, **words)
+    whole, halves = (load_run(tmp_path / name).system.state_dict() for name in ("whole", "halves"))
+    assert "objective.noise.cumulative" in whole and "objective.log_z" in whole
+    assert all(torch.equal(whole[name], halves[name]) for name in whole)
+    noise = load_run(tmp_path / "whole").system.objective.noise
+    # a stands 20 · 5 times in the text, b 20 · 4, c 20, the end 80; unseen <unk> counts once.
+    counts = {"a": 100, "b": 80, "c": 20}
+    tokenizer = load_run(tmp_path / "whole").tokenizer
+    total = sum(n**0.75 for n in (100, 80, 20, 80, 1))
+    for letter, count in counts.items():
+        (token,) = tokenizer.encode(letter)
+        expected = math.log(count**0.75 / total)
+        assert noise.log_prob(torch.tensor(token)).item() == pytest.approx(expected, abs=1e-5)
