@@ -7,6 +7,7 @@ Train, score, sample and compare, as `lmlab --help` does, on objects:
     model.score(["中国的首都是北京"])
     model.sample(3, seed=0)
     lmlab.compare(["runs/lstm", "runs/ngram"])
+    lmlab.wrap(module, tokenizer).score(["anybody's torch module"])
 
 See `lmlab.api`. Importing this package imports neither torch nor anything else that is slow.
 """
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from lmlab.api import show_objective as show_objective
     from lmlab.api import systems as systems
     from lmlab.api import train as train
+    from lmlab.api import wrap as wrap
     from lmlab.core.errors import UserError as UserError
     from lmlab.tasks.finetune import finetune as finetune
     from lmlab.tasks.runs import load_task as load_task
@@ -43,6 +45,7 @@ __all__ = [
     "show_objective",
     "systems",
     "train",
+    "wrap",
 ]
 
 _HOMES = {
@@ -58,6 +61,7 @@ _HOMES = {
     "show_objective": "lmlab.api",
     "systems": "lmlab.api",
     "train": "lmlab.api",
+    "wrap": "lmlab.api",
 }
 
 

@@ -17,7 +17,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
@@ -27,6 +27,8 @@ from lmlab.core.registry import catalogue
 from lmlab.core.score import Score, Summary, summarise
 from lmlab.data.corpus import Corpus, open_corpus
 from lmlab.diagnostics.writing import writer_for
+from lmlab.interop.opening import is_checkpoint, open_model
+from lmlab.interop.wrapping import NO_COURSE, wrap_module
 from lmlab.sampling.beam import Beam, beam_search
 from lmlab.sampling.decode import Generated
 from lmlab.sampling.decode import greedy as decode_greedily
@@ -37,7 +39,7 @@ from lmlab.scoring.compare import compare as compare_models
 from lmlab.scoring.comparison import Comparison
 from lmlab.scoring.pairs import PairsReport, judge_files
 from lmlab.scoring.score import Scorer
-from lmlab.training.runs import Model, load_run
+from lmlab.training.runs import Model
 from lmlab.training.train import RunResult, train
 
 if TYPE_CHECKING:
@@ -59,6 +61,7 @@ __all__ = [
     "show_objective",
     "systems",
     "train",
+    "wrap",
 ]
 
 METHODS = {
@@ -87,7 +90,7 @@ class Text:
 
 
 class LanguageModel:
-    """A trained model: what `lmlab.load(run)` gives."""
+    """A trained model: what `lmlab.load(run)` and `lmlab.wrap(module, tokenizer)` give."""
 
     def __init__(self, model: Model) -> None:
         self.model = model
@@ -314,10 +317,64 @@ class LanguageModel:
 def load(run: Path | str) -> LanguageModel:
     """The trained model of a run's folder, ready to score and to write.
 
+    A folder in the Hub's format (config.json, model.safetensors, tokenizer.json) will do too: it
+    is read each time afresh and nothing is written; `transformers` reads the architectures that
+    lmlab does not know.
+
     >>> lmlab.load("runs/ngram").card.family
     'counting'
     """
-    return LanguageModel(load_run(run))
+    return LanguageModel(open_model(run))
+
+
+def wrap(
+    module: torch.nn.Module,
+    tokenizer: Any,
+    *,
+    kind: Literal["causal", "masked"] = "causal",
+    name: str | None = None,
+    window: int | None = None,
+    count_end: bool = True,
+    **symbols: str | int | None,
+) -> LanguageModel:
+    """Anybody's torch module in the laboratory: scored, sampled, compared, inspected like a run.
+
+    `module` maps ids (B, T) to logits (B, T, V), as a tensor or as `.logits`, of the next token
+    (`causal`) or of what stands at a mask (`masked`). An attention_mask is handed to it where its
+    forward takes one; where padding changes its scores, texts of equal length are read together.
+    `tokenizer` is one of lmlab, tokenizers or transformers, or any object with encode, decode and
+    vocab_size. `symbols` are start, end, unknown, mask and pad by spelling or id, None for what
+    there is not; the tokeniser's own where they are not given. Where there is no start, the end
+    stands before a text (GPT-2). `count_end` says whether the end is predicted and counted,
+    `window` how many tokens the module reads at most, and `name` what tables call it.
+
+    Padding, start and mask are never predicted, as in all of lmlab: the others share their mass.
+    The module stays the caller's own: it is not copied, and its mode comes back after each verb.
+
+    >>> from types import SimpleNamespace
+    >>> letters = " abcdefghijklmnopqrstuvwxyz."
+    >>> characters = SimpleNamespace(
+    ...     vocab_size=len(letters),
+    ...     encode=lambda text: [letters.index(letter) for letter in text],
+    ...     decode=lambda ids: "".join(letters[id] for id in ids),
+    ... )
+    >>> uniform = torch.nn.Embedding.from_pretrained(torch.zeros(28, 28))
+    >>> model = lmlab.wrap(uniform, characters, end=".")
+    >>> [score] = model.score(["a cat"])
+    >>> score.kind, score.tokens, round(score.total / 6 + math.log(28), 6)
+    ('exact', 6, 0.0)
+    """
+    return LanguageModel(
+        wrap_module(
+            module,
+            tokenizer,
+            kind=kind,
+            name=name,
+            window=window,
+            count_end=count_end,
+            symbols=symbols,
+        )
+    )
 
 
 def compare(
@@ -342,7 +399,7 @@ def compare(
     if isinstance(runs, (str, Path)):
         raise UserError("compare takes a list of runs, and one came by itself; put it in a list.")
     write = None if out is None else writer_for(Path(out))
-    models = [run.model if isinstance(run, LanguageModel) else load_run(run) for run in runs]
+    models = [run.model if isinstance(run, LanguageModel) else open_model(run) for run in runs]
     corpus = data if isinstance(data, Corpus) else corpus_of(models, data, errors)
     found = compare_models(models, corpus, split, seed=seed, progress=progress)
     if write is not None:
@@ -415,7 +472,7 @@ def inspect(
         raise UserError("inspect takes a list of runs, and one came by itself; put it in a list.")
     if isinstance(texts, str) or isinstance(words, str):
         raise UserError("inspect takes lists of texts and words; put a single one in a list.")
-    models = [run.model if isinstance(run, LanguageModel) else load_run(run) for run in runs]
+    models = [run.model if isinstance(run, LanguageModel) else open_model(run) for run in runs]
     folder = None if out is None else Path(out)
     return inspect_models(models, out=folder, texts=texts, words=words, progress=progress)
 
@@ -444,7 +501,9 @@ def show_objective(
 
     if out is not None:
         check_form(Path(out))
-    asked = system.model if isinstance(system, LanguageModel) else system
+    asked: str | Path | Model = system.model if isinstance(system, LanguageModel) else system
+    if not isinstance(asked, Model) and is_checkpoint(Path(asked)):
+        asked = open_model(asked)
     shown = show(asked, text=text, condition=condition, seed=seed, settings=settings)
     if out is not None:
         shown.write(Path(out))
@@ -452,12 +511,16 @@ def show_objective(
 
 
 def doctor(
-    run: Path | str, *, data: str | Path | Corpus | None = None, out: Path | str | None = None
+    run: Path | str | LanguageModel,
+    *,
+    data: str | Path | Corpus | None = None,
+    out: Path | str | None = None,
 ) -> Examination:
     """Is this normal? Look a run over, of any system, and say what a healthy one would not have.
 
-    `data` says where its corpus is, if it has moved; `out` is a folder for the picture of the curve
-    beside what it can be held against.
+    It looks at a training's course, so that a model from elsewhere has nothing for it. `data`
+    says where its corpus is, if it has moved; `out` is a folder for the picture of the curve beside
+    what it can be held against.
 
     >>> found = lmlab.doctor("runs/ngram")
     >>> found.healthy, [level.name for level in found.levels]
@@ -466,6 +529,12 @@ def doctor(
     # Imported late: no other verb looks at so much.
     from lmlab.diagnostics.doctor.examine import examine
 
+    if isinstance(run, LanguageModel) and not run.model.stored:
+        raise UserError(NO_COURSE.format(name=run.model.name))
+    if isinstance(run, LanguageModel):
+        run = run.path
+    elif is_checkpoint(Path(run)):
+        raise UserError(NO_COURSE.format(name=run))
     found = examine(run, data=data)
     if out is not None:
         from lmlab.diagnostics.doctor.picture import write_picture

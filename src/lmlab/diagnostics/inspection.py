@@ -104,9 +104,11 @@ def _folder(models: Sequence[Model], out: Path | None) -> Path:
     if not models:
         raise UserError("there is nothing to inspect; give at least one run.")
     if len({model.path.resolve() for model in models}) < len(models):
-        raise UserError("a run is given twice; name each run once.")
+        raise UserError("a run is given twice; name each run once (lmlab.wrap takes a name=).")
     if out is None and len(models) > 1:
         raise UserError("pictures of several runs need a folder of their own; give --out DIR.")
+    if out is None and not models[0].stored:
+        raise UserError(f"{models[0].name} is no run with a folder for pictures; give --out DIR.")
     folder = RunFolder(models[0].path).figures if out is None else out
     if folder.is_file():
         raise UserError(f"{folder} is a file; give the name of a folder to write pictures to.")
@@ -143,6 +145,8 @@ def _keep_for_reports(
     """In each run's figures its own pictures and those it shares, unless that was done just now."""
     remarks = []
     for subject in subjects:
+        if not subject.model.stored:
+            continue
         figures = RunFolder(subject.model.path).figures
         if figures.resolve() == folder.resolve():
             continue

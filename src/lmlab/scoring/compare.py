@@ -91,7 +91,9 @@ def _check(models: Sequence[ModelLike], corpus: Corpus) -> None:
     paths = [str(model.path) for model in models]
     twice = sorted({path for path in paths if paths.count(path) > 1})
     if twice:
-        raise UserError(f"the run {twice[0]} is given twice; name each run once.")
+        raise UserError(
+            f"the run {twice[0]} is given twice; name each run once (lmlab.wrap takes a name=)."
+        )
     if corpus.layout.kind == "pairs":
         raise UserError(f"{corpus.name} holds pairs, and these models score single texts.")
 

@@ -98,6 +98,11 @@ class RunFolder:
             config = json.loads(self.config.read_text(encoding="utf-8"))
             written = int(config["format"])
         except (ValueError, KeyError, TypeError) as error:
+            if is_hub_config(self.config):
+                raise UserError(
+                    f"{self.path} is a checkpoint in the Hub's format and no run; make one of it "
+                    "by lmlab import-hf."
+                ) from error
             raise UserError(f"{self.config} is not the config.json of a run.") from error
         if written > FORMAT:
             raise UserError(
@@ -154,6 +159,15 @@ class RunFolder:
         return checkpoints.load_checkpoint(self.trainer, tell)
 
 
+def is_hub_config(path: Path) -> bool:
+    """Whether a config.json is one of the Hub's format, and not of a run."""
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(config, dict) and "model_type" in config and "format" not in config
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Model:
     """A trained system with all that is needed to use it."""
@@ -166,6 +180,8 @@ class Model:
     """config.json."""
     card: Card
     path: Path
+    stored: bool = True
+    """Whether `path` is the folder of a run, in which pictures of it may be kept."""
 
     @property
     def name(self) -> str:

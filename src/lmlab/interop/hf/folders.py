@@ -96,6 +96,11 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
     return found
 
 
+def check_weights(folder: Path) -> None:
+    """A UserError where a checkpoint has no whole set of safetensors."""
+    _weight_files(folder)
+
+
 def _weight_files(folder: Path) -> list[Path]:
     if (folder / WEIGHTS).exists():
         return [folder / WEIGHTS]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,15 @@ def import_hf(source: str | Path, out: str | Path, *, family: str | None = None)
     """
     if Path(out).exists():
         raise UserError(f"{out} already exists; choose another --out.")
+    read = read_checkpoint(source, family=family)
+    with appearing_whole(Path(out)) as partial:
+        _write_run(RunFolder(partial), read)
+    config = RunFolder(Path(out)).read_config()
+    return replace(read, config=config, path=Path(out), stored=True)
+
+
+def read_checkpoint(source: str | Path, *, family: str | None = None) -> Model:
+    """The model that a checkpoint becomes, in memory alone; see `import_hf`."""
     folder = find_folder(source)
     config = read_config(folder)
     known = family_of_checkpoint(config.get("model_type"), family)
@@ -57,15 +66,14 @@ def import_hf(source: str | Path, out: str | Path, *, family: str | None = None)
             **{f"{role}_token": token for role, token in spelled_roles(folder).items()},
         },
     }
-    with appearing_whole(Path(out)) as partial:
-        _write_run(RunFolder(partial), made, tokenizer, imported)
     return Model(
         system=made.system.eval(),
         tokenizer=tokenizer,
         layout=Layout(),
-        config=RunFolder(Path(out)).read_config(),
+        config=_described(made, tokenizer, imported),
         card=full_card(system_module(made.name)),
-        path=Path(out),
+        path=folder,
+        stored=False,
     )
 
 
@@ -164,26 +172,27 @@ def _check_shapes(
             )
 
 
-def _write_run(
-    run: RunFolder, made: Imported, tokenizer: Tokenizer, imported: Mapping[str, Any]
-) -> None:
-    tokenizer.save(run.tokenizer)
-    run.save_weights(made.system)
+def _write_run(run: RunFolder, model: Model) -> None:
+    model.tokenizer.save(run.tokenizer)
+    run.save_weights(model.system)
     run.write_environment()
-    run.write_config(
-        {
-            "system": made.name,
-            "size": "base",
-            "recipe": None,
-            "seed": 0,
-            "system_config": made.settings,
-            "vocabulary": asdict(tokenizer.vocabulary),
-            "tokenizer": tokenizer.kind,
-            "tokenizer_fingerprint": tokenizer.fingerprint(),
-            "layout": asdict(Layout()),
-            # Without a fingerprint: what it was trained on is not known here.
-            "corpus": {"name": imported["from"], "spec": "", "fingerprint": "", "seed": 0},
-            "training": asdict(TrainingConfig()),
-            "imported": dict(imported),
-        }
-    )
+    run.write_config(model.config)
+
+
+def _described(made: Imported, tokenizer: Tokenizer, imported: Mapping[str, Any]) -> dict[str, Any]:
+    """What config.json tells of an imported run."""
+    return {
+        "system": made.name,
+        "size": "base",
+        "recipe": None,
+        "seed": 0,
+        "system_config": made.settings,
+        "vocabulary": asdict(tokenizer.vocabulary),
+        "tokenizer": tokenizer.kind,
+        "tokenizer_fingerprint": tokenizer.fingerprint(),
+        "layout": asdict(Layout()),
+        # Without a fingerprint: what it was trained on is not known here.
+        "corpus": {"name": imported["from"], "spec": "", "fingerprint": "", "seed": 0},
+        "training": asdict(TrainingConfig()),
+        "imported": dict(imported),
+    }
