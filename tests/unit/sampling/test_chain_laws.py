@@ -1,0 +1,355 @@
+"""Markov chains where all texts can be written down: what law each step has, and leads to."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+from lmlab.core.batch import Batch
+from lmlab.core.registry import system_module
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.sampling.chain_kernels import ChainState, Gibbs, Metropolis, Refill, Resize
+from lmlab.sampling.chain_laws import (
+    divergence,
+    energy_law,
+    gibbs_gap,
+    order_matrix,
+    refill_matrix,
+    resize_matrix,
+    stationary,
+    text_space,
+    total_variation,
+)
+from lmlab.sampling.chain_orders import RandomPlaces, Sequential
+from lmlab.sampling.chain_proposals import FromFill, uniform
+from lmlab.sampling.chain_targets import (
+    LengthWeighted,
+    LogProbEnergy,
+    NormalisedEnergy,
+    OwnEnergy,
+    RawEnergy,
+)
+
+LENGTH = 3
+VOCABULARY = Vocabulary(size=8)
+"""<unk> and three words: 4³ = 64 texts."""
+
+
+def build(name: str, *, size: int = 8, scale: float = 1.0, seed: int = 0):
+    """A random system in doubles; `scale` > 1 makes its conditionals sharp and inconsistent."""
+    torch.manual_seed(seed)
+    module = system_module(name)
+    system = module.build(module.SIZES["tiny"], Vocabulary(size=size)).double().eval()
+    with torch.no_grad():
+        for parameter in system.parameters():
+            if parameter.ndim > 1:
+                parameter.mul_(scale)
+    return system.requires_grad_(False)
+
+
+@pytest.fixture(scope="module")
+def bert():
+    return build("bert", scale=2.0)
+
+
+@pytest.fixture(scope="module")
+def ebm():
+    return build("ebm", scale=2.0)
+
+
+@pytest.fixture(scope="module")
+def hmm():
+    return build("hmm", scale=3.0)
+
+
+def all_targets(bert, ebm):
+    return {
+        "raw": (bert, RawEnergy(bert)),
+        "norm": (bert, NormalisedEnergy(bert)),
+        "own": (ebm, OwnEnergy(ebm)),
+    }
+
+
+# Metropolis -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("order", ["random", "sequential"])
+@pytest.mark.parametrize("masks", [1, 2])
+@pytest.mark.parametrize("energy", ["raw", "norm", "own"])
+def test_the_law_of_metropolis_is_the_energys(bert, ebm, energy, masks, order):
+    system, target = all_targets(bert, ebm)[energy]
+    # The energy model's own fillings take a pass for each candidate; tokens come from anywhere.
+    proposal = uniform(VOCABULARY) if energy == "own" else FromFill(system)
+    space = text_space(system, [LENGTH])
+    energies = target.energies(space.batch)
+    matrix = order_matrix(space, order, masks, proposal, Metropolis(target), energies)
+    law = torch.softmax(-energies, 0)
+    assert len(space.texts) == 4**LENGTH
+    assert energies.std() > 0.1, "texts that are all alike would prove nothing"
+    assert (matrix.sum(1) - 1).abs().max() < 1e-12
+    assert (matrix >= 0).all()
+    assert (stationary(matrix) - law).abs().max() < 1e-6
+    assert (law @ matrix - law).abs().max() < 1e-12
+
+
+def test_one_step_of_metropolis_is_reversible(bert):
+    """Detailed balance: π(x) P(x → x') = π(x') P(x' → x)."""
+    space, target = text_space(bert, [LENGTH]), RawEnergy(bert)
+    energies = target.energies(space.batch)
+    for places in ((2,), (1, 3)):
+        matrix = refill_matrix(space, places, FromFill(bert), Metropolis(target), energies)
+        flow = energy_law(target, space)[:, None] * matrix
+        assert (flow - flow.t()).abs().max() < 1e-12
+
+
+@pytest.mark.parametrize(("temperature", "proposal_temperature"), [(0.6, 1.0), (2.0, 0.7)])
+def test_a_temperature_sharpens_the_law_and_the_proposals_own_is_corrected(
+    bert, temperature, proposal_temperature
+):
+    space, target = text_space(bert, [LENGTH]), NormalisedEnergy(bert)
+    energies = target.energies(space.batch)
+    matrix = order_matrix(
+        space,
+        "random",
+        1,
+        FromFill(bert),
+        Metropolis(target),
+        energies,
+        temperature=temperature,
+        proposal_temperature=proposal_temperature,
+    )
+    assert (stationary(matrix) - torch.softmax(-energies / temperature, 0)).abs().max() < 1e-6
+
+
+def test_the_matrix_is_what_the_definitions_say(bert):
+    """Every entry of a step at one random place, from fillings and energies taken one by one."""
+    space = text_space(bert, [2])
+    log_q, energies = {}, {}
+    for text in space.texts:
+        row = torch.tensor([[2, *text, 3]])
+        energy = 0.0
+        for place in (1, 2):
+            masked = torch.zeros_like(row, dtype=torch.bool)
+            masked[0, place] = True
+            batch = Batch(tokens=row, lengths=torch.tensor([4]), rows=torch.tensor([0]))
+            energy -= float(bert.logits(batch, masked)[0, text[place - 1]])
+            kept = bert.fill(batch, masked).log_probs[0, list(space.tokens)]
+            log_q[text, place] = dict(zip(space.tokens, kept.log_softmax(0).tolist(), strict=True))
+        energies[text] = energy
+    target = RawEnergy(bert)
+    found = order_matrix(
+        space, "random", 1, FromFill(bert), Metropolis(target), target.energies(space.batch)
+    )
+    for (i, x), (j, y) in itertools.permutations(enumerate(space.texts), 2):
+        places = [place for place in (1, 2) if x[place - 1] != y[place - 1]]
+        if len(places) == 2:
+            assert found[i, j] == 0
+            continue
+        [place] = places
+        forward, backward = log_q[x, place][y[place - 1]], log_q[y, place][x[place - 1]]
+        chance = min(1.0, math.exp(energies[x] - energies[y] + backward - forward))
+        assert float(found[i, j]) == pytest.approx(math.exp(forward) * chance / 2, abs=1e-12)
+
+
+# Sampled steps ----------------------------------------------------------------------------------
+
+
+def chi_square_p(counts: torch.Tensor, shares: torch.Tensor) -> float:
+    """How likely counts at least as unlike the shares are; rare cells are taken together."""
+    expected = shares * counts.sum()
+    rare = expected < 5
+    if rare.any():
+        counts = torch.cat([counts[~rare], counts[rare].sum()[None]])
+        expected = torch.cat([expected[~rare], expected[rare].sum()[None]])
+        if expected[-1] < 5:
+            assert counts[-1] < 40
+            counts, expected = counts[:-1], expected[:-1]
+    statistic = ((counts - expected) ** 2 / expected).sum()
+    freedom = torch.tensor((len(counts) - 1) / 2, dtype=torch.float64)
+    return float(torch.special.gammaincc(freedom, statistic / 2))
+
+
+def drawn(space, batch: Batch) -> torch.Tensor:
+    """(S,) how often each text of a space is among the rows."""
+    known = {text: index for index, text in enumerate(space.texts)}
+    rows = zip(batch.tokens.tolist(), batch.lengths.tolist(), strict=True)
+    found = [known[tuple(tokens[1 : length - 1])] for tokens, length in rows]
+    return torch.bincount(torch.tensor(found), minlength=len(known)).double()
+
+
+@pytest.mark.parametrize("masks", [1, 2])
+@pytest.mark.parametrize("method", ["gibbs", "metropolis"])
+def test_drawn_steps_agree_with_the_matrix(bert, method, masks):
+    space, target = text_space(bert, [LENGTH]), RawEnergy(bert)
+    energies, proposal = target.energies(space.batch), FromFill(bert)
+    kernel = Gibbs() if method == "gibbs" else Metropolis(target)
+    matrix = order_matrix(space, "random", masks, proposal, kernel, energies)
+    move = Refill(proposal=proposal, order=RandomPlaces(masks))
+    generator = torch.Generator().manual_seed(1)
+    for index in (0, 37):
+        state = kernel.begin(ChainState(batch=space.batch.select([index] * 2000)))
+        proposed = move.propose(state, step=0, generator=generator)
+        stepped = kernel.decide(state, proposed, generator=generator)
+        counts = drawn(space, stepped.state.batch)
+        assert chi_square_p(counts, matrix[index]) > 1e-6
+        same = drawn(space, space.batch.select([index]))
+        assert counts[same.bool()].sum() == (~stepped.changed).sum()
+
+
+@dataclass(frozen=True)
+class Table:
+    """A target and a proposal looked up by text, so that chains can be long."""
+
+    space: object
+    energy: torch.Tensor
+    laws: torch.Tensor
+    """(S, LENGTH, V) one place hidden."""
+    name: str = "table"
+    formula: str = ""
+    size: int = 8
+
+    def indices(self, batch: Batch) -> torch.Tensor:
+        """Texts stand in the order of numbers with base 4."""
+        digits = torch.full((8,), -1)
+        digits[list(self.space.tokens)] = torch.arange(4)
+        found = digits[batch.tokens[:, 1 : LENGTH + 1]]
+        return (found * torch.tensor([16, 4, 1])).sum(1)
+
+    def energies(self, batch: Batch) -> torch.Tensor:
+        return self.energy[self.indices(batch)]
+
+    def log_probs(self, batch: Batch, masked: torch.Tensor) -> torch.Tensor:
+        rows, places = masked.nonzero(as_tuple=True)
+        return self.laws[self.indices(batch)[rows], places - 1]
+
+
+def table_of(system, target) -> Table:
+    space = text_space(system, [LENGTH])
+    laws = []
+    for place in range(1, LENGTH + 1):
+        masked = torch.zeros_like(space.batch.tokens, dtype=torch.bool)
+        masked[:, place] = True
+        laws.append(FromFill(system).log_probs(space.batch, masked))
+    return Table(space, target.energies(space.batch), torch.stack(laws, 1))
+
+
+@pytest.mark.parametrize("order", [RandomPlaces(1), Sequential(1)])
+def test_long_runs_come_as_near_as_independent_draws_would(bert, order):
+    """n independent draws have a total variation of ½ Σ_x √(2 p(1-p) / (π n)) on average.
+
+    Many chains from texts all over the space; the matrix says how soon their starts are forgotten.
+    """
+    table = table_of(bert, NormalisedEnergy(bert))
+    law, kernel = torch.softmax(-table.energy, 0), Metropolis(table)
+    move, generator = Refill(proposal=table, order=order), torch.Generator().manual_seed(2)
+    matrix = order_matrix(
+        table.space, order.name, 1, FromFill(bert), kernel, table.energies(table.space.batch)
+    )
+    rate = torch.linalg.eigvals(matrix).abs().sort().values[-2]
+    assert rate ** (80 if order.name == "random" else 80 // LENGTH) < 1e-3
+    state = kernel.begin(ChainState(batch=table.space.batch.select(torch.arange(4000) % 64)))
+    for step in range(81 if order.name == "sequential" else 80):
+        proposed = move.propose(state, step=step, generator=generator)
+        state = kernel.decide(state, proposed, generator=generator).state
+    for n in (250, 1000, 4000):
+        found = drawn(table.space, state.batch.select(torch.arange(n))) / n
+        expected = float((2 * law * (1 - law) / (math.pi * n)).sqrt().sum()) / 2
+        assert 0.6 < total_variation(found, law) / expected < 1.5
+
+
+# Gibbs ------------------------------------------------------------------------------------------
+
+
+def test_gibbs_on_a_masked_model_has_another_law_than_any_of_its_energies(bert):
+    """The conditionals of a masked model come from no joint distribution."""
+    for target in (RawEnergy(bert), NormalisedEnergy(bert)):
+        gap = gibbs_gap(bert, target, LENGTH)
+        assert gap["total_variation"] > 0.05
+        assert gap["divergence"] > 0.01
+    # Nor has it one law: which order the places come in changes it.
+    assert gap["between_orders"] > 1e-3
+
+
+@pytest.mark.parametrize("order", ["random", "sequential"])
+@pytest.mark.parametrize(("name", "within"), [("hmm", 1e-6), ("ebm", 1e-5)])
+def test_gibbs_on_conditionals_of_one_joint_has_its_law(name, within, order):
+    """An HMM's fillings are exact; so are an energy model's, summed here in single precision."""
+    system = build(name, scale=3.0)
+    system = system if name == "hmm" else system.float()
+    target = LogProbEnergy(system) if name == "hmm" else OwnEnergy(system)
+    space = text_space(system, [LENGTH])
+    energies = target.energies(space.batch)
+    law = torch.softmax(-energies, 0)
+    matrix = order_matrix(space, order, 1, FromFill(system), Gibbs(), energies)
+    assert law.max() > 2 / len(law), "a flat law would prove nothing"
+    assert (stationary(matrix) - law).abs().max() < within
+
+
+def test_two_places_drawn_apart_change_even_a_consistent_law_which_metropolis_mends(hmm):
+    """Each place is drawn with the other unknown, as if they had nothing to do with each other."""
+    space, target = text_space(hmm, [LENGTH]), LogProbEnergy(hmm)
+    energies, proposal = target.energies(space.batch), FromFill(hmm)
+    law = torch.softmax(-energies, 0)
+    gibbs = stationary(order_matrix(space, "random", 2, proposal, Gibbs(), energies))
+    mended = stationary(order_matrix(space, "random", 2, proposal, Metropolis(target), energies))
+    assert total_variation(gibbs, law) > 1e-3
+    assert total_variation(mended, law) < 1e-6
+
+
+# Lengths ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def lengths_space(bert):
+    small = build("bert", size=7, scale=4.0)
+    return small, text_space(small, [1, 2, 3])
+
+
+@pytest.mark.parametrize(("cost", "temperature"), [(0.0, 1.0), (0.7, 1.0), (-0.4, 1.6)])
+def test_chains_over_lengths_have_the_law_that_is_declared(lengths_space, cost, temperature):
+    system, space = lengths_space
+    target = LengthWeighted(target=NormalisedEnergy(system), cost=cost)
+    energies = target.energies(space.batch)
+    move = Resize(proposal=FromFill(system), least=1, most=3)
+    matrix = resize_matrix(space, move, Metropolis(target), energies, temperature)
+    found = stationary(matrix)
+    assert (found - torch.softmax(-energies / temperature, 0)).abs().max() < 1e-6
+    # p(L) ∝ exp(-cost L / τ) Z_L, where Z_L sums the texts of a length without any cost.
+    plain = target.target.energies(space.batch)
+    lengths = torch.tensor([len(text) for text in space.texts])
+    shares = torch.stack(
+        [
+            math.exp(-cost * n / temperature) * (-plain[lengths == n] / temperature).exp().sum()
+            for n in (1, 2, 3)
+        ]
+    )
+    by_length = torch.stack([found[lengths == n].sum() for n in (1, 2, 3)])
+    assert (by_length - shares / shares.sum()).abs().max() < 1e-6
+
+
+def test_drawn_changes_of_length_agree_with_the_matrix(lengths_space):
+    """From a shortest, a middle and a longest text; aa is reached from a by two ways."""
+    system, space = lengths_space
+    target = LengthWeighted(target=NormalisedEnergy(system), cost=0.2)
+    move, kernel = Resize(proposal=FromFill(system), least=1, most=3), Metropolis(target)
+    matrix = resize_matrix(space, move, kernel, target.energies(space.batch))
+    generator = torch.Generator().manual_seed(3)
+    for text in [(5,), (5, 6), (5, 5), (6, 5, 1)]:
+        index = space.index(text)
+        rows = space.batch.select([index] * 2000)
+        state = kernel.begin(ChainState(batch=rows))
+        proposed = move.propose(state, step=0, generator=generator)
+        stepped = kernel.decide(state, proposed, generator=generator)
+        counts = drawn(space, stepped.state.batch)
+        assert chi_square_p(counts, matrix[index]) > 1e-6
+
+
+def test_divergence_and_total_variation_by_hand():
+    one = torch.tensor([0.5, 0.5, 0.0], dtype=torch.float64)
+    other = torch.tensor([0.25, 0.5, 0.25], dtype=torch.float64)
+    assert total_variation(one, other) == pytest.approx(0.25)
+    assert divergence(one, other) == pytest.approx(0.5 * math.log(2))
