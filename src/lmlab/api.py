@@ -37,6 +37,7 @@ from lmlab.sampling.filling import Filled, Filler
 from lmlab.sampling.prefix import Prefix, encode_prefix
 from lmlab.scoring.compare import compare as compare_models
 from lmlab.scoring.comparison import Comparison
+from lmlab.scoring.conditional import ConditionalScore, conditional_scores, spaced
 from lmlab.scoring.pairs import PairsReport, judge_files
 from lmlab.scoring.score import Scorer
 from lmlab.training.runs import Model
@@ -128,7 +129,10 @@ class LanguageModel:
         return Scorer(self.model.system, self.model.tokenizer, self.model.layout, **options)
 
     def score(self, texts: Sequence[str], **options: Any) -> list[Score]:
-        """The log-probability of each text, by token, in nats.
+        """The log-probability of each text, by token, in nats; options as of a `Scorer`.
+
+        `method` is another way to score: simple, raw, norm, within-word, k-mask (with `positions`)
+        for masked models, with `head="none"` by token embeddings; exact, bound or energy.
 
         >>> model = lmlab.load("runs/ngram")
         >>> [score] = model.score(["the cat sleeps"])
@@ -146,6 +150,29 @@ class LanguageModel:
     ) -> Iterator[Score]:
         """Scores of any number of texts, one by one, in constant memory."""
         return self.scorer(**options).score(texts, per_token=per_token)
+
+    def score_given(
+        self,
+        pairs: Iterable[tuple[str, str]],
+        *,
+        end: bool = False,
+        separator: str | None = "",
+        **options: Any,
+    ) -> Iterator[ConditionalScore]:
+        """log p(continuation | prefix) of each pair, one by one; see `conditional_scores`.
+
+        `separator` stands between the two where neither has a space there; None is a space, but
+        nothing for models of characters. `end` counts the end as well. `options` as of `score`.
+
+        >>> model = lmlab.load("runs/ngram")
+        >>> [found] = model.score_given([("the cat", " sleeps")])
+        >>> found.kind, [token.token for token in found.per_token]
+        ('exact', ['sleeps'])
+        """
+        if separator is None:
+            separator = "" if self.tokenizer.kind == "char" else " "
+        joined = ((p, spaced(p, c, separator)) for p, c in pairs)
+        return conditional_scores(self.scorer(**options), joined, end=end)
 
     def summary(self, texts: Iterable[str], **options: Any) -> Summary:
         """Perplexity, nats per token and bits per character of all the texts together.

@@ -35,21 +35,76 @@ def score(
         int | None, typer.Option(help="Tokens of context, scored by rolling windows.")
     ] = None,
     stride: Annotated[int | None, typer.Option(help="Tokens newly scored in each window.")] = None,
+    method: Annotated[
+        str | None,
+        typer.Option(
+            metavar="M",
+            help="simple, raw, norm, within-word, k-mask or raw-k-mask for masked models; exact, "
+            "bound or energy for systems that have such a score. What the system defines unless "
+            "given.",
+        ),
+    ] = None,
+    positions: Annotated[
+        str, typer.Option(metavar="1,2,7", help="Tokens that k-mask hides together, from 1.")
+    ] = "",
+    head: Annotated[
+        str, typer.Option(help="own: the model's; none: hidden states times token embeddings.")
+    ] = "own",
+    mean: Annotated[
+        bool, typer.Option("--mean", help="The mean over all tokens; else the sum of scored ones.")
+    ] = False,
+    given: Annotated[
+        str | None,
+        typer.Option(metavar="PREFIX", help="Score the texts as continuations of this one."),
+    ] = None,
+    conditional: Annotated[
+        bool, typer.Option("--conditional", help="FILE holds a prefix and a continuation a line.")
+    ] = False,
+    end: Annotated[
+        bool, typer.Option("--end", help="Continuations end where they do, which counts as well.")
+    ] = False,
+    separator: Annotated[
+        str | None,
+        typer.Option(
+            help="Between prefix and continuation, where neither has a space there: a space, and "
+            "nothing for models of characters, unless given."
+        ),
+    ] = None,
     errors: Errors = "strict",
 ) -> None:
     """Score texts: log-probability in nats, its kind, and the conventions behind it."""
-    if csv and (as_json or per_token):
-        raise UserError("--csv is a table by word of its own; leave out --json and --per-token.")
+    if csv and (as_json or per_token or mean):
+        raise UserError("--csv is a table by word; leave out --json, --per-token and --mean.")
+    continuing = given is not None or conditional
+    if continuing and (csv or per_word):
+        raise UserError("words are scored in whole texts; leave out --csv and --per-word.")
+    if not continuing and (end or separator is not None):
+        raise UserError("--end and --separator are for continuations; give --given a prefix.")
 
     from lmlab.api import load
+    from lmlab.cli.score_given import pairs_from, print_continuations
     from lmlab.cli.texts import texts_from
 
+    options: dict[str, Any] = {
+        "method": method,
+        "positions": read_positions(positions),
+        "head": head,
+        "mean": mean,
+        "window": window,
+        "stride": stride,
+    }
+    if continuing:
+        model = load(run)
+        pairs = pairs_from(file, text or [], given, errors)
+        found = model.score_given(pairs, end=end, separator=separator, **options)
+        print_continuations(found, as_json=as_json, per_token=per_token, mean=mean)
+        return
     texts = texts_from(file, text or [], errors)
     model = load(run)
     with scoring_bar(f"scoring {texts.name}", texts.split, texts.size) as progress:
         by_token = per_token or per_word or csv or as_json
         # Texts given one by one belong to no stream: each starts by itself.
-        scorer = model.scorer(window=window, stride=stride, progress=progress, carry=not text)
+        scorer = model.scorer(progress=progress, carry=not text, **options)
         scores = scorer.score(texts.texts, per_token=by_token)
         if as_json:
             print_json_list(_record(score, per_word) for score in scores)
@@ -63,11 +118,22 @@ def score(
         print(f"{texts.name}: {texts.split.report.summary()}", file=sys.stderr)
 
 
+def read_positions(given: str) -> tuple[int, ...]:
+    """ "1,2,7" as numbers."""
+    try:
+        return tuple(int(part) for part in given.split(",")) if given.strip() else ()
+    except ValueError:
+        raise UserError(
+            f"positions are numbers with commas between them, as 1,2,7, and {given!r} came."
+        ) from None
+
+
 def _record(score: Score, per_word: bool) -> dict[str, Any]:
     """What JSON tells of a score: as `Score.as_dict`, without the copying that makes that slow."""
     record = dict(vars(score))
     record["convention"] = vars(score.convention)
     record["per_token"] = [vars(token) for token in score.per_token]
+    record["mean"] = score.mean
     if per_word:
         from lmlab.scoring.words import word_scores
 
@@ -82,9 +148,10 @@ def print_scores(scores: Iterator[Score], *, per_token: bool, per_word: bool) ->
 
     def printed() -> Iterator[Score]:
         for score in scores:
-            each = -score.total / max(score.tokens, 1)
             shown = score.text.replace("\n", "\\n")
-            print(f"{score.total:.4f} nats\t{score.tokens} tokens\t{each:.4f} nats/token\t{shown}")
+            unit = "nats in the mean" if score.convention.mean else "nats"
+            each = f"{-score.mean:.4f} nats/token"
+            print(f"{score.figure:.4f} {unit}\t{score.tokens} tokens\t{each}\t{shown}")
             if per_token:
                 print_parts([(t.token, t.start, t.end, t.log_prob) for t in score.per_token])
             if per_word:

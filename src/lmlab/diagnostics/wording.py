@@ -30,6 +30,11 @@ def convention_words(convention: Convention) -> str:
         parts.append(f"context of {convention.window} tokens{stride}")
     if convention.cut is not None:
         parts.append(f"cut at {convention.cut} tokens")
+    if convention.method != "own":
+        positions = ",".join(map(str, convention.positions))
+        hidden = f" at {positions}" if positions else ""
+        head = " without its head" if convention.head == "none" else ""
+        parts.append(f"method {convention.method}{hidden}{head}")
     return "; ".join([*parts, convention.order])
 
 

@@ -78,6 +78,12 @@ def conditional_scores(
         yield from _paired(fresh, pairs, partial(_part_or_whole, end=end))
 
 
+def spaced(prefix: str, continuation: str, separator: str) -> str:
+    """The continuation with a separator before it, where none of the two has a space there."""
+    apart = prefix[-1:].isspace() or continuation[:1].isspace()
+    return continuation if apart or not prefix or not continuation else separator + continuation
+
+
 def _masked(scorer: Scorer, pairs: Iterable[tuple[str, str]]) -> Iterator[ConditionalScore]:
     """The continuation's places alone are hidden and scored, those of many pairs together."""
     waiting = iter(pairs)

@@ -1,0 +1,123 @@
+"""`lmlab score --method`, and continuations by --given and --conditional."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+import lmlab as library
+from lmlab.cli.main import main
+
+TEXT = "the dog sees the cat"
+MASKED = ("simple", "raw", "norm", "within-word")
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("masked") / "bert"
+    budget = ("--size", "tiny", "--steps", "2", "--data", "grammar")
+    assert main(["train", "bert", "--out", str(folder), *budget]) == 0
+    return folder
+
+
+@pytest.mark.parametrize("method", MASKED)
+def test_methods_for_masked_models(lmlab, bert, method) -> None:
+    [found] = json.loads(lmlab("score", bert, "--text", TEXT, "--method", method, "--json").out)
+    assert found["kind"] == ("unnormalised" if method in ("simple", "raw") else "pseudo")
+    assert found["convention"]["method"] == method
+    assert [token["token"] for token in found["per_token"]] == TEXT.split()
+    total = sum(token["log_prob"] for token in found["per_token"])
+    assert math.isclose(found["total"], total, rel_tol=1e-9)
+    assert math.isclose(found["mean"], total / 5, rel_tol=1e-9)
+    [same] = library.load(bert).score([TEXT], method=method)
+    assert math.isclose(same.total, total, rel_tol=1e-6)
+
+
+def test_k_mask_and_the_mean(lmlab, bert) -> None:
+    command = ("score", bert, "--text", TEXT, "--json", "--positions", "2, 5")
+    [found] = json.loads(lmlab(*command, "--method", "k-mask").out)
+    assert [token["token"] for token in found["per_token"]] == ["dog", "cat"]
+    assert found["convention"]["positions"] == [2, 5]
+    command = (*command, "--method", "raw-k-mask", "--head", "none", "--mean")
+    [found] = json.loads(lmlab(*command).out)
+    assert found["tokens"] == 5 and found["convention"]["mean"]
+    line, summary = lmlab(*(part for part in command if part != "--json")).out.splitlines()
+    assert line.startswith(f"{found['mean']:.4f} nats in the mean\t5 tokens")
+    assert "method raw-k-mask at 2,5 without its head" in summary
+    assert "no perplexity" in summary and "kind unnormalised" in summary
+
+
+@pytest.mark.parametrize(
+    ("message", "options"),
+    {
+        "positions go from 1 to 5 in a text of 5 tokens, and 9 came": (
+            *("--method", "k-mask"),
+            *("--positions", "1,9"),
+        ),
+        "positions are numbers": ("--method", "k-mask", "--positions", "1;2"),
+        "did you mean 'within-word'": ("--method", "within-words"),
+        "needs a system with Energy": ("--method", "energy"),
+        "this one's is pseudo": ("--method", "exact"),
+        "for continuations": ("--end",),
+    }.items(),
+)
+def test_mistakes_are_told(lmlab, bert, message, options) -> None:
+    result = lmlab("score", bert, "--text", TEXT, *options)
+    assert result.code == 2
+    assert message in result.err
+    assert len(result.err.strip().splitlines()) == 1
+
+
+def test_a_system_without_the_protocol(lmlab, runs) -> None:
+    result = lmlab("score", runs["ngram"], "--text", TEXT, "--method", "norm")
+    assert result.code == 2
+    assert "Fill" in result.err and "bert" in result.err
+    exact = json.loads(
+        lmlab("score", runs["ngram"], "--text", TEXT, "--method", "exact", "--json").out
+    )
+    own = json.loads(lmlab("score", runs["ngram"], "--text", TEXT, "--json").out)
+    assert exact[0]["total"] == own[0]["total"]
+
+
+def test_continuations_of_a_prefix(lmlab, runs, bert) -> None:
+    command = ("score", runs["lstm"], "--given", "the dog", "--text", "sees the cat", "sleeps")
+    found = json.loads(lmlab(*command, "--end", "--json").out)
+    assert [each["continuation"] for each in found] == [" sees the cat", " sleeps"]
+    texts = ["the dog sees the cat", "the dog sleeps"]
+    whole = library.load(runs["lstm"]).score(texts)
+    for each, score in zip(found, whole, strict=True):
+        # By the chain rule: all that follows the first two tokens.
+        expected = sum(token.log_prob for token in score.per_token[2:])
+        assert math.isclose(each["total"], expected, rel_tol=1e-6)
+        assert each["kind"] == "exact"
+    *lines, kinds = lmlab(*command).out.splitlines()
+    assert [line.split("\t")[1] for line in lines] == ["3 tokens", "1 tokens"]
+    assert kinds.startswith("kind exact")
+    masked = lmlab("score", bert, *command[2:])
+    assert masked.out.splitlines()[-1].startswith("kind pseudo")
+
+
+def test_continuations_in_a_file(lmlab, runs, tmp_path: Path) -> None:
+    file = tmp_path / "pairs.tsv"
+    file.write_text("the dog\tsleeps\na cat\tsees the dog\n", encoding="utf-8")
+    found = json.loads(lmlab("score", runs["lstm"], file, "--conditional", "--json").out)
+    assert [(each["prefix"], each["continuation"]) for each in found] == [
+        ("the dog", " sleeps"),
+        ("a cat", " sees the dog"),
+    ]
+    [same] = json.loads(
+        lmlab("score", runs["lstm"], "--given", "a cat", "--text", "sees the dog", "--json").out
+    )
+    assert math.isclose(same["total"], found[1]["total"], rel_tol=1e-6)
+    plain = tmp_path / "plain.txt"
+    plain.write_text("the dog sleeps\n", encoding="utf-8")
+    for given, message in (
+        ((plain, "--conditional"), "holds single texts"),
+        (("--text", "a", "--conditional"), "from a FILE"),
+        ((file, "--conditional", "--per-word"), "whole texts"),
+    ):
+        result = lmlab("score", runs["lstm"], *given)
+        assert result.code == 2 and message in result.err
