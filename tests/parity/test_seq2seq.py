@@ -175,3 +175,41 @@ def test_stepping_with_a_source_is_scoring_with_it(name: str) -> None:
         found = system.peek(state).log_prob(tokens)
         torch.testing.assert_close(found[real], expected[real, place - 1], atol=1e-5, rtol=0)
         state = system.advance(state, tokens)
+
+
+@pytest.mark.parametrize("name", ["seq2seq", "transformer"])
+def test_label_smoothing_is_torchs_cross_entropy(name: str) -> None:
+    """(1 - ε) of the target's and ε of the mean over the tokens that can be predicted."""
+    heads = {"heads": 2, "layers": 1, "attention_dropout": 0.0} if name == "transformer" else {}
+    system, batch = built(name, smoothing=0.2, **heads).train(), pairs()
+    found, _ = system.loss(batch)
+    view = system.objective.view(batch)
+    logits = system.emission.logits(system.hidden(view).values)
+    possible = [i for i in range(VOCABULARY.size) if i not in VOCABULARY.unpredictable]
+    targets = view.asked.targets
+    renumbered = torch.tensor([possible.index(t) if t in possible else -100 for t in range(20)])
+    expected = torch.nn.functional.cross_entropy(
+        logits[..., possible].flatten(0, 1),
+        torch.where(targets < 0, -100, renumbered[targets.clamp(min=0)]).flatten(),
+        label_smoothing=0.2,
+        reduction="sum",
+    )
+    torch.testing.assert_close(found.total, expected, atol=1e-4, rtol=0)
+    assert found.count == sum(len(target) - 1 for target in TARGETS)
+    plain, _ = system.eval().loss(batch)
+    torch.testing.assert_close(plain.total, -system.log_prob(batch).totals.sum())
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["seq2seq", "seq2seq-attention", "transformer"])
+def test_sources_may_have_a_vocabulary_of_their_own(name: str) -> None:
+    module = system_module(name)
+    heads = {"heads": 2, "layers": 1} if name == "transformer" else {}
+    config = module.Config(width=8, dropout=0.0, **heads)
+    system = module.build(config, VOCABULARY, source=Vocabulary(size=50)).eval()
+    condition = Batch.from_sequences([[START, 40, 49, END]], pad=VOCABULARY.pad)
+    batch = Batch.from_sequences([[START, 7, END]], pad=VOCABULARY.pad, condition=condition)
+    sizes = {tuple(p.shape) for p in system.parameters() if p.ndim == 2 and p.shape[1] == 8}
+    assert {(50, 8), (20, 8)} <= sizes
+    assert system.peek(system.start(1, condition=condition)).log_probs.shape == (1, 20)
+    assert torch.isfinite(system.log_prob(batch).totals).all()

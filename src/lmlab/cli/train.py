@@ -33,6 +33,13 @@ def train(
             help="word, char, bpe, wordpiece, or a tokenizer.json; the corpus's own if not given."
         ),
     ] = None,
+    source_tokenizer: Annotated[
+        str | None,
+        typer.Option(
+            help="The same for the sources of a parallel corpus, where they have their own "
+            "vocabulary; one for both if not given."
+        ),
+    ] = None,
     objective: Annotated[str | None, typer.Option(help="What is predicted from what.")] = None,
     recipe: Annotated[str | None, typer.Option(help="Named settings that go together.")] = None,
     base: Annotated[str | None, typer.Option(metavar="RUN", help="A run to start from.")] = None,
@@ -62,6 +69,7 @@ def train(
         size=size,
         settings=given,
         tokenizer=tokenizer,
+        source_tokenizer=source_tokenizer,
         objective=objective,
         recipe=recipe,
         base=base,

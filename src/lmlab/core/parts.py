@@ -74,6 +74,16 @@ class Emission(nn.Module):
         """(…, V) the whole distribution; -inf at tokens that are never predicted."""
         raise TypeError(f"{type(self).__name__} does not define log_probs")
 
+    def log_prob_and_mean(self, hidden: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """(N,) log-probabilities of the targets, and (N,) the mean over all tokens that can come.
+
+        What label smoothing takes. The clear version, of N · V numbers.
+        """
+        every = self.log_probs(hidden)
+        possible = every > -torch.inf
+        mean = every.masked_fill(~possible, 0).sum(-1) / possible.sum(-1)
+        return every.gather(-1, targets[:, None]).squeeze(-1), mean
+
     def pair_log_prob(self, sources: Tensor, targets: Tensor) -> Tensor:
         """(B, T, S) log-probability of each target (B, T) given each source (B, S, W).
 

@@ -78,6 +78,11 @@ class Split:
                 yield example.condition
             yield example.text
 
+    def sides(self, *, source: bool) -> Iterator[str]:
+        """The texts alone, or what they are given alone: what separate vocabularies are made of."""
+        for example in self:
+            yield (example.condition or "") if source else example.text
+
     def size_bytes(self) -> int | None:
         """Bytes that a pass will read, for a progress bar; None where it cannot be known before."""
         files = self.reader.files()
@@ -128,10 +133,11 @@ class Corpus:
             "one of these."
         )
 
-    def vocabulary_texts(self) -> Iterator[str]:
-        """The texts a tokeniser is trained on."""
+    def vocabulary_texts(self, *, source: bool | None = None) -> Iterator[str]:
+        """The texts a tokeniser is trained on; of pairs both sides, the source's or the other's."""
         for name in self.vocabulary_from:
-            yield from self.splits[name].texts()
+            split = self.splits[name]
+            yield from split.texts() if source is None else split.sides(source=source)
 
     def fingerprint(self) -> str:
         """Hash of all content and of the layout; files are streamed."""

@@ -209,11 +209,15 @@ def tokenizer_for(
     *,
     min_count: int | None = None,
     size: int | None = None,
+    source: bool | None = None,
 ) -> Tokenizer:
-    """The tokeniser a corpus asks for, or another kind, trained on the splits it names."""
+    """The tokeniser a corpus asks for, or another kind, trained on the splits it names.
+
+    `source`: of pairs only what texts are given, or only the texts; both where None.
+    """
     return train_tokenizer(
         kind or corpus.tokenizer,
-        corpus.vocabulary_texts(),
+        corpus.vocabulary_texts(source=source),
         min_count=corpus.min_count if min_count is None else min_count,
         size=size,
     )

@@ -154,7 +154,7 @@ def sentence_of(model: Model, text: str, condition: str | None = None) -> Senten
     _, tail = frame(model.tokenizer.vocabulary, model.layout)
     ids = [model.system.vocabulary.opening, *model.tokenizer.encode(text), *tail]
     ids = ids[: model.layout.cut]
-    given = () if condition is None else framed(model.tokenizer, condition)
+    given = () if condition is None else framed(model.reads_by, condition)
     tokens = tuple(map(model.tokenizer.token, ids))
     return Sentence(text=text, ids=tuple(ids), tokens=tokens, condition=condition, given=given)
 

@@ -45,6 +45,16 @@ class Softmax(Emission):
     def log_prob(self, hidden: Tensor, targets: Tensor) -> Tensor:
         return linear_log_prob(self._heard(hidden), self.weight, self._offsets(), targets)
 
+    def log_prob_and_mean(self, hidden: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """The mean of all scores is the score of the mean vector, so it costs no second product."""
+        heard, offsets = self._heard(hidden), self._offsets()
+        exact = linear_log_prob(heard, self.weight, offsets, targets)
+        score = (heard * F.embedding(targets, self.weight)).sum(-1) + offsets[targets]
+        possible = self.never == 0
+        mean = heard @ self.weight[possible].mean(0) + offsets[possible].mean()
+        # The normaliser is what a score has beyond its log-probability.
+        return exact, mean - (score - exact)
+
     def log_probs(self, hidden: Tensor) -> Tensor:
         scores = F.linear(self._heard(hidden), self.weight, self._offsets())
         return F.log_softmax(scores, dim=-1)

@@ -9,9 +9,11 @@ import torch
 
 from lmlab.core.batch import Batch
 from lmlab.core.kinds import Kind
-from lmlab.core.parts import Network
+from lmlab.core.loss import Loss
+from lmlab.core.parts import Network, target_places
 from lmlab.core.protocols import LogProbs
 from lmlab.core.state import State
+from lmlab.core.system import Assembly
 from lmlab.core.view import View, left_to_right
 from lmlab.core.visibility import Full
 from lmlab.core.vocabulary import Vocabulary
@@ -21,14 +23,40 @@ from lmlab.core.writing import SourceObjective
 class NextTokenGivenSource(SourceObjective):
     """log p(s | x) = Σ_t log p(s_t | s_<t, x): the encoder reads x whole, the decoder writes s.
 
-    A text that is given nothing is written beside an empty source, <s> </s>.
+    A text that is given nothing is written beside an empty source, <s> </s>. `source` is the
+    vocabulary of sources, where it is another. With label `smoothing` ε (Szegedy et al. 2016) the
+    loss in training, and it alone, is (1 - ε) times that of the target and ε times the mean of all
+    tokens'.
     """
 
     kind: ClassVar[Kind] = "exact"
 
-    def __init__(self, vocabulary: Vocabulary) -> None:
+    def __init__(
+        self, vocabulary: Vocabulary, *, source: Vocabulary | None = None, smoothing: float = 0.0
+    ) -> None:
         super().__init__()
         self.vocabulary = vocabulary
+        self.source = source or vocabulary
+        self.smoothing = smoothing
+
+    def loss(
+        self,
+        network: Network,
+        batch: Batch,
+        *,
+        state: State | None = None,
+        generator: torch.Generator | None = None,
+    ) -> tuple[Loss, State | None]:
+        if self.smoothing == 0 or not self.training:
+            return super().loss(network, batch, state=state, generator=generator)
+        assert isinstance(network, Assembly)
+        view = self.view(batch, generator=generator)
+        places = target_places(view)
+        assert view.asked.targets is not None
+        values, targets = network.hidden(view, state).values[places], view.asked.targets[places]
+        exact, mean = network.emission.log_prob_and_mean(values, targets)
+        lost = -(1 - self.smoothing) * exact - self.smoothing * mean
+        return Loss(lost.sum(), torch.tensor(float(lost.numel()), device=lost.device)), None
 
     def view(self, batch: Batch, *, generator: torch.Generator | None = None) -> View:
         source = self.source_view(batch.condition, len(batch), batch.tokens.device)
@@ -36,8 +64,8 @@ class NextTokenGivenSource(SourceObjective):
 
     def source_view(self, condition: Batch | None, rows: int, device: torch.device) -> View:
         if condition is None:
-            empty = [[i for i in (self.vocabulary.start, self.vocabulary.end) if i is not None]]
-            condition = Batch.from_sequences(empty * rows, pad=self.vocabulary.pad).to(device)
+            empty = [[i for i in (self.source.start, self.source.end) if i is not None]]
+            condition = Batch.from_sequences(empty * rows, pad=self.source.pad).to(device)
         return View(inputs=condition.tokens, lengths=condition.lengths, visibility=Full())
 
     def opening(self) -> tuple[int, ...]:

@@ -66,21 +66,31 @@ class TrainingData(Watched):
 
 
 def training_data(
-    corpus: Corpus, tokenizer: Tokenizer, config: TrainingConfig, *, progress: bool = True
+    corpus: Corpus,
+    tokenizer: Tokenizer,
+    config: TrainingConfig,
+    *,
+    progress: bool = True,
+    source_tokenizer: Tokenizer | None = None,
 ) -> TrainingData:
     """Tokenise a corpus and set up its batches.
 
     Where it has no validation split, the loss on its test split is shown but chooses nothing.
+    `source_tokenizer` is for what texts are given, where it is another.
     """
     held_out_split = next((name for name in ("validation", "test") if name in corpus.splits), None)
-    dataset = TokenDataset.build(
-        corpus.splits["train"], tokenizer, corpus.layout, progress=progress
-    )
-    held_out = None
-    if held_out_split is not None:
-        held_out = TokenDataset.build(
-            corpus.splits[held_out_split], tokenizer, corpus.layout, progress=progress
+
+    def tokenised(split: str) -> TokenDataset:
+        return TokenDataset.build(
+            corpus.splits[split],
+            tokenizer,
+            corpus.layout,
+            progress=progress,
+            condition_tokenizer=source_tokenizer,
         )
+
+    dataset = tokenised("train")
+    held_out = None if held_out_split is None else tokenised(held_out_split)
     return TrainingData(
         dataset=dataset,
         train=training_batches(dataset, config),

@@ -118,10 +118,23 @@ def system_vocabulary(tokenizer: Tokenizer, corpus: Corpus) -> Vocabulary:
 
 
 def describe(
-    plan: Plan, corpus: Corpus, spec: str, tokenizer: Tokenizer, data_seed: int, errors: str
+    plan: Plan,
+    corpus: Corpus,
+    spec: str,
+    tokenizer: Tokenizer,
+    data_seed: int,
+    errors: str,
+    source_tokenizer: Tokenizer | None = None,
 ) -> dict[str, Any]:
     """config.json: enough to repeat the run from its own folder."""
+    source = {}
+    if source_tokenizer is not None:
+        source = {
+            "source_vocabulary": asdict(source_tokenizer.vocabulary),
+            "source_tokenizer": source_tokenizer.kind,
+        }
     return {
+        **source,
         "system": plan.card.name,
         "size": plan.size,
         "recipe": plan.recipe,

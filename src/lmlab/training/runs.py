@@ -5,6 +5,7 @@ RUN/  config.json  tokenizer.json  model.safetensors  trainer/  metrics.jsonl  e
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import platform
@@ -58,6 +59,11 @@ class RunFolder:
     @property
     def tokenizer(self) -> Path:
         return self.path / "tokenizer.json"
+
+    @property
+    def source_tokenizer(self) -> Path:
+        """Of what texts are given, where it is another."""
+        return self.path / "source_tokenizer.json"
 
     @property
     def weights(self) -> Path:
@@ -182,6 +188,13 @@ class Model:
     path: Path
     stored: bool = True
     """Whether `path` is the folder of a run, in which pictures of it may be kept."""
+    source_tokenizer: Tokenizer | None = None
+    """Of what texts are given, where it is not the same."""
+
+    @property
+    def reads_by(self) -> Tokenizer:
+        """The tokeniser of what texts are given."""
+        return self.source_tokenizer or self.tokenizer
 
     @property
     def name(self) -> str:
@@ -208,6 +221,7 @@ def load_run(path: Path | str) -> Model:
     return Model(
         system=system.eval(),
         tokenizer=tokenizer,
+        source_tokenizer=_source_tokenizer(config, run),
         layout=Layout(**config["layout"]),
         config=config,
         card=full_card(module),
@@ -227,11 +241,32 @@ def _vocabulary(config: Mapping[str, Any], tokenizer: Tokenizer, run: RunFolder)
     return vocabulary
 
 
+def _source_tokenizer(config: Mapping[str, Any], run: RunFolder) -> Tokenizer | None:
+    """That of what texts are given, where the run has one of its own."""
+    if "source_vocabulary" not in config:
+        return None
+    if not run.source_tokenizer.exists():
+        raise UserError(f"the run {run.path} has lost its source_tokenizer.json; train it again.")
+    tokenizer = Tokenizer.load(run.source_tokenizer)
+    if tokenizer.vocabulary != Vocabulary(**config["source_vocabulary"]):
+        raise UserError(
+            f"the source_tokenizer.json of {run.path} is not the one that the run was trained "
+            "with; restore it, or train the run again."
+        )
+    return tokenizer
+
+
 def build_described(config: Mapping[str, Any], vocabulary: Vocabulary) -> System:
     """The system that a config.json describes, with its base where it has one; untrained."""
-    described = config.get("base")
-    base = None if described is None else build_described(described, vocabulary)
-    return build_system(config["system"], config["system_config"], vocabulary, seed=0, base=base)
+    described, source = config.get("base"), config.get("source_vocabulary")
+    return build_system(
+        config["system"],
+        config["system_config"],
+        vocabulary,
+        seed=0,
+        base=None if described is None else build_described(described, vocabulary),
+        source=None if source is None else Vocabulary(**source),
+    )
 
 
 def build_tiny(name: str, vocabulary: Vocabulary, *, seed: int = 0) -> System:
@@ -248,19 +283,27 @@ def build_system(
     *,
     seed: int,
     base: System | None = None,
+    source: Vocabulary | None = None,
 ) -> System:
     """A new system of the zoo; `seed` decides its first weights, torch's own is left alone.
 
     `base` is a trained system that it is built on, for those that need one; it stays as it is.
+    `source` is the vocabulary of what texts are given, where it is not the same.
     """
     module = system_module(name)
+    if source is not None and "source" not in inspect.signature(module.build).parameters:
+        raise UserError(
+            f"{name} reads and writes one vocabulary, so there can be none for sources alone; "
+            "leave --source-tokenizer out."
+        )
     try:
         settings = apply_settings(module.Config(), _tuples(config))
     except TypeError as error:
         raise UserError(f"these settings are not those of {name} ({error}).") from error
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        words = {} if base is None else {"base": base}
+        given = {"base": base, "source": source}
+        words = {key: value for key, value in given.items() if value is not None}
         system: System = module.build(settings, vocabulary, **words)
     return system
 

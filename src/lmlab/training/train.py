@@ -64,6 +64,7 @@ def train(
     size: str | None = None,
     settings: Mapping[str, Any] | None = None,
     tokenizer: str | None = None,
+    source_tokenizer: str | None = None,
     objective: str | None = None,
     recipe: str | None = None,
     base: str | Path | None = None,
@@ -109,12 +110,16 @@ def train(
     spec = corpus.name if isinstance(data, Corpus) else str(data)
     with main_first(accelerator):
         run.create()  # a folder that can't be written to is told before anything takes time
-        chosen = _tokenizer(run, before, corpus, tokenizer, plan.training, built_on)
-        description = describe(plan, corpus, spec, chosen, data_seed, errors)
+        apart = source_tokenizer is not None or run.source_tokenizer.exists()
+        chosen = _tokenizer(run, before, corpus, tokenizer, plan.training, built_on, apart=apart)
+        reads = _source_tokenizer(run, corpus, source_tokenizer, plan.training) if apart else None
+        description = describe(plan, corpus, spec, chosen, data_seed, errors, reads)
         description |= {} if built_on is None else {"base": built_on.description}
         if before is not None:
             check_same(before, description, run)
-        prepared = training_data(corpus, chosen, plan.training, progress=not quiet)
+        prepared = training_data(
+            corpus, chosen, plan.training, progress=not quiet, source_tokenizer=reads
+        )
     _check_data(prepared, plan, accelerator)
     vocabulary = system_vocabulary(chosen, corpus)
     if built_on is not None:
@@ -125,13 +130,14 @@ def train(
         vocabulary,
         seed=plan.training.seed,
         base=None if built_on is None else built_on.system,
+        source=None if reads is None else reads.vocabulary,
     ).to(accelerator.device)
     model.check_length(prepared.longest)
     model.check_condition_length(prepared.longest_condition)
     model.meet_tokenizer(chosen)
     model.meet_data(*prepared.flat())
     if accelerator.is_main_process:
-        _begin(run, description, chosen)  # nothing that a user can mend fails after this
+        _begin(run, description, chosen, reads)  # nothing that a user can mend fails after this
     reporter = Reporter(
         run.metrics,
         plan.training,
@@ -177,8 +183,13 @@ def _tokenizer(
     kind: str | None,
     config: TrainingConfig,
     base: Base | None,
+    *,
+    apart: bool,
 ) -> Tokenizer:
-    """The run's own, or its base's; else loaded from a file, or trained on the corpus."""
+    """The run's own, or its base's; else loaded from a file, or trained on the corpus.
+
+    `apart`: what texts are given has another, so this one is made of the texts alone.
+    """
     if before is not None and run.tokenizer.exists():
         if kind not in (None, before["tokenizer"]) and not str(kind).endswith(".json"):
             raise UserError(
@@ -195,13 +206,44 @@ def _tokenizer(
         return base.tokenizer
     if kind is not None and kind.endswith(".json"):
         return Tokenizer.load(kind)
-    return tokenizer_for(corpus, kind, min_count=config.min_count, size=config.vocabulary_size)
+    return tokenizer_for(
+        corpus,
+        kind,
+        min_count=config.min_count,
+        size=config.vocabulary_size,
+        source=False if apart else None,
+    )
 
 
-def _begin(run: RunFolder, description: Mapping[str, Any], tokenizer: Tokenizer) -> None:
+def _source_tokenizer(
+    run: RunFolder, corpus: Corpus, kind: str | None, config: TrainingConfig
+) -> Tokenizer:
+    """The tokeniser of what texts are given: the run's own, a file's, or trained on the corpus."""
+    if corpus.layout.kind != "pairs":
+        raise UserError(
+            "a tokeniser of its own is for the sources of a parallel corpus, and this one holds "
+            "single texts; leave --source-tokenizer out."
+        )
+    if run.source_tokenizer.exists():
+        return Tokenizer.load(run.source_tokenizer)
+    if kind is not None and kind.endswith(".json"):
+        return Tokenizer.load(kind)
+    return tokenizer_for(
+        corpus, kind, min_count=config.min_count, size=config.vocabulary_size, source=True
+    )
+
+
+def _begin(
+    run: RunFolder,
+    description: Mapping[str, Any],
+    tokenizer: Tokenizer,
+    source_tokenizer: Tokenizer | None,
+) -> None:
     """Write what is known before training; config.json last, as it makes the folder a run."""
     if not run.tokenizer.exists():
         tokenizer.save(run.tokenizer)
+    if source_tokenizer is not None and not run.source_tokenizer.exists():
+        source_tokenizer.save(run.source_tokenizer)
     run.write_environment()
     run.write_config(description)
 

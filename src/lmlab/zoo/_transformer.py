@@ -304,11 +304,12 @@ def make_encoder_decoder(
     config: TransformerConfig,
     tokens: nn.Embedding,
     *,
+    source: nn.Embedding | None = None,
     decoder_layers: int | None = None,
     shared: bool = False,
     scaled: bool = False,
 ) -> EncoderDecoder:
-    """Both, over one embedding; `shared`: the decoder's layers are the encoder's, but for looking
+    """Both, over one embedding, or with one of its own for the encoder (`source`); `shared`: the decoder's layers are the encoder's, but for looking
     at the source. `scaled` multiplies embeddings by √width, as Vaswani et al. do."""
     scale = config.width**0.5 if scaled else 1.0
     encoder_stack = make_stack(config)
@@ -317,7 +318,7 @@ def make_encoder_decoder(
     if shared:
         share_layers(encoder_stack, decoder_stack)
     encoder = Transformer(
-        make_embedding(config, tokens, scale=scale), encoder_stack, width=config.width
+        make_embedding(config, source or tokens, scale=scale), encoder_stack, width=config.width
     )
     decoder = Transformer(
         make_embedding(config, tokens, scale=scale), decoder_stack, width=config.width

@@ -42,6 +42,8 @@ class TranslatingConfig:
     """Whether the output vectors are the writer's embeddings."""
     shared: bool = False
     """Whether reader and writer have the same embeddings."""
+    smoothing: float = field(default=0.0, metadata={"at_least": 0, "below": 1})
+    """Label smoothing: the share of a target's mass that all tokens share in training."""
 
     def __post_init__(self) -> None:
         if self.both_ways and self.width % 2:
@@ -60,10 +62,16 @@ def build_translating(
     make_writer: MakeWriter,
     *,
     joined: bool,
+    source: Vocabulary | None,
 ) -> SequenceToSequence:
-    """A reader, and the writer that `make_writer` makes, its inputs twice as wide if `joined`."""
+    """A reader, and the writer that `make_writer` makes, its inputs twice as wide if `joined`.
+
+    `source` is the reader's vocabulary, where it is another.
+    """
+    if config.shared and source is not None:
+        raise UserError("sources with a vocabulary of their own can't share embeddings.")
     writing = _embedding(config, vocabulary)
-    reading = writing if config.shared else _embedding(config, vocabulary)
+    reading = writing if config.shared else _embedding(config, source or vocabulary)
     inputs = config.width * (2 if joined else 1)
     cells = _cells(config, config.width, first=inputs)
     backbone = RecurrentPair(make_reader(config, reading), make_writer(writing, cells))
@@ -72,7 +80,7 @@ def build_translating(
         vocabulary=vocabulary,
         backbone=backbone,
         emission=emission,
-        objective=NextTokenGivenSource(vocabulary),
+        objective=NextTokenGivenSource(vocabulary, source=source, smoothing=config.smoothing),
     )
 
 

@@ -44,7 +44,9 @@ SIZES = {
 RECIPES: dict[str, dict[str, object]] = {}
 
 
-def build(config: Config, vocabulary: Vocabulary) -> SequenceToSequence:
+def build(
+    config: Config, vocabulary: Vocabulary, *, source: Vocabulary | None = None
+) -> SequenceToSequence:
     return build_translating(
         config,
         vocabulary,
@@ -52,4 +54,5 @@ def build(config: Config, vocabulary: Vocabulary) -> SequenceToSequence:
             embedding, cells, dropout=config.dropout, everywhere=config.everywhere
         ),
         joined=config.everywhere,
+        source=source,
     )

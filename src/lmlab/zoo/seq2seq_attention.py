@@ -63,7 +63,9 @@ SIZES = {
 RECIPES: dict[str, dict[str, object]] = {}
 
 
-def build(config: Config, vocabulary: Vocabulary) -> SequenceToSequence:
+def build(
+    config: Config, vocabulary: Vocabulary, *, source: Vocabulary | None = None
+) -> SequenceToSequence:
     def writer(embedding: nn.Embedding, cells: list[Cell]) -> LookingWriter:
         glance = GLANCES[config.score](config.width)
         if config.looks == "before":
@@ -72,4 +74,4 @@ def build(config: Config, vocabulary: Vocabulary) -> SequenceToSequence:
         return LookingAfter(embedding, cells, glance, dropout=config.dropout, feeding=feeding)
 
     joined = config.looks == "before" or config.feeding
-    return build_translating(config, vocabulary, writer, joined=joined)
+    return build_translating(config, vocabulary, writer, joined=joined, source=source)

@@ -8,7 +8,7 @@ Positions are sinusoidal, added (`positions=concatenated` for beside each other,
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
@@ -46,6 +46,8 @@ class Config(TransformerConfig):
     """Whether encoder and decoder have the same layers, but for looking at the source."""
     scaled: bool = True
     """Whether embeddings are multiplied by √width."""
+    smoothing: float = field(default=0.0, metadata={"at_least": 0, "below": 1})
+    """Label smoothing: the share of a target's mass that all tokens share in training."""
 
 
 SIZES = {
@@ -56,14 +58,19 @@ SIZES = {
 RECIPES = TRANSFORMER_RECIPES
 
 
-def build(config: Config, vocabulary: Vocabulary) -> SequenceToSequence:
+def build(
+    config: Config, vocabulary: Vocabulary, *, source: Vocabulary | None = None
+) -> SequenceToSequence:
     tokens = make_tokens(config, vocabulary)
-    backbone = make_encoder_decoder(config, tokens, shared=config.shared, scaled=config.scaled)
+    read = None if source is None else make_tokens(config, source)
+    backbone = make_encoder_decoder(
+        config, tokens, source=read, shared=config.shared, scaled=config.scaled
+    )
     system = SequenceToSequence(
         vocabulary=vocabulary,
         backbone=backbone,
         emission=make_softmax(config, vocabulary, tokens, bias=True),
-        objective=NextTokenGivenSource(vocabulary),
+        objective=NextTokenGivenSource(vocabulary, source=source, smoothing=config.smoothing),
     )
     # A source is fed as a whole, with its start and its end.
     system.window = config.length - 1
