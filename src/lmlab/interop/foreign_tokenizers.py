@@ -89,8 +89,11 @@ class ForeignTokenizer:
         return self._spelled([id for id in map(int, ids) if id not in dropped])
 
     def token(self, id: int) -> str:
-        """The token of an id."""
-        return self._spelled([int(id)]) if int(id) < self._count else PAD
+        """The token of an id; an id without one, as tiktoken's have, is padding's."""
+        try:
+            return self._spelled([int(id)]) if int(id) < self._count else PAD
+        except Exception:  # a stranger's code may raise anything
+            return PAD
 
     def id(self, token: str) -> int | None:
         """The id of a token, or None."""
@@ -109,7 +112,7 @@ class ForeignTokenizer:
     def fingerprint(self) -> str:
         """Hash of its class, its size and the spelling of tokens spread over the vocabulary."""
         asked = range(0, self._count, max(1, self._count // FINGERPRINTED))
-        spelled = [self._spelled([id]) for id in asked]
+        spelled = [self.token(id) for id in asked]
         told = repr((self.kind, self._count, spelled)).encode(errors="backslashreplace")
         return hashlib.blake2b(told, digest_size=16).hexdigest()
 

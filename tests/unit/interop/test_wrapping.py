@@ -1,0 +1,474 @@
+"""Anybody's module in the laboratory: laws of its scores, and what is told of a wrong one."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import tokenizers as hf
+import torch
+from torch import Tensor, nn
+
+import lmlab
+from lmlab.core.batch import Batch
+from lmlab.core.errors import UserError
+from lmlab.core.protocols import PROTOCOLS
+from lmlab.core.view import View
+from lmlab.core.visibility import Causal, Full
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.data.tokenizers import train_tokenizer
+from lmlab.scoring.cloze import cloze
+from lmlab.scoring.words import write_surprisal_csv
+
+pytestmark = pytest.mark.xdist_group("wrapping")  # its trainings are shared, so made once
+LINES = ["the cat sat on the mat", "a big dog ran", "the bird flew under the old tree"] * 8
+TEXTS = ["the cat ran", "a bird flew on the big mat", "dog", "the old zebra sat"]
+LETTERS = " abcdefghijklmnopqrstuvwxyz.#"
+
+
+def letters(size: int = len(LETTERS)) -> SimpleNamespace:
+    """A tokeniser of nothing but two functions and a size."""
+    return SimpleNamespace(
+        vocab_size=size,
+        encode=lambda text: [LETTERS.index(letter) for letter in text],
+        decode=lambda ids: "".join(LETTERS[id] for id in ids),
+    )
+
+
+class Recurrent(nn.Module):
+    """Ids (B, T) to scores (B, T, V), looking back, or both ways; it knows of no padding."""
+
+    def __init__(self, size: int = len(LETTERS), *, both: bool = False, rows: int = 0) -> None:
+        super().__init__()
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            self.embedding = nn.Embedding(size, 12)
+            self.cell = nn.GRU(12, 12, batch_first=True, bidirectional=both)
+            self.dropout = nn.Dropout(0.5)
+            self.output = nn.Linear(24 if both else 12, rows or size)
+            for parameter in self.parameters():
+                nn.init.normal_(parameter, std=0.8)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.output(self.dropout(self.cell(self.embedding(ids))[0]))
+
+
+class OfRun(nn.Module):
+    """A run of ours as a stranger would see it: a module that gives an object with logits."""
+
+    def __init__(self, system: nn.Module, *, causal: bool) -> None:
+        super().__init__()
+        self.system, self.visibility = system, Causal() if causal else Full()
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> SimpleNamespace:
+        mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+        view = View(inputs=input_ids, lengths=mask.sum(1), visibility=self.visibility)
+        return SimpleNamespace(logits=self.system.emission.logits(self.system.hidden(view).values))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("wrapping")
+    (folder / "corpus.txt").write_text("\n".join(LINES) + "\n", encoding="utf-8")
+    for name in ("gpt", "bert"):
+        lmlab.train(
+            name, data=folder / "corpus.txt", out=folder / name, size="tiny", steps=20, quiet=True
+        )
+    return folder
+
+
+@pytest.fixture(scope="module")
+def pair(folder) -> Callable[[str], tuple[lmlab.LanguageModel, lmlab.LanguageModel]]:
+    """A run, and the same network wrapped."""
+
+    def make(name: str) -> tuple[lmlab.LanguageModel, lmlab.LanguageModel]:
+        run = lmlab.load(folder / name)
+        kind = "causal" if name == "gpt" else "masked"
+        module = OfRun(run.system, causal=kind == "causal")
+        window = 64 if name == "gpt" else None
+        return run, lmlab.wrap(module, run.tokenizer, kind=kind, name="stranger", window=window)
+
+    return make
+
+
+def close(found: float, expected: float) -> bool:
+    return found == pytest.approx(expected, abs=1e-4)
+
+
+# A run of ours, wrapped, is that run ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["gpt", "bert"])
+def test_a_wrapped_run_scores_as_the_run(pair, name):
+    run, wrapped = pair(name)
+    for one, other in zip(run.score(TEXTS), wrapped.score(TEXTS), strict=True):
+        assert close(other.total, one.total) and other.kind == one.kind
+        assert [t.token for t in other.per_token] == [t.token for t in one.per_token]
+        assert other.unknown == one.unknown and other.convention.start
+
+
+@pytest.mark.parametrize("name", ["gpt", "bert"])
+def test_pairs_cloze_and_surprisal_of_a_wrapped_run(pair, name, tmp_path):
+    run, wrapped = pair(name)
+    row = {"sentence_good": "the cat sat on the mat", "sentence_bad": "mat the on sat cat the"}
+    (tmp_path / "pairs.jsonl").write_text(json.dumps(row), encoding="utf-8")
+    reports = [each.pairs(tmp_path / "pairs.jsonl").overall for each in (run, wrapped)]
+    assert reports[0] == reports[1]
+    one, other = (cloze(each.system, each.tokenizer, TEXTS) for each in (run, wrapped))
+    assert close(other.nats, one.nats) and other.how == one.how
+    tables = [io.StringIO(), io.StringIO()]
+    for each, table in zip((run, wrapped), tables, strict=True):
+        assert write_surprisal_csv(each.score(TEXTS), table) == sum(
+            len(t.split()) + 1 for t in TEXTS
+        )
+    one, other = (table.getvalue().splitlines() for table in tables)
+    assert [line.split(",")[:5] for line in one] == [line.split(",")[:5] for line in other]
+
+
+def test_a_wrapped_run_writes_as_the_run(pair):
+    run, wrapped = pair("gpt")
+    for options in ({"seed": 3}, {"method": "greedy"}, {"method": "beam", "beam": 4}):
+        one, other = (
+            each.sample(2, prefix="the", max_length=8, **options) for each in (run, wrapped)
+        )
+        assert [text.text for text in one] == [text.text for text in other]
+        for a, b in zip(one, other, strict=True):
+            assert close(b.log_prob, a.log_prob)
+
+
+def test_a_wrapped_run_fills_as_the_run(pair):
+    run, wrapped = pair("bert")
+    for options in ({}, {"joint": True}, {"among": ["cat", "dog"]}):
+        one, other = (
+            each.fill(["the <mask> sat on <mask>"], **options)[0] for each in (run, wrapped)
+        )
+        gaps = [
+            [option.text for gap in each.gaps for option in gap.options] for each in (one, other)
+        ]
+        assert gaps[0] == gaps[1]
+        for a, b in zip(one.fillings, other.fillings, strict=True):
+            assert a.text == b.text and close(b.log_prob, a.log_prob)
+
+
+def test_a_wrapped_run_has_the_logits_of_the_run(pair):
+    run, wrapped = pair("bert")
+    batch = Batch.from_sequences([[2, 6, 7, 8, 3], [2, 9, 3]], pad=0)
+    masked = torch.zeros_like(batch.tokens, dtype=torch.bool)
+    masked[0, 2] = masked[1, 1] = True
+    asked = masked.clone()
+    asked[0, 3] = True
+    with torch.no_grad():
+        found, expected = (each.system.logits(batch, masked, asked) for each in (wrapped, run))
+    assert found.shape == (3, run.system.vocabulary.size)
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
+    with pytest.raises(UserError, match="by its own head"):
+        wrapped.system.logits(batch, masked, head="none")
+
+
+def test_wrapped_models_are_compared_with_runs(pair, folder, tmp_path):
+    run, wrapped = pair("gpt")
+    found = lmlab.compare([run, wrapped], data=folder / "corpus.txt", out=tmp_path / "report.html")
+    rows = {row.name: row for row in found.rows}
+    assert rows.keys() == {"gpt", "stranger"}
+    assert close(rows["stranger"].nats_per_token, rows["gpt"].nats_per_token)
+    assert rows["stranger"].perplexity is not None and rows["stranger"].train_seconds is None
+    assert "stranger" in (tmp_path / "report.html").read_text(encoding="utf-8")
+    again = lmlab.wrap(Recurrent(), letters(), end=".")
+    with pytest.raises(UserError, match=r"lmlab\.wrap takes a name="):
+        lmlab.compare([again, lmlab.wrap(Recurrent(), letters(), end=".")], data="capitals")
+    with pytest.raises(UserError, match="not trained here"):
+        lmlab.compare([again])
+
+
+@pytest.mark.parametrize("name", ["gpt", "bert"])
+def test_wrapped_models_are_drawn_where_one_says(pair, name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    _, wrapped = pair(name)
+    found = lmlab.inspect([wrapped], texts=["the cat sat on the mat"], out=tmp_path / "pictures")
+    assert {"surprisal", "view"} <= {shot.name for shot in found.shots}
+    assert {path.name for path in tmp_path.iterdir()} == {"pictures"}, "nothing beside it"
+    with pytest.raises(UserError, match="give --out"):
+        lmlab.inspect([wrapped], texts=["the cat"])
+    with pytest.raises(UserError, match="no course of a training"):
+        lmlab.doctor(wrapped)
+
+
+# Laws of its scores -----------------------------------------------------------------------------
+
+
+def test_it_is_a_distribution():
+    """Texts of at most 3 letters and the mass of those that go on sum to one."""
+    model = lmlab.wrap(Recurrent(4), letters(4), end=3, start=0)
+    system, vocabulary = model.system, model.system.vocabulary
+    assert vocabulary == Vocabulary(size=5, pad=4, unknown=None, start=0, end=3, mask=None)
+    rows, whole = [], []
+    for length in range(4):
+        for inside in itertools.product((1, 2), repeat=length):
+            rows.append([0, *inside, 3])
+            if length == 3:
+                whole.append([0, *inside])
+    batch = Batch.from_sequences([*rows, *whole], pad=4)
+    with torch.no_grad():
+        totals = system.eval().log_prob(batch).totals
+    # What goes on after three letters has them and no end yet.
+    ended, going = totals[: len(rows)].exp().sum(), totals[len(rows) :].exp().sum()
+    ends = totals[len(rows) - len(whole) : len(rows)].exp().sum()
+    assert float(ended + going - ends) == pytest.approx(1, abs=1e-5)
+    with torch.no_grad():
+        first = system.peek(system.start(1)).log_probs[0]
+    assert first[[0, 4]].tolist() == [-math.inf, -math.inf]
+    assert float(first.exp().sum()) == pytest.approx(1, abs=1e-6)
+
+
+def test_it_steps_as_it_scores():
+    model = lmlab.wrap(Recurrent(), letters(), end=".")
+    [score] = model.score(["a cat"])
+    system = model.system.eval()
+    ids = [*model.tokenizer.encode("a cat"), 27]
+    state, total = system.start(1), 0.0
+    with torch.no_grad():
+        for id in ids:
+            total += float(system.peek(state).log_probs[0, id])
+            state = system.advance(state, torch.tensor([id]))
+    assert total == pytest.approx(score.total, abs=1e-4)
+    assert not score.convention.start and score.convention.end  # the end stands before a text too
+
+
+@pytest.mark.parametrize("both", [False, True])
+def test_a_score_does_not_depend_on_company(both):
+    """A module that looks both ways and takes no mask reads texts of one length together."""
+    kind = "masked" if both else "causal"
+    model = lmlab.wrap(Recurrent(both=both), letters(), end=".", mask="#", kind=kind)
+    assert model.config["wrapped"]["pads"] is not both
+    texts = ["a cat", "the dog ran", "a", "the cat ran off"]
+    together = model.score(texts)
+    for text, found in zip(texts, together, strict=True):
+        [alone] = model.score([text])
+        assert found.total == pytest.approx(alone.total, abs=1e-5)
+    assert together[0].kind == ("pseudo" if both else "exact")
+
+
+def test_a_mask_that_is_not_kept_to_is_not_trusted():
+    class Deaf(Recurrent):
+        def forward(self, ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+            return super().forward(ids)
+
+    model = lmlab.wrap(Deaf(both=True), letters(), end=".", mask="#", kind="masked")
+    assert model.system.backbone.takes_mask and not model.config["wrapped"]["pads"]
+
+
+def test_few_scores_stand_in_memory_at_once(monkeypatch):
+    model = lmlab.wrap(Recurrent(), letters(), end=".")
+    texts = ["a cat", "the dog ran", "a", "the cat ran off"] * 3
+    expected = model.score(texts)
+    monkeypatch.setattr("lmlab.interop.wrapped_systems.NUMBERS_AT_ONCE", 600)
+    seen: list[int] = []
+    read = model.system.backbone.read
+    monkeypatch.setattr(
+        model.system.backbone,
+        "read",
+        lambda ids, lengths: seen.append(len(ids)) or read(ids, lengths),
+    )
+    for one, other in zip(expected, model.score(texts), strict=True):
+        assert other.total == pytest.approx(one.total, abs=1e-5)
+    assert len(seen) > 3
+
+
+def test_the_module_stays_the_callers_own():
+    module = Recurrent()
+    module.dropout.eval()  # a mode of its own for each part
+    model = lmlab.wrap(module, letters(), end=".")
+    [before] = model.score(["a cat"])
+    assert module.training and not module.dropout.training
+    assert model.system.backbone.module is module
+    with torch.no_grad():
+        module.output.bias[1] += 3.0  # what is trained in it later is scored later
+    [after] = model.score(["a cat"])
+    assert after.per_token[0].log_prob > before.per_token[0].log_prob + 0.1  # 1 is an a
+
+
+def test_its_protocols_are_those_of_its_card():
+    for kind, both in (("causal", False), ("masked", True)):
+        model = lmlab.wrap(Recurrent(both=both), letters(), end=".", mask="#", kind=kind)
+        able = {name for name, each in PROTOCOLS.items() if isinstance(model.system, each)}
+        assert able == set(model.card.protocols)
+
+
+def test_a_text_longer_than_the_window_is_scored_by_windows():
+    model = lmlab.wrap(Recurrent(), letters(), end=".", window=6)
+    [score] = model.score(["the cat ran off"])
+    assert (score.convention.window, score.convention.stride, score.tokens) == (6, 3, 16)
+    [text] = model.sample(1, prefix="a c", max_length=50)
+    assert text.tokens <= 3
+
+
+def test_without_its_end_a_text_is_scored_without():
+    module = Recurrent()
+    whole, open_end = (
+        lmlab.wrap(module, letters(), end=".", count_end=count).score(["a cat"])[0]
+        for count in (True, False)
+    )
+    assert (whole.tokens, open_end.tokens) == (6, 5) and not open_end.convention.end
+    assert open_end.total == pytest.approx(whole.total - whole.per_token[-1].log_prob, abs=1e-5)
+    started = lmlab.wrap(module, letters(), start="#")
+    assert not started.score(["a cat"])[0].convention.end
+    assert not started.sample(1, max_length=4)[0].finished
+
+
+# Tokenisers of any make -------------------------------------------------------------------------
+
+
+def word_tokenizer() -> hf.Tokenizer:
+    words = ["[PAD]", "[UNK]", "<go>", "<stop>", "the", "cat", "sat"]
+    inner = hf.Tokenizer(hf.models.WordLevel({w: i for i, w in enumerate(words)}, "[UNK]"))
+    inner.pre_tokenizer = hf.pre_tokenizers.WhitespaceSplit()
+    return inner
+
+
+def test_symbols_are_told_by_name_or_id():
+    module = Recurrent(7)
+    named = lmlab.wrap(module, word_tokenizer(), start="<go>", end=3)
+    expected = Vocabulary(size=7, pad=0, unknown=1, start=2, end=3, mask=None)
+    assert named.system.vocabulary == named.tokenizer.vocabulary == expected
+    [score] = named.score(["the zebra sat"])
+    assert (score.tokens, score.unknown) == (4, 1)
+    no_pad = lmlab.wrap(module, word_tokenizer(), start="<go>", end=3, pad=None)
+    assert no_pad.system.vocabulary.pad == 7  # beyond all tokens
+
+
+def test_padding_that_is_another_symbol_can_be_predicted_as_that():
+    model = lmlab.wrap(Recurrent(7), word_tokenizer(), start="<go>", end="<stop>", pad="[UNK]")
+    assert model.system.vocabulary.pad == 7
+    assert math.isfinite(model.score(["zebra"])[0].total)
+
+
+def test_tokenizers_of_transformers_tell_their_symbols():
+    transformers = pytest.importorskip("transformers")
+    fast = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=word_tokenizer(),
+        bos_token="<go>",
+        eos_token="<stop>",
+        unk_token="[UNK]",
+        pad_token="[PAD]",
+    )
+    model = lmlab.wrap(Recurrent(7), fast)
+    assert model.system.vocabulary == Vocabulary(
+        size=7, pad=0, unknown=1, start=2, end=3, mask=None
+    )
+    assert model.tokenizer.encode("the cat") == [4, 5]
+
+
+def test_ours_is_taken_as_it_is():
+    tokenizer = train_tokenizer("word", LINES)
+    model = lmlab.wrap(Recurrent(tokenizer.vocabulary.size), tokenizer)
+    assert model.system.vocabulary == tokenizer.vocabulary
+    assert model.tokenizer.fingerprint() == tokenizer.fingerprint()
+
+
+def test_places_of_tokens_that_nobody_tells():
+    """By looking for each decoded token: in any case, and bytes of one letter together."""
+    pieces = {1: "the", 2: " cat", 3: "\ufffd", 4: "\ufffd", 5: " "}
+
+    def decode(ids: list[int]) -> str:
+        return "".join(pieces[id] for id in ids).replace("\ufffd\ufffd", "é")
+
+    table = {"The caté ": [1, 2, 3, 4, 5], "": []}
+    odd = SimpleNamespace(encode=table.__getitem__, decode=decode, n_vocab=6)
+    model = lmlab.wrap(Recurrent(6), odd, end=0)
+    ids, spans = model.tokenizer.encode_with_offsets("The caté ")
+    assert ids == [1, 2, 3, 4, 5]
+    assert spans == [(0, 3), (4, 7), (7, 8), (7, 8), (9, 9)]
+    assert model.tokenizer.reach("The caté ", 2) == 7
+
+
+# What is told of a wrong one --------------------------------------------------------------------
+
+
+class Answering(nn.Module):
+    """Gives whatever it is told to."""
+
+    def __init__(self, answer: Callable[[Tensor], object]) -> None:
+        super().__init__()
+        self.answer = answer
+
+    def forward(self, ids: Tensor) -> object:
+        return self.answer(ids)
+
+
+def scores(ids: Tensor, size: int = len(LETTERS)) -> Tensor:
+    return torch.zeros(*ids.shape, size)
+
+
+WRONG: dict[str, tuple[Callable[[], object], str]] = {
+    "few": (lambda: Recurrent(rows=20), "the tokeniser has 29 tokens, and the module gives .* 20"),
+    "last": (lambda: Answering(lambda ids: scores(ids)[:, -1:]), r"\(1, 8, .*\(1, 1, 29\) came"),
+    "flat": (lambda: Answering(lambda ids: scores(ids).flatten(0, 1)), r"\(8, 29\) came"),
+    "dict": (lambda: Answering(lambda ids: {"scores": 1}), "and dict came"),
+    "nan": (lambda: Answering(lambda ids: scores(ids) * math.nan), "not finite numbers"),
+    "never": (lambda: Answering(lambda ids: scores(ids) - math.inf), "not finite numbers"),
+    "both": (lambda: Recurrent(both=True), "not causal: another token at place 8 changes"),
+    "crash": (lambda: Answering(lambda ids: 1 / 0), "ZeroDivisionError"),
+    "no module": (lambda: len, "a torch module, and a builtin_function_or_method came"),
+}
+
+
+@pytest.mark.parametrize(("make", "sentence"), WRONG.values(), ids=WRONG)
+def test_a_wrong_module_is_told_in_a_sentence(make, sentence):
+    with pytest.raises(UserError, match=sentence) as told:
+        lmlab.wrap(make(), letters(), end=".")
+    assert str(told.value).count(". ") == 0
+
+
+ASKED: dict[str, tuple[dict[str, object], str]] = {
+    "no mask": ({"kind": "masked", "end": "."}, "give mask="),
+    "causal as masked": ({"kind": "masked", "end": ".", "mask": "#"}, "wrap it with kind='causal'"),
+    "no frame": ({}, "no start and no end symbol"),
+    "no such token": ({"end": "!"}, "end is given as '!'"),
+    "no such id": ({"end": 29}, "no such token among its 29"),
+    "no such symbol": ({"finish": "."}, "finish"),
+    "no such kind": ({"kind": "casual", "end": "."}, "did you mean 'causal'"),
+    "no window": ({"end": ".", "window": 1}, "at least 2 tokens"),
+}
+
+
+@pytest.mark.parametrize(("words", "sentence"), ASKED.values(), ids=ASKED)
+def test_wrong_words_are_told_in_a_sentence(words, sentence):
+    tokenizer = letters()
+    # '!' is no letter, and encode of such an object fails as it likes.
+    tokenizer.encode = lambda text: [LETTERS.index(c) for c in text if c in LETTERS]
+    with pytest.raises(UserError, match=sentence):
+        lmlab.wrap(Recurrent(), tokenizer, **words)
+
+
+def test_wrong_tokenizers_are_told_in_a_sentence():
+    with pytest.raises(UserError, match="a tokeniser has encode and decode, and a dict came"):
+        lmlab.wrap(Recurrent(), {})
+    sizeless = letters()
+    del sizeless.vocab_size
+    with pytest.raises(UserError, match="vocab_size"):
+        lmlab.wrap(Recurrent(), sizeless)
+    framing = letters()
+    framing.encode = lambda text: [28]
+    with pytest.raises(UserError, match=r"writes \[28\] for an empty text"):
+        lmlab.wrap(Recurrent(), framing)
+
+
+def test_more_scores_than_tokens_are_told_and_left_out():
+    with pytest.warns(UserWarning, match="scores of 32 ids and the tokeniser has 29"):
+        model = lmlab.wrap(Recurrent(rows=32), letters(), end=".")
+    with torch.no_grad():
+        log_probs = model.system.eval().peek(model.system.start(1)).log_probs
+    assert log_probs.shape == (1, 30)  # 29 and padding
+    assert float(log_probs.exp().sum()) == pytest.approx(1, abs=1e-6)
+
+
+def test_nothing_is_given_to_a_wrapped_module():
+    model = lmlab.wrap(Recurrent(), letters(), end=".")
+    with pytest.raises(UserError, match="is given no other text"):
+        model.system.start(1, condition=Batch.from_sequences([[1, 2]], pad=0))
