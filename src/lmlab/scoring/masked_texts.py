@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from lmlab.core.batch import Batch
+from lmlab.core.errors import UserError
 from lmlab.core.score import Score
 from lmlab.scoring.batching import batch_of
 from lmlab.scoring.tally import Tally
@@ -61,6 +62,11 @@ def _counted(batch: Batch, rows: Sequence[Row], begins: dict[Tally, int]) -> Ten
 
 def _words(scorer: Scorer, batch: Batch, rows: Sequence[Row]) -> Tensor:
     """(B, T) the number of the word that each place is part of; symbols are words of their own."""
+    if not hasattr(scorer.tokenizer, "words"):
+        raise UserError(
+            "within-word needs a tokeniser that tells which tokens make a word, and this model's "
+            "does not; take norm."
+        )
     words = torch.full(batch.tokens.shape, -1)
     numbers: dict[Tally, list[int]] = {}
     for index, row in enumerate(rows):
