@@ -165,7 +165,7 @@ def _wrong(score: np.float32, target: bool) -> np.float32:
 def _lost(score: np.float32, target: bool) -> float:
     """-log σ(±score), without overflow."""
     away = -score if target else score
-    above = away if away > 0.0 else np.float32(0.0)
+    above = float(away) if away > 0.0 else 0.0
     return above + math.log1p(math.exp(-abs(away)))
 
 

@@ -4,9 +4,9 @@
 
 Each word has a vector x as context, which is the word vector, and one, o, as the word asked for.
 As a distribution p(w | around) ∝ q(w) exp(o_w · h), q the noise: what negative sampling fits, so
-that a text has a pseudo-log-likelihood. `context=product` is 002's: Π_j σ(o · x_j) for σ(o · h). The
-gradient is that of the mean; word2vec and gensim give each x_j the whole of it, undivided, as if
-context vectors learnt faster (İrsoy et al. 2021), so that the learning rate here is larger.
+that a text has a pseudo-log-likelihood. `context=product` is 002's: Π_j σ(o · x_j) for σ(o · h).
+The gradient is that of the mean; word2vec and gensim give each x_j the whole of it, undivided, as
+if context vectors learnt faster (İrsoy et al. 2021), so that the learning rate here is larger.
 """
 
 from __future__ import annotations

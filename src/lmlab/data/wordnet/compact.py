@@ -43,7 +43,7 @@ def decode(line: str) -> Synset:
         id=name,
         satellite=satellite == "s",
         file=int(file),
-        senses=tuple(map(_decode_sense, senses.split("|"))),
+        senses=decode_senses(senses),
         definition=definition,
         examples=tuple(examples),
         relations=tuple(map(_decode_relation, relations.split("|"))) if relations else (),
@@ -54,6 +54,11 @@ def decode_numbers(column: str) -> list[tuple[str, int]]:
     """Lemma and sense number of each sense in the second column of a line, and nothing else."""
     fields = (text.split(" ", 2) for text in column.split("|"))
     return [(lemma.replace("_", " "), int(number)) for lemma, number, _ in fields]
+
+
+def decode_senses(column: str) -> tuple[Sense, ...]:
+    """The senses in the second column of a line."""
+    return tuple(map(_decode_sense, column.split("|")))
 
 
 def write(path: Path, synsets: Iterable[Synset], exceptions: Exceptions) -> None:

@@ -9,7 +9,7 @@ from importlib.resources import files
 
 from lmlab.data.wordnet import compact
 from lmlab.data.wordnet.keys import sense_key
-from lmlab.data.wordnet.records import PARTS_OF_SPEECH, Synset
+from lmlab.data.wordnet.records import PARTS_OF_SPEECH, Sense, Synset
 
 
 class WordNet(Mapping[str, Synset]):
@@ -38,6 +38,12 @@ class WordNet(Mapping[str, Synset]):
         for name, line in self._lines.items():
             _, _, _, definition, *examples = line.split("\t")
             yield name, definition, tuple(examples)
+
+    def senses(self, part_of_speech: str) -> Iterator[tuple[str, tuple[Sense, ...]]]:
+        """Id and senses of each synset of a part of speech, without making the rest of it."""
+        for name, line in self._lines.items():
+            if name[-1] == part_of_speech:
+                yield name, compact.decode_senses(line.split("\t", 2)[1])
 
     @cached_property
     def lemmas(self) -> Mapping[str, tuple[str, ...]]:

@@ -1,0 +1,125 @@
+"""`lmlab words RUN|FILE nearest WORD | analogy A B C | similarity [PAIRS] | export OUT`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lmlab.cli.options import Json
+from lmlab.cli.output import print_json, print_table
+from lmlab.core.errors import UserError, unknown_name
+
+if TYPE_CHECKING:
+    from lmlab.scoring.word_vectors import Near, WordVectors
+
+TAKES = {
+    "nearest": (1, 1, "a word"),
+    "analogy": (3, 3, "three words: A is to B as C is to what"),
+    "similarity": (0, 2, "a file of pairs, two words, or nothing"),
+    "export": (1, 1, "a file, .txt or .bin"),
+}
+"""The fewest and the most arguments of each question, and what they are."""
+
+
+def words(
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN|FILE", help="The folder of a run, or a word2vec file, text or binary."
+        ),
+    ],
+    question: Annotated[
+        str, typer.Argument(metavar="nearest|analogy|similarity|export", help="What to do.")
+    ],
+    given: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[WORD... | FILE]",
+            help="nearest WORD; analogy A B C (A is to B as C is to what); similarity of two "
+            "words, or of the pairs of a file (word, word, number) against their order, or of "
+            "nouns against WordNet; export OUT.txt or OUT.bin.",
+        ),
+    ] = None,
+    count: Annotated[int, typer.Option("-k", "--count", min=1, help="How many are given.")] = 10,
+    as_json: Json = False,
+) -> None:
+    """Ask word vectors: what is near, what completes an analogy, do they order pairs as we do."""
+    if question not in TAKES:
+        raise unknown_name("question to word vectors", question, TAKES)
+    fewest, most, what = TAKES[question]
+    given = given or []
+    if not fewest <= len(given) <= most:
+        raise UserError(f"{question} takes {what}, and {len(given)} came.")
+
+    vectors = open_vectors(source)
+    if question == "nearest":
+        _show_near(vectors.nearest(given[0], count), as_json)
+    elif question == "analogy":
+        _show_near(vectors.analogy(given[0], given[1], given[2], count), as_json)
+    elif question == "similarity":
+        _show_similarity(vectors, given, as_json)
+    else:
+        _export(vectors, given[0], as_json)
+
+
+def open_vectors(source: str) -> WordVectors:
+    """Of a run, where it is a folder, else of a word2vec file."""
+    if Path(source).is_dir():
+        from lmlab.scoring.word_vectors import vectors_of
+        from lmlab.training.runs import load_run
+
+        model = load_run(source)
+        return vectors_of(model.system, model.tokenizer)
+    from lmlab.interop.word2vec import read_word2vec
+
+    return read_word2vec(source)
+
+
+def _show_near(found: list[Near], as_json: bool) -> None:
+    if as_json:
+        print_json([{"word": each.word, "cosine": each.cosine} for each in found])
+        return
+    print_table(("word", "cosine"), [(each.word, f"{each.cosine:.4f}") for each in found])
+
+
+def _show_similarity(vectors: WordVectors, given: list[str], as_json: bool) -> None:
+    if len(given) == 2:
+        cosine = vectors.cosine(*given)
+        if as_json:
+            print_json({"words": given, "cosine": cosine})
+        else:
+            print(f"{cosine:.4f}")
+        return
+    if given:
+        from lmlab.scoring.word_vectors import read_pairs
+
+        pairs, name = read_pairs(given[0]), given[0]
+    else:
+        from lmlab.data.wordnet.similarity import similar_nouns
+
+        pairs, name = list(similar_nouns()), "nouns of WordNet by path similarity"
+    found = vectors.agreement(pairs)
+    if as_json:
+        print_json({"pairs of": name, **found.as_dict()})
+        return
+    print_table(
+        ("pairs of", "spearman", "pairs", "left out"),
+        [(name, f"{found.spearman:.4f}", str(found.pairs), str(found.left_out))],
+    )
+
+
+def _export(vectors: WordVectors, out: str, as_json: bool) -> None:
+    from lmlab.interop.word2vec import write_word2vec
+
+    if Path(out).suffix not in (".txt", ".bin", ".vec"):
+        raise UserError(
+            f"word vectors are written as .txt (or .vec) or .bin, and the file is called {out}."
+        )
+    write_word2vec(out, vectors)
+    width = vectors.vectors.shape[1]
+    if as_json:
+        print_json({"file": out, "words": len(vectors), "width": width})
+    else:
+        print(f"{len(vectors):,} words of {width} numbers: {out}")

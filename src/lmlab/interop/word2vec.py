@@ -1,0 +1,139 @@
+"""word2vec's two file formats, text and binary, in and out (Mikolov et al. 2013).
+
+Both begin with a line of the number of words and the width. Text: a line for each word, the word
+and its numbers parted by spaces. Binary: the word, a space, and its numbers as little-endian
+32-bit floats; word2vec ends each with a line feed, and others leave it out.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lmlab.core.errors import UserError
+from lmlab.scoring.word_vectors import WordVectors
+
+BINARY = ".bin"
+"""How the name of a binary file ends."""
+LONGEST_WORD = 1 << 16
+"""Bytes after which what was taken for a word is none."""
+MOST_NUMBERS = 1 << 36
+"""More than any table of vectors has: what claims them is no such file."""
+
+
+def write_word2vec(path: Path | str, vectors: WordVectors) -> None:
+    """Write word vectors, binary where the name ends in .bin, else text; whole or not at all.
+
+    Numbers are written in full, so that what is read back is the same to the bit.
+    """
+    path = Path(path)
+    spaced = [word for word in vectors.words if not word or any(map(str.isspace, word))]
+    if spaced:
+        raise UserError(
+            f"the format parts words by spaces, and the word {spaced[0]!r} has one in it or is "
+            "empty; export a run whose tokens are words."
+        )
+    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    try:
+        with partial.open("wb") as file:
+            file.write(f"{len(vectors)} {vectors.vectors.shape[1]}\n".encode())
+            for record in _records(vectors, binary=path.suffix == BINARY):
+                file.write(record)
+        os.replace(partial, path)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise UserError(f"cannot write {path}: {error.strerror or error}.") from error
+
+
+def _records(vectors: WordVectors, *, binary: bool) -> Iterator[bytes]:
+    for word, vector in zip(vectors.words, vectors.vectors, strict=True):
+        if binary:
+            yield word.encode() + b" " + vector.astype("<f4").tobytes() + b"\n"
+        else:
+            # The shortest decimal that gives the same 32 bits back.
+            yield " ".join([word, *(str(number) for number in vector)]).encode() + b"\n"
+
+
+def read_word2vec(path: Path | str) -> WordVectors:
+    """Word vectors from a file of either format; which of them it is, its bytes tell.
+
+    A word that comes again is left out, as the first is the one that was meant.
+    """
+    try:
+        with Path(path).open("rb") as file:
+            count, width = _heading(file, path)
+            begins = file.tell()
+            binary = _is_binary(file, width)
+            file.seek(begins)
+            read = _read_binary if binary else _read_text
+            words, vectors = read(file, count, width, path)
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror or error}.") from error
+    first = list({word: place for place, word in reversed(list(enumerate(words)))}.values())
+    first.sort()
+    return WordVectors([words[place] for place in first], vectors[first])
+
+
+def _heading(file: BinaryIO, path: Path | str) -> tuple[int, int]:
+    parts = file.readline(64).split()
+    if len(parts) != 2 or not all(part.isdigit() for part in parts):
+        raise UserError(
+            f"{path} is no word2vec file: its first line is not the number of words and the width."
+        )
+    count, width = int(parts[0]), int(parts[1])
+    if width < 1 or count * width > MOST_NUMBERS:
+        raise UserError(f"{path} claims {count} words of {width} numbers, which can't be.")
+    return count, width
+
+
+def _is_binary(file: BinaryIO, width: int) -> bool:
+    """Whether the first record is not a word and `width` numbers in letters on one line."""
+    parts = file.readline(LONGEST_WORD + 64 * width).rstrip(b"\r\n ").split(b" ")
+    try:
+        return len([float(part) for part in parts[1:]]) != width
+    except ValueError:
+        return True
+
+
+def _read_text(
+    file: BinaryIO, count: int, width: int, path: Path | str
+) -> tuple[list[str], NDArray[np.float32]]:
+    words, vectors = [], np.empty((count, width), dtype=np.float32)
+    for place in range(count):
+        line = file.readline().rstrip(b"\r\n ")
+        parts = line.split(b" ")
+        try:
+            if len(parts) != width + 1:
+                raise ValueError
+            vectors[place] = [float(part) for part in parts[1:]]
+        except ValueError as error:
+            raise UserError(
+                f"{path}, line {place + 2}: a word and {width} numbers were expected, and "
+                f"{line[:40].decode(errors='replace')!r} came."
+            ) from error
+        words.append(parts[0].decode(errors="replace"))
+    return words, vectors
+
+
+def _read_binary(
+    file: BinaryIO, count: int, width: int, path: Path | str
+) -> tuple[list[str], NDArray[np.float32]]:
+    words, vectors = [], np.empty((count, width), dtype=np.float32)
+    for place in range(count):
+        letters = bytearray()
+        while (letter := file.read(1)) != b" ":
+            if not letter or len(letters) > LONGEST_WORD:
+                raise UserError(f"{path} ends or is damaged at word {place + 1} of {count}.")
+            letters += letter
+        numbers = file.read(4 * width)
+        if len(numbers) != 4 * width:
+            raise UserError(f"{path} ends in the middle of word {place + 1} of {count}.")
+        # The line feed after the word before it.
+        words.append(bytes(letters).lstrip(b"\n").decode(errors="replace"))
+        vectors[place] = np.frombuffer(numbers, dtype="<f4")
+    return words, vectors

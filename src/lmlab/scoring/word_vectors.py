@@ -1,0 +1,206 @@
+"""Questions to word vectors: what is near a word, what completes an analogy, do they agree with us.
+
+All by the cosine of two vectors. A word that is not there is an error that names the nearest
+spellings, or, in a list of pairs, is left out and counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from lmlab.core.errors import UserError, nearest
+from lmlab.core.protocols import Vectors, require
+from lmlab.core.system import System
+from lmlab.data.tokenizers import Tokenizer
+from lmlab.data.wordnet.similarity import SimilarPair
+from lmlab.training.vitals import token_vectors
+
+AT_ONCE = 256
+"""Analogies whose cosines to all words are computed together."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Near:
+    """A word and how near it is."""
+
+    word: str
+    cosine: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Agreement:
+    """How far cosines order pairs of words as somebody else does."""
+
+    spearman: float
+    """Rank correlation, 1 for the same order; ties have their mean rank."""
+    pairs: int
+    """Pairs of which both words have a vector …"""
+    left_out: int
+    """… and those of which one has none."""
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class WordVectors:
+    """Words and their vectors, (N, W); a word comes once."""
+
+    def __init__(self, words: Sequence[str], vectors: NDArray[np.floating[Any]]) -> None:
+        assert len(words) == len(vectors) and vectors.ndim == 2, vectors.shape
+        self.words = list(words)
+        self.vectors = np.asarray(vectors, dtype=np.float32)
+        self.places: Mapping[str, int] = {word: place for place, word in enumerate(words)}
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    @cached_property
+    def directions(self) -> NDArray[np.float32]:
+        """(N, W) vectors of length one; a vector of zeros stays."""
+        lengths = np.linalg.norm(self.vectors, axis=1, keepdims=True)
+        return self.vectors / np.maximum(lengths, np.float32(1e-30))
+
+    def place(self, word: str) -> int:
+        """Where a word stands, or an error that names words that are spelt like it."""
+        if word in self.places:
+            return self.places[word]
+        close = nearest(word, self.words)
+        guess = f"did you mean {' or '.join(map(repr, close))}?" if close else "choose another."
+        raise UserError(f"there is no vector for {word!r} among these {len(self)} words; {guess}")
+
+    def cosine(self, first: str, second: str) -> float:
+        """The cosine of two words."""
+        return float(self.directions[self.place(first)] @ self.directions[self.place(second)])
+
+    def nearest(self, word: str, count: int = 10) -> list[Near]:
+        """The words nearest to one, best first, itself left out."""
+        place = self.place(word)
+        return self._best(self.directions[place][None], [[place]], count)[0]
+
+    def analogy(self, first: str, second: str, third: str, count: int = 10) -> list[Near]:
+        """What is to `third` as `second` is to `first`: nearest to second - first + third.
+
+        By directions, the three words left out (3CosAdd, Mikolov et al. 2013).
+        """
+        return self.analogies([(first, second, third)], count)[0]
+
+    def analogies(
+        self, questions: Sequence[tuple[str, str, str]], count: int = 1
+    ) -> list[list[Near]]:
+        """Many at once, which costs one matrix product for some hundreds."""
+        found: list[list[Near]] = []
+        for low in range(0, len(questions), AT_ONCE):
+            part = questions[low : low + AT_ONCE]
+            places = np.array([[self.place(word) for word in each] for each in part])
+            one, two, three = (self.directions[places[:, column]] for column in range(3))
+            found += self._best(two - one + three, places.tolist(), count)
+        return found
+
+    def agreement(self, pairs: Iterable[SimilarPair]) -> Agreement:
+        """Spearman's correlation of the cosines with given similarities."""
+        given, ours, left_out = [], [], 0
+        for pair in pairs:
+            if pair.first in self.places and pair.second in self.places:
+                given.append(pair.similarity)
+                ours.append(self.cosine(pair.first, pair.second))
+            else:
+                left_out += 1
+        if len(set(given)) < 2 or len(set(ours)) < 2:
+            raise UserError(
+                f"{len(given)} of {len(given) + left_out} pairs have vectors for both words, and "
+                "an order to agree with takes at least two that differ; give other pairs."
+            )
+        return Agreement(spearman=spearman(given, ours), pairs=len(given), left_out=left_out)
+
+    def _best(
+        self, queries: NDArray[np.float32], without: Sequence[Sequence[int]], count: int
+    ) -> list[list[Near]]:
+        lengths = np.linalg.norm(queries, axis=1, keepdims=True)
+        cosines = (queries / np.maximum(lengths, 1e-30)) @ self.directions.T
+        found = []
+        for row, left_out in zip(cosines, without, strict=True):
+            row[list(left_out)] = -np.inf
+            most = max(0, min(count, len(row) - len(set(left_out))))
+            some = np.argpartition(-row, min(most, len(row) - 1))[:most]
+            best = some[np.argsort(-row[some], kind="stable")]
+            found.append([Near(word=self.words[i], cosine=float(row[i])) for i in best])
+        return found
+
+
+def vectors_of(system: System, tokenizer: Tokenizer) -> WordVectors:
+    """The word vectors of a system, without its symbols.
+
+    A system that has `Vectors` says which they are; of any other with one table of vectors for its
+    tokens it is that table, of several its first, which is the input's.
+    """
+    if isinstance(system, Vectors):
+        table = system.vectors()
+    else:
+        tables = token_vectors(system)
+        if not tables:
+            require(system, Vectors, "words")
+        table = next(iter(tables.values()))
+    vocabulary = tokenizer.vocabulary
+    symbols = {*vocabulary.unpredictable, vocabulary.end, vocabulary.unknown}
+    ids = [id for id in range(vocabulary.size) if id not in symbols]
+    vectors = table.detach().to("cpu", torch.float32).numpy()[ids]
+    return WordVectors([tokenizer.token(id) for id in ids], vectors)
+
+
+def read_pairs(path: Path | str) -> list[SimilarPair]:
+    """Pairs from a file with two words and a number a line, parted by tabs, commas or spaces.
+
+    As WordSim-353, SimLex-999 and their like are given out; further columns, a heading and lines
+    that begin with # are passed over.
+    """
+    pairs: list[SimilarPair] = []
+    try:
+        lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"cannot read the pairs in {path}: {reason}.") from error
+    for number, line in enumerate(lines, 1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        mark = next((mark for mark in ("\t", ",", ";") if mark in line), None)
+        parts = [part.strip() for part in line.split(mark)]
+        value = _first_number(parts[2:])
+        if value is not None:
+            pairs.append(SimilarPair(first=parts[0], second=parts[1], similarity=value))
+        elif pairs:
+            raise UserError(
+                f"{path}, line {number}: two words and a number were expected, and {line!r} came."
+            )
+    if not pairs:
+        raise UserError(f"{path} has no line of two words and a number; check the file.")
+    return pairs
+
+
+def _first_number(parts: Sequence[str]) -> float | None:
+    """SimLex-999 has a part of speech before its number."""
+    for part in parts:
+        try:
+            return float(part)
+        except ValueError:
+            continue
+    return None
+
+
+def spearman(one: Sequence[float], other: Sequence[float]) -> float:
+    """Spearman's rank correlation: Pearson's of the ranks, ties at their mean rank."""
+    first, second = (_ranks(np.asarray(each, dtype=np.float64)) for each in (one, other))
+    return float(np.corrcoef(first, second)[0, 1])
+
+
+def _ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    last = np.cumsum(counts)
+    return (last - (counts - 1) / 2)[inverse]
