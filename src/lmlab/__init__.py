@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from lmlab.api import ablate as ablate
     from lmlab.api import compare as compare
     from lmlab.api import doctor as doctor
+    from lmlab.api import evaluate as evaluate
     from lmlab.api import inspect as inspect
     from lmlab.api import load as load
     from lmlab.api import show_objective as show_objective
@@ -38,6 +39,7 @@ __all__ = [
     "ablate",
     "compare",
     "doctor",
+    "evaluate",
     "finetune",
     "inspect",
     "load",
@@ -54,6 +56,7 @@ _HOMES = {
     "ablate": "lmlab.api",
     "compare": "lmlab.api",
     "doctor": "lmlab.api",
+    "evaluate": "lmlab.api",
     "finetune": "lmlab.tasks.finetune",
     "inspect": "lmlab.api",
     "load": "lmlab.api",

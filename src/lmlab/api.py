@@ -34,7 +34,9 @@ from lmlab.sampling.decode import Generated
 from lmlab.sampling.decode import greedy as decode_greedily
 from lmlab.sampling.decode import sample as draw
 from lmlab.sampling.filling import Filled, Filler
+from lmlab.sampling.judging import Evaluation, evaluate_translators
 from lmlab.sampling.prefix import Prefix, encode_prefix
+from lmlab.sampling.translating import Translation, make_translator
 from lmlab.scoring.compare import compare as compare_models
 from lmlab.scoring.comparison import Comparison
 from lmlab.scoring.conditional import ConditionalScore, conditional_scores, spaced
@@ -57,6 +59,7 @@ __all__ = [
     "ablate",
     "compare",
     "doctor",
+    "evaluate",
     "inspect",
     "load",
     "show_objective",
@@ -319,6 +322,32 @@ class LanguageModel:
         )
         return filler.fill(texts, joint=joint, blanks=blanks, among=among, generator=generator)
 
+    def translate(self, texts: Sequence[str], **options: Any) -> list[Translation]:
+        """Each text in the other language; options as of `lmlab translate`.
+
+        >>> _ = open("pairs.tsv", "w").write("eins\\tone\\nzwei\\ttwo\\n" * 50)
+        >>> _ = lmlab.train("seq2seq", data="pairs.tsv", out="runs/seq2seq", size="tiny",
+        ...                 epochs=60, quiet=True)
+        >>> [each.text for each in lmlab.load("runs/seq2seq").translate(["zwei", "eins"])]
+        ['two', 'one']
+        """
+        if isinstance(texts, str):
+            raise UserError("translate takes a list of texts, and one came; put it in a list.")
+        return list(self.translate_stream([texts], **options))
+
+    def translate_stream(
+        self, chunks: Iterable[Sequence[str]], **options: Any
+    ) -> Iterator[Translation]:
+        """Texts that come some at a time, translated in their order."""
+        if not self.card.conditional:
+            raise UserError(
+                f"{self.card.name} writes texts that are given nothing; translating needs a system "
+                "with a source (seq2seq, seq2seq-attention, transformer …)."
+            )
+        model = self.model
+        translator = make_translator(model.system, model.tokenizer, model.reads_by, **options)
+        return translator.translate(chunks)
+
     def _write(
         self, n: int, method: str, prefix: list[int], most: int, seed: int, options: dict[str, Any]
     ) -> Sequence[Generated]:
@@ -388,8 +417,8 @@ def wrap(
     >>> uniform = torch.nn.Embedding.from_pretrained(torch.zeros(28, 28))
     >>> model = lmlab.wrap(uniform, characters, end=".")
     >>> [score] = model.score(["a cat"])
-    >>> score.kind, score.tokens, round(score.total / 6 + math.log(28), 6)
-    ('exact', 6, 0.0)
+    >>> score.kind, score.tokens, round(score.total, 3)  # 6 · log 1/28
+    ('exact', 6, -19.993)
     """
     return LanguageModel(
         wrap_module(
@@ -473,6 +502,26 @@ def corpus_of(models: Sequence[Model], data: str | Path | None, errors: str | No
             "what to compare them on."
         )
     return corpus
+
+
+def evaluate(
+    runs: Sequence[Path | str | LanguageModel],
+    *,
+    data: str | Path | None = None,
+    errors: str | None = None,
+    **options: Any,
+) -> Evaluation:
+    """Translate a corpus of pairs with each run, and judge them by sacreBLEU on the same texts.
+
+    `data` is what the runs were trained on unless given; options are those of
+    `evaluate_translators` (split, metrics, limit …) and of translating (method, beam …).
+    """
+    models = [run if isinstance(run, LanguageModel) else load(run) for run in runs]
+    corpus = corpus_of([each.model for each in models], data, errors)
+    named = {each.model.name: each.model for each in models}
+    if len(named) < len(models):
+        raise UserError("two runs have the same folder name; rename one, to tell them apart.")
+    return evaluate_translators(named, corpus, **options)
 
 
 def inspect(

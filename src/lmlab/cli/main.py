@@ -22,6 +22,7 @@ from lmlab.cli import (
     data,
     demo,
     doctor,
+    evaluate,
     export_hf,
     fill,
     find,
@@ -34,6 +35,8 @@ from lmlab.cli import (
     show_objective,
     systems,
     train,
+    translate,
+    words,
 )
 from lmlab.cli.arguments import spread
 from lmlab.core.errors import UserError, nearest, unknown_name
@@ -69,6 +72,8 @@ app.command("train")(train.train)
 app.command("score")(score.score)
 app.command("sample")(sample.sample)
 app.command("fill")(fill.fill)
+app.command("translate")(translate.translate)
+app.command("evaluate")(evaluate.evaluate)
 app.command("pairs")(pairs.pairs)
 app.command("cloze")(cloze.cloze)
 app.command("compare")(compare.compare)
@@ -83,6 +88,7 @@ app.command("export-arpa")(arpa.export_arpa)
 app.command("import-arpa")(arpa.import_arpa)
 app.command("export-hf")(export_hf.export_hf)
 app.command("import-hf")(import_hf.import_hf)
+app.command("words")(words.words)
 app.command("demo")(demo.demo)
 
 

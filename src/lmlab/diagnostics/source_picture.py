@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,6 +17,7 @@ from lmlab.diagnostics.grids import Axis, Grid, Values, draw_grids, grids_size
 from lmlab.diagnostics.picture import Picture, render
 from lmlab.diagnostics.showing import alone
 from lmlab.diagnostics.subjects import framed
+from lmlab.sampling.translating import Translation
 from lmlab.scoring.evaluating import device_of, evaluating
 from lmlab.training.files import telling_disk_errors, write_text
 from lmlab.training.runs import Model
@@ -64,6 +66,14 @@ def draw_source(model: Model, source: str, written: str, path: Path) -> None:
     with telling_disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, alone(drawn.svg))
+
+
+def draw_all(model: Model, found: Iterator[Translation], folder: Path) -> Iterator[Translation]:
+    """Translations as they come, the best of each drawn into a folder under its number."""
+    for number, each in enumerate(found, 1):
+        if each.written:
+            draw_source(model, each.source, each.text, folder / f"{number}.svg")
+        yield each
 
 
 def picture_of(looked: Looked, *, name: str) -> Picture:

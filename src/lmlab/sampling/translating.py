@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import torch
 
 from lmlab.core.batch import Batch
-from lmlab.core.errors import UserError
+from lmlab.core.errors import UserError, unknown_name
 from lmlab.core.protocols import Step, require
 from lmlab.sampling.beam import Beam, Hypothesis, beam_search
 from lmlab.sampling.constraints import Constraints
@@ -19,6 +19,8 @@ from lmlab.scoring.evaluating import device_of
 
 TOKENS_AT_ONCE = 4096
 """Tokens of sources that are read together, times how many texts are written beside each."""
+LONGEST = 10_000
+"""Tokens beyond which nobody writes."""
 LENGTH_FACTOR, LENGTH_MORE = 2, 10
 """A translation has at most so many times the tokens of its source, and so many more."""
 
@@ -225,6 +227,75 @@ class Translator:
         if self.utility is not None:
             written = by_mean_utility(written, self.utility)
         return tuple(written[: self.best])
+
+
+METHODS: dict[str, tuple[str, ...]] = {
+    "beam": ("beam", "length_penalty", "required", "banned", "prefix"),
+    "greedy": (),
+    "sample": ("temperature", "top_k", "top_p"),
+    "mbr": ("temperature", "top_k", "top_p", "samples", "utility"),
+}
+"""The ways to translate, and which options each has a use for."""
+BEAM_WIDTH, SAMPLES = 5, 16
+
+
+def make_translator(
+    system: Any,
+    tokenizer: Any,
+    source_tokenizer: Any,
+    *,
+    method: str = "beam",
+    best: int = 1,
+    max_length: int | None = None,
+    seed: int = 0,
+    **options: Any,
+) -> Translator:
+    """A translator by the name of its method; options that are None count as not given."""
+    if method not in METHODS:
+        raise unknown_name("method", method, METHODS)
+    given = {name: value for name, value in options.items() if value not in (None, ())}
+    for name in given:
+        if name not in METHODS[method]:
+            raise UserError(
+                f"the method {method} has no use for {name.replace('_', '-')}; leave it out."
+            )
+    utility = None
+    if method == "mbr":
+        from lmlab.scoring.translations import SentenceUtility
+
+        utility = SentenceUtility(given.pop("utility", "chrf"))
+    return Translator(
+        system=system,
+        tokenizer=tokenizer,
+        source_tokenizer=source_tokenizer,
+        way=_way(method, best, given, tokenizer),
+        best=best,
+        max_length=max_length,
+        utility=utility,
+        seed=seed,
+    )
+
+
+def _way(method: str, best: int, given: dict[str, Any], tokenizer: Any) -> Way:
+    match method:
+        case "greedy":
+            return Greedily()
+        case "sample":
+            return Drawn(rows=best, **given)
+        case "mbr":
+            return Drawn(rows=given.pop("samples", SAMPLES), **given)
+    beam = Beam(
+        width=given.get("beam", BEAM_WIDTH),
+        best=best,
+        length_penalty=given.get("length_penalty", 0.0),
+        max_length=LONGEST,
+    )
+    phrases = {
+        name: tuple(tuple(tokenizer.encode(text)) for text in given.get(name, ()))
+        for name in ("required", "banned")
+    }
+    prefix = tuple(tokenizer.encode(given.get("prefix", "")))
+    return BySearch(beam=beam, constraints=Constraints(**phrases), prefix=prefix)
 
 
 def by_mean_utility(written: Sequence[Written], utility: Utility) -> list[Written]:

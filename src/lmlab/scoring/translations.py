@@ -61,22 +61,28 @@ def judge(
         )
         signatures, columns = test()
         [key] = signatures
-        for system, result in zip(systems, columns[key], strict=True):
-            found.append(_judged(system, name, result, str(signatures[key]), len(references)))
+        first, signature = columns[key][0], str(signatures[key])
+        found += [
+            Judged(
+                system=system,
+                metric=name,
+                score=float(result.score),
+                mean=float(result.mean),
+                interval=float(result.ci),
+                p_value=_p_value(result, first),
+                signature=signature,
+                texts=len(references),
+            )
+            for system, result in zip(systems, columns[key], strict=True)
+        ]
     return found
 
 
-def _judged(system: str, metric: str, result: Any, signature: str, texts: int) -> Judged:
-    return Judged(
-        system=system,
-        metric=metric,
-        score=float(result.score),
-        mean=float(result.mean),
-        interval=float(result.ci),
-        p_value=None if result.p_value is None else float(result.p_value),
-        signature=signature,
-        texts=texts,
-    )
+def _p_value(result: Any, first: Any) -> float | None:
+    """sacreBLEU's, but of no difference at all, which it takes for a sure one."""
+    if result.p_value is None:
+        return None
+    return 1.0 if result.score == first.score else float(result.p_value)
 
 
 def make_metric(name: str, *, tokenize: str = "none", single: bool = False) -> Any:

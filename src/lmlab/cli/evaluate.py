@@ -1,0 +1,102 @@
+"""`lmlab evaluate RUN [RUN...] --data CORPUS --metric bleu,chrf`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lmlab.cli.options import Json, RunsErrors
+from lmlab.cli.output import print_json, print_table
+from lmlab.core.errors import UserError
+
+if TYPE_CHECKING:
+    from lmlab.sampling.judging import Evaluation
+
+
+def evaluate(
+    runs: Annotated[
+        list[str],
+        typer.Argument(metavar="RUN...", help="Trained runs; others are tested against the first."),
+    ],
+    data: Annotated[
+        str | None,
+        typer.Option(metavar="CORPUS", help="Pairs of texts; what the runs were trained on."),
+    ] = None,
+    split: Annotated[str, typer.Option(help="train, validation or test.")] = "test",
+    metric: Annotated[str, typer.Option(help="bleu, chrf, or both with a comma.")] = "bleu,chrf",
+    tokenize: Annotated[
+        str, typer.Option(help="How sacreBLEU finds words: none where texts are tokenised, 13a …")
+    ] = "none",
+    method: Annotated[str, typer.Option(help="beam, greedy, sample or mbr.")] = "beam",
+    beam: Annotated[int | None, typer.Option(help="Width of the beam; 5.")] = None,
+    length_penalty: Annotated[
+        float | None, typer.Option(help="The greater, the longer the translations; 0.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option(help="Only the first so many texts.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="A file of translations for each run, into this folder."),
+    ] = None,
+    as_json: Json = False,
+    errors: RunsErrors = None,
+) -> None:
+    """Judge translations by sacreBLEU, with intervals and a paired test between runs."""
+    from lmlab.api import evaluate as evaluate_runs
+
+    if limit is not None and limit < 1:
+        raise UserError(f"at least one text must be translated, and {limit} came.")
+    found = evaluate_runs(
+        runs,
+        data=data,
+        split=split,
+        metrics=[name.strip() for name in metric.split(",")],
+        tokenize=tokenize,
+        errors=errors,
+        limit=limit,
+        progress=_tell,
+        method=method,
+        beam=beam,
+        length_penalty=length_penalty,
+    )
+    if out is not None:
+        write_translations(found, out)
+    if as_json:
+        print_json(found.as_dict())
+        return
+    print_evaluation(found)
+
+
+def print_evaluation(found: Evaluation) -> None:
+    """A row for each system and metric, and the signatures that belong to them."""
+    print(f"{found.corpus}, {found.split} split: {found.judged[0].texts:,} texts, {found.method}")
+    rows = [
+        (
+            each.system,
+            each.metric,
+            f"{each.score:.2f}",
+            f"{each.mean:.2f} ± {each.interval:.2f}",
+            "" if each.p_value is None else f"{each.p_value:.4f}",
+        )
+        for each in found.judged
+    ]
+    print_table(("run", "metric", "score", "95 % by bootstrap", "p against the first"), rows)
+    for signature in dict.fromkeys(each.signature for each in found.judged):
+        print(signature)
+
+
+def write_translations(found: Evaluation, folder: Path) -> None:
+    from lmlab.training.files import telling_disk_errors, write_text
+
+    with telling_disk_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    for name, texts in found.translations.items():
+        lines = "".join(text.replace("\n", " ") + "\n" for text in texts)
+        write_text(folder / f"{name}.txt", lines)
+
+
+def _tell(name: str, done: int) -> None:
+    if sys.stderr.isatty():
+        print(f"\r{name}: {done:,} texts translated", end="", file=sys.stderr, flush=True)

@@ -1,0 +1,158 @@
+"""Translating by a system that is a table, and what the best of several samples is."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from lmlab.core.batch import Batch
+from lmlab.core.errors import UserError
+from lmlab.sampling.beam import Beam
+from lmlab.sampling.translating import (
+    BySearch,
+    Drawn,
+    Greedily,
+    Translator,
+    Written,
+    by_mean_utility,
+    make_translator,
+)
+
+WORDS = {"a": 5, "b": 6, "c": 7}
+
+
+class Letters:
+    """A tokeniser of three words."""
+
+    def __init__(self, vocabulary) -> None:
+        self.vocabulary = vocabulary
+
+    def encode(self, text: str) -> list[int]:
+        return [WORDS[word] for word in text.split()]
+
+    def decode(self, ids: list[int]) -> str:
+        names = {id: word for word, id in WORDS.items()}
+        return " ".join(names[id] for id in ids)
+
+
+@pytest.fixture
+def translator(random_table):
+    """The table's condition is the first token of what it writes: it tells sources apart."""
+
+    def make(way, **options) -> Translator:
+        letters = Letters(random_table.vocabulary)
+        return Translator(
+            system=random_table, tokenizer=letters, source_tokenizer=letters, way=way, **options
+        )
+
+    return make
+
+
+def test_lines_stay_beside_each_other(translator):
+    """Sources of several lengths in two chunks, an empty one among them: as each by itself."""
+    each = translator(BySearch(beam=Beam(width=3)), max_length=4)
+    chunks = [["a", "b c a", "", "c"], ["b"]]
+    found = list(each.translate(chunks))
+    assert [one.source for one in found] == ["a", "b c a", "", "c", "b"]
+    assert found[2].written == ()
+    for one in found:
+        if one.source:
+            (alone,) = each.translate([[one.source]])
+            assert one == alone
+
+
+def test_log_probabilities_add_up_to_the_tables(translator, random_table):
+    """p(y | first token) = mass(first, y) / mass(first), the end with it."""
+    (found,) = translator(BySearch(beam=Beam(width=3, best=5)), best=5, max_length=4).translate(
+        [["b"]]
+    )
+    total = random_table.mass[(6,)]
+    assert len(found.written) == 5
+    for one in found.written:
+        ids = (6, *(WORDS[word] for word in one.text.split()), random_table.vocabulary.end)
+        assert one.log_prob == pytest.approx(math.log(random_table.mass[ids] / total))
+        assert one.tokens == len(ids) - 1 and one.finished
+
+
+def test_greedy_is_a_beam_of_one_or_worse(translator):
+    (greedily,) = translator(Greedily(), max_length=4).translate([["a"]])
+    (searched,) = translator(BySearch(beam=Beam(width=27)), max_length=4).translate([["a"]])
+    assert greedily.written[0].log_prob <= searched.written[0].log_prob + 1e-12
+
+
+def test_samples_follow_the_table(translator, random_table):
+    """How often the likeliest translation is drawn, within five standard errors."""
+    (best,) = translator(BySearch(beam=Beam(width=27)), max_length=4).translate([["c"]])
+    (drawn,) = translator(Drawn(rows=4000), best=4000, max_length=4).translate([["c"]])
+    p = math.exp(best.written[0].log_prob)
+    share = sum(one.text == best.text for one in drawn.written) / 4000
+    assert abs(share - p) < 5 * math.sqrt(p * (1 - p) / 4000)
+
+
+def test_one_seed_one_result(translator):
+    way = Drawn(rows=3)
+    first, second = (list(translator(way, best=3, seed=7).translate([["a", "b"]])) for _ in "12")
+    assert first == second
+    assert first != list(translator(way, best=3, seed=8).translate([["a", "b"]]))
+
+
+def written(text: str) -> Written:
+    return Written(text=text, log_prob=-1.0, score=-1.0, tokens=1, finished=True)
+
+
+def test_minimum_bayes_risk_by_hand():
+    """u = share of letters in common; of aab, aac, zzz and aab again, aab is worth most:
+    (1 + 2/3 + 0 + 1) / 4 = 2/3, aac (2/3 + 1 + 0 + 2/3) / 4 = 7/12, zzz 1/4."""
+
+    def utility(text: str, reference: str) -> float:
+        return sum(a == b for a, b in zip(text, reference, strict=True)) / len(text)
+
+    ranked = by_mean_utility([written(t) for t in ("aac", "aab", "zzz", "aab")], utility)
+    assert [(one.text, round(one.score, 9)) for one in ranked] == [
+        ("aab", round(2 / 3, 9)),
+        ("aac", round(7 / 12, 9)),
+        ("zzz", 0.25),
+    ]
+
+
+def test_what_a_method_has_no_use_for_is_refused(random_table):
+    letters = Letters(random_table.vocabulary)
+    with pytest.raises(UserError, match="greedy has no use for beam"):
+        make_translator(random_table, letters, letters, method="greedy", beam=3)
+    with pytest.raises(UserError, match="did you mean"):
+        make_translator(random_table, letters, letters, method="beams")
+    with pytest.raises(UserError, match="1 or more"):
+        make_translator(random_table, letters, letters, best=0)
+
+
+def test_a_source_that_is_too_long_is_named(translator, random_table, monkeypatch):
+    def refuse(tokens: int) -> None:
+        if tokens > 4:
+            raise UserError(f"at most 4 tokens, and {tokens} came.")
+
+    monkeypatch.setattr(random_table, "check_condition_length", refuse)
+    found = translator(Greedily()).translate([["a", "b"], ["a b c"]])
+    assert len([next(found), next(found)]) == 2
+    with pytest.raises(UserError, match="text 3: at most 4 tokens, and 5 came"):
+        next(found)
+
+
+def test_required_and_banned_words_reach_the_search(random_table):
+    letters = Letters(random_table.vocabulary)
+    made = make_translator(
+        random_table, letters, letters, required=("b",), banned=("c",), max_length=4
+    )
+    (found,) = made.translate([["a"]])
+    assert "b" in found.text.split() and "c" not in found.text.split()
+
+
+def test_a_condition_is_one_row_for_each_source(random_table):
+    """The table reads its condition, so a wrong order of rows would show."""
+    sources = Batch.from_sequences([[2, 5, 3], [2, 6, 3]], pad=0)
+    found = BySearch(beam=Beam(width=2)).find(random_table, sources, 4, torch.Generator())
+    swapped = BySearch(beam=Beam(width=2)).find(
+        random_table, sources.select(torch.tensor([1, 0])), 4, torch.Generator()
+    )
+    assert found == swapped[::-1]

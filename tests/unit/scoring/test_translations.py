@@ -1,0 +1,64 @@
+"""BLEU and chrF are sacreBLEU's own; what is refused."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lmlab.core.errors import UserError
+from lmlab.scoring.translations import SentenceUtility, judge
+
+pytest.importorskip("sacrebleu", reason="judging translations needs the extra translation")
+
+REFERENCES = ["the dog runs in the park", "a man sits on a bench", "two girls play with a ball"] * 5
+FIRST = ["the dog runs in a park", "a man sits on the bench", "two girls play with a ball"] * 5
+SECOND = ["dog park", "a man is on a bench", "girls play ball with two"] * 5
+
+
+def test_the_figures_are_those_of_sacrebleus_command(tmp_path: Path):
+    for name, lines in {"refs": REFERENCES, "first": FIRST, "second": SECOND}.items():
+        (tmp_path / f"{name}.txt").write_text("\n".join(lines) + "\n")
+    for metric in ("bleu", "chrf"):
+        found = {
+            each.system: each for each in judge([metric], {"a": FIRST, "b": SECOND}, REFERENCES)
+        }
+        for name, system in {"first": "a", "second": "b"}.items():
+            command = [sys.executable, "-m", "sacrebleu", str(tmp_path / "refs.txt")]
+            command += ["-i", str(tmp_path / f"{name}.txt"), "-m", metric, "-w", "6"]
+            command += ["--tokenize", "none"] if metric == "bleu" else []
+            told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+            expected = json.loads(told)
+            assert found[system].score == pytest.approx(expected["score"], abs=1e-5)
+            assert expected["signature"].split("|case")[0].startswith("nrefs:1")
+            assert "tok:none" in found[system].signature or metric == "chrf"
+
+
+def test_a_worse_system_is_told_from_a_better_one_and_equals_are_not():
+    better, worse = judge(["bleu"], {"a": FIRST, "b": SECOND}, REFERENCES)
+    assert better.p_value is None and better.score > worse.score
+    assert worse.p_value is not None and worse.p_value < 0.01
+    _, same = judge(["bleu"], {"a": FIRST, "b": list(FIRST)}, REFERENCES)
+    assert same.p_value == 1.0
+    turned = [SECOND[p] if p % 2 else FIRST[p] for p in range(15)]
+    other = [FIRST[p] if p % 2 else SECOND[p] for p in range(15)]
+    _, mixed = judge(["bleu"], {"a": turned, "b": other}, REFERENCES)
+    assert mixed.p_value is not None and mixed.p_value > 0.1
+
+
+def test_a_perfect_translation_is_worth_all_there_is():
+    assert SentenceUtility("chrf")("a b c", "a b c") == pytest.approx(100)
+    assert SentenceUtility("bleu")("a b c", "a b c") == pytest.approx(100)
+    assert SentenceUtility("chrf")("x y z", "a b c") < 10
+
+
+def test_what_is_refused():
+    with pytest.raises(UserError, match="14 translations and there are 15 references"):
+        judge(["bleu"], {"a": FIRST[:-1]}, REFERENCES)
+    with pytest.raises(UserError, match="did you mean 'bleu'"):
+        judge(["blue"], {"a": FIRST}, REFERENCES)
+    with pytest.raises(UserError, match="no text"):
+        judge(["bleu"], {"a": []}, [])
