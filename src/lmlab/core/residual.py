@@ -21,6 +21,8 @@ from lmlab.core.system import System
 
 TOKENS_AT_ONCE = 16384
 """Tokens of drawn texts whose energies are taken together."""
+TEXTS_AT_ONCE = 4096
+"""Candidates that are drawn together, where texts are resampled."""
 
 
 class LanguageModelBase(nn.Module):
@@ -181,11 +183,13 @@ class Residual(EnergyAssembly):
         candidates grow many. A text is drawn whole, and then cut at `max_length`.
         """
         chosen: list[list[int]] = []
-        for _ in range(rows):
-            drawn = self.base.draw(self.candidates, generator=generator)
-            weights = torch.softmax(-self._residuals(drawn), 0).cpu()
+        while len(chosen) < rows:
+            some = min(rows - len(chosen), max(1, TEXTS_AT_ONCE // self.candidates))
+            drawn = self.base.draw(some * self.candidates, generator=generator)
+            weights = torch.softmax(-self._residuals(drawn).view(some, -1), -1).cpu()
             home = weights if generator is None else weights.to(generator.device)
-            chosen.append(drawn[int(torch.multinomial(home, 1, generator=generator))])
+            which = torch.multinomial(home, 1, generator=generator)[:, 0].tolist()
+            chosen += [drawn[row * self.candidates + index] for row, index in enumerate(which)]
         return [ids[:max_length] for ids in chosen]
 
     def _residuals(self, texts: list[list[int]]) -> Tensor:

@@ -1,0 +1,253 @@
+"""Residual energies on a space that can be enumerated: Z, both bounds, and what is drawn."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import lmlab
+from lmlab.core.batch import Batch
+from lmlab.core.errors import UserError
+from lmlab.core.residual import Partition, Residual
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.training.runs import build_system, build_tiny
+
+VOCABULARY = Vocabulary(size=7)
+START, END, INNER = 2, 3, (1, 5, 6)
+LONGEST = 3
+SETTINGS = {"width": 8, "layers": 1, "heads": 2, "length": 8, "dropout": 0.0}
+
+
+def space() -> list[list[int]]:
+    """All texts of at most three tokens after <s>: those with an end, and those that are cut."""
+    complete = [
+        [*body, END] for size in range(LONGEST) for body in itertools.product(INNER, repeat=size)
+    ]
+    return complete + [list(body) for body in itertools.product(INNER, repeat=LONGEST)]
+
+
+def batch_of(texts: list[list[int]]) -> Batch:
+    return Batch.from_sequences([[START, *text] for text in texts], pad=VOCABULARY.pad)
+
+
+def make(**settings) -> Residual:
+    """Over an untrained LSTM, with energies that differ by about one nat from text to text."""
+    base = build_tiny("lstm", VOCABULARY, seed=3)
+    settings = SETTINGS | {"energy": "linear"} | settings
+    system = build_system("residual-ebm", settings, VOCABULARY, seed=4, base=base).eval()
+    assert isinstance(system, Residual)
+    system.base.longest.fill_(LONGEST)
+    with torch.no_grad():
+        system.emission.score.weight /= system.residual(batch_of(space())).std()
+    return system
+
+
+class Exact:
+    """Everything of the space, by enumeration."""
+
+    def __init__(self, system: Residual) -> None:
+        with torch.no_grad():
+            batch = batch_of(space())
+            self.base = system.base.system.log_prob(batch).totals.double()
+            self.residual = system.residual(batch).double()
+        joint = self.base - self.residual
+        self.log_z = torch.logsumexp(joint, 0).item()
+        self.log_p = joint - self.log_z
+
+
+def total_variation(observed: Tensor, expected: Tensor) -> float:
+    return 0.5 * (observed - expected).abs().sum().item()
+
+
+def frequencies(drawn: list[list[int]]) -> Tensor:
+    places = {tuple(text): place for place, text in enumerate(space())}
+    found = [places[tuple(text)] for text in drawn]
+    return torch.bincount(torch.tensor(found), minlength=len(places)).double() / len(found)
+
+
+def sampling_noise(law: Tensor, draws: int) -> float:
+    """The total variation that so many draws from the law itself have on average, at most.
+
+    By Jensen E|f - p| ≤ √(p (1 - p) / n) in each cell.
+    """
+    return 0.5 * (law * (1 - law) / draws).sqrt().sum().item()
+
+
+def test_the_base_is_a_distribution_over_texts_that_are_cut():
+    exact = Exact(make())
+    assert exact.base.exp().sum().item() == pytest.approx(1.0, abs=1e-5)
+    assert exact.log_p.exp().sum().item() == pytest.approx(1.0, abs=1e-9)
+    assert exact.residual.std().item() == pytest.approx(1.0, abs=1e-4)
+
+
+def test_the_energy_is_the_base_and_the_residual():
+    system, exact = make(), Exact(make())
+    with torch.no_grad():
+        energy = system.energy(batch_of(space())).double()
+    torch.testing.assert_close(-energy - exact.log_z, exact.log_p, atol=1e-5, rtol=0)
+
+
+def test_the_base_draws_what_it_scores():
+    system, exact = make(), Exact(make())
+    drawn = system.base.draw(4000, generator=torch.Generator().manual_seed(0))
+    law = exact.base.exp()
+    assert total_variation(frequencies(drawn), law) < 1.5 * sampling_noise(law, 4000)
+
+
+def test_partition_by_hand():
+    """Weights 1, 1, 4: T_3 = log 2; leaving one out log 5/2, log 5/2, log 1."""
+    found = Partition.of(torch.tensor([0.0, 0.0, -math.log(4.0)], dtype=torch.float64))
+    assert found.low == pytest.approx(math.log(2), abs=1e-9)
+    two = (2 * math.log(2.5) + math.log(1.0)) / 3
+    assert found.high == pytest.approx(5 * math.log(2) - 4 * two, abs=1e-9)
+    # The weights over their mean are 0.5, 0.5, 2, with a variance of 0.75.
+    assert found.error == pytest.approx(math.sqrt(0.75 / 3), abs=1e-9)
+    assert found.draws == 3
+
+
+@pytest.mark.parametrize("draws", [8, 16])
+def test_the_two_estimates_bracket_log_z_on_average(draws: int):
+    """Over 3000 seeds, by at least four standard errors of the average."""
+    exact = Exact(make())
+    generator, seeds = torch.Generator().manual_seed(0), 3000
+    law = exact.base.exp().expand(seeds, -1)
+    texts = torch.multinomial(law, draws, replacement=True, generator=generator)
+    found = [Partition.of(exact.residual[one]) for one in texts]
+    low, high = (np.array([getattr(one, end) for one in found]) for end in ("low", "high"))
+    for side, gap in (("low", exact.log_z - low), ("high", high - exact.log_z)):
+        error = gap.std() / math.sqrt(seeds)
+        assert gap.mean() > 4 * error, (side, gap.mean(), error)
+    # The bias of T_n is var(weights) / 2n to first order, and that of the other its opposite.
+    weights = (-exact.residual - exact.log_z).exp()
+    variance = (exact.base.exp() * (weights - 1) ** 2).sum().item()
+    assert (exact.log_z - low).mean() == pytest.approx(variance / (2 * draws), rel=0.5)
+    assert (high - exact.log_z).mean() == pytest.approx(variance / (2 * draws), rel=0.5)
+
+
+def test_log_prob_and_its_ends_come_near_the_exact_value():
+    system, exact = make(draws=3000), Exact(make())
+    with torch.no_grad():
+        found = system.log_prob(batch_of(space()))
+    partition = system.partition()
+    assert found.kind == "estimate"
+    torch.testing.assert_close(found.totals, found.low)
+    assert (found.low < found.high).all()
+    assert partition.low < partition.high
+    off = (found.totals.double() - exact.log_p).abs().max().item()
+    assert off < 4 * partition.error + 1e-4
+    assert partition.error < 0.05
+
+
+def test_z_is_estimated_once_until_the_weights_change():
+    system = make(draws=50)
+    first = system.partition()
+    assert system.partition() is first
+    with torch.no_grad():
+        system.emission.score.weight.mul_(2.0)
+    assert system.partition() != first
+
+
+def test_what_is_drawn_comes_near_its_law_as_candidates_grow_many():
+    """One candidate is the base itself; with 32 only the noise of drawing is left."""
+    exact, rows, found = Exact(make()), 2000, {}
+    law, base = exact.log_p.exp(), exact.base.exp()
+    for candidates in (1, 4, 32):
+        system = make(candidates=candidates)
+        generator = torch.Generator().manual_seed(candidates)
+        drawn = system.sample(rows, max_length=LONGEST, generator=generator)
+        found[candidates] = total_variation(frequencies(drawn), law)
+    noise = sampling_noise(law, rows)
+    assert total_variation(base, law) > 5 * noise, "there must be something to correct"
+    assert found[1] == pytest.approx(total_variation(base, law), abs=2 * noise)
+    assert found[1] > found[4] > found[32]
+    assert found[32] < 1.5 * noise
+
+
+def test_a_text_is_drawn_whole_and_then_cut():
+    system = make(candidates=2)
+    drawn = system.sample(50, max_length=1, generator=torch.Generator().manual_seed(0))
+    assert {len(text) for text in drawn} == {1}
+
+
+def test_loss_by_hand():
+    """With all energies c = 1: log(1 + e) for a text, log(1 + 1/e) for each one drawn."""
+    system = make()
+    with torch.no_grad():
+        system.emission.score.weight.zero_()
+        system.constant.fill_(1.0)
+    loss, _ = system.loss(batch_of(space()[:5]), generator=torch.Generator().manual_seed(0))
+    expected = 5 * (math.log(1 + math.e) + math.log(1 + 1 / math.e))
+    assert loss.count.item() == 10
+    assert loss.total.item() == pytest.approx(expected, abs=1e-4)
+
+
+def test_the_base_stays_as_it_is():
+    system = make().train()
+    assert not any(part.training for part in system.base.modules() if part is not system.base)
+    before = [parameter.clone() for parameter in system.base.parameters()]
+    optimizer = torch.optim.SGD([p for p in system.parameters() if p.requires_grad], lr=1.0)
+    loss, _ = system.loss(batch_of(space()), generator=torch.Generator().manual_seed(0))
+    loss.total.backward()
+    optimizer.step()
+    for parameter, was in zip(system.base.parameters(), before, strict=True):
+        assert parameter.grad is None and torch.equal(parameter, was)
+
+
+def test_a_base_that_does_not_step_is_refused():
+    base = build_tiny("bert", VOCABULARY)
+    with pytest.raises(UserError, match=r"needs a system with Step, and this one has none"):
+        build_system("residual-ebm", SETTINGS, VOCABULARY, seed=0, base=base)
+
+
+def test_a_base_of_contiguous_text_is_refused():
+    vocabulary = Vocabulary(size=7, first=END)
+    base = build_tiny("lstm", vocabulary)
+    with pytest.raises(UserError, match="one text a line"):
+        build_system("residual-ebm", SETTINGS, vocabulary, seed=0, base=base)
+
+
+def test_it_is_better_than_a_base_that_knows_no_order(tmp_path):
+    """Letters that repeat themselves nine times in ten, over a unigram: 0.1 nats a token at least.
+
+    The test texts' score is the lower end, and the gain is far above the error of log Z.
+    """
+    corpus = tmp_path / "ab"
+    corpus.mkdir()
+    for split, seed, count in (("train", 0, 600), ("test", 1, 200)):
+        (corpus / f"{split}.txt").write_text("\n".join(letters(count, seed)) + "\n")
+    base = lmlab.train(
+        "ngram", data=str(corpus), out=tmp_path / "base", settings={"order": 1}, quiet=True
+    )
+    settings = {"learning_rate": 0.01, "schedule": "constant", "tokens_per_batch": 512}
+    result = lmlab.train(
+        "residual-ebm",
+        data=str(corpus),
+        out=tmp_path / "residual",
+        size="tiny",
+        base=base.path,
+        settings=settings | {"draws": 2000, "weight_decay": 0},
+        steps=60,
+        quiet=True,
+    )
+    texts = letters(200, 1)
+    plain, better = (lmlab.load(path).score(texts) for path in (base.path, result.path))
+    tokens = sum(score.tokens for score in plain)
+    gain = sum(b.total - a.total for a, b in zip(plain, better, strict=True)) / tokens
+    assert gain > 0.1
+    assert {score.kind for score in better} == {"estimate"}
+
+
+def letters(count: int, seed: int) -> list[str]:
+    generator, lines = np.random.default_rng(seed), []
+    for _ in range(count):
+        words = [str(generator.choice(["a", "b"]))]
+        while generator.random() > 0.25 and len(words) < 12:
+            same = generator.random() < 0.9
+            words.append(words[-1] if same else {"a": "b", "b": "a"}[words[-1]])
+        lines.append(" ".join(words))
+    return lines
