@@ -15,6 +15,7 @@ from lmlab.core.vocabulary import Vocabulary
 from lmlab.inference import branches, chain
 from lmlab.inference.best_first import StateSearch
 from lmlab.inference.semirings import ENTROPY, MAX
+from lmlab.inference.state_sums import state_sums
 
 VOCABULARY = Vocabulary(size=9)
 PREDICTED = [i for i in range(9) if i not in (0, 2, 4)]  # no <pad>, <s>, <mask>
@@ -103,6 +104,9 @@ def test_every_filling_has_its_probability_and_they_sum_to_one(case):
             assert math.fsum(found.values()) == pytest.approx(1, abs=1e-5)
             assert found == pytest.approx(probabilities, abs=1e-5)
         assert joint.log_prob(filled(1, (5,)))[3].item() == 0, "a row without a blank"
+        never = joint.log_prob(filled(0, (5, 4, 6)))
+    assert never[0].item() == -math.inf, "<mask> never comes"
+    assert never[1:].isfinite().all()
 
 
 def test_blanks_by_themselves_are_marginals(case):
@@ -187,7 +191,7 @@ def test_samples_come_as_often_as_they_should(case):
 
 def test_predictions_are_the_chain_rule(case):
     """Each term is log p(x_i | x_<i), later blanks unknown; their sum is the joint's."""
-    system, batch, masked, joint, expected = case
+    system, batch, masked, _, expected = case
     view = system.objective.fill_view(batch, masked)
     with torch.no_grad():
         terms = system.target_log_probs(view).spread()
@@ -245,6 +249,31 @@ def test_a_tree_whose_parents_are_the_neighbours_is_a_chain():
         expected = chain.total(unary, pairwise, semiring=semiring, lengths=lengths)
         found = branches.total(unary, pairwise, parents, semiring=semiring, lengths=lengths)
         torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("tree", [False, True])
+def test_sums_by_products_are_the_sums_of_the_dynamic_program(tree):
+    generator = torch.Generator().manual_seed(0)
+    unary = (torch.randn(2, 4, 5, 3, generator=generator) * 3).double().requires_grad_()
+    links = (torch.randn(4, 4, 3, 3, generator=generator) * 3).double().requires_grad_()
+    lengths = torch.tensor([5, 2, 1, 4])
+    parents = torch.tensor([[0, 0, 0, 2, 1]] * 3 + [[0, 0, 1, 1, 0]]) if tree else None
+
+    def clear(unary):
+        if parents is None:
+            return chain.total(unary, links, lengths=lengths)
+        return branches.total(unary, links, parents, lengths=lengths)
+
+    expected = torch.stack([clear(each) for each in unary])
+    found = state_sums(unary, links, lengths, parents)
+    torch.testing.assert_close(found, expected, atol=1e-12, rtol=0)
+    weights = torch.randn(2, 4, generator=generator).double()
+    for a, b in zip(
+        torch.autograd.grad((found * weights).sum(), (unary, links)),
+        torch.autograd.grad((expected * weights).sum(), (unary, links)),
+        strict=True,
+    ):
+        torch.testing.assert_close(a, b, atol=1e-12, rtol=0)
 
 
 @pytest.mark.parametrize("parents", [(-1, 0, 1, 2), (-1, 0, 0, 1), (-1, 0, 1, 0), (-1, 0, 0, 0)])

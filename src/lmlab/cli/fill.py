@@ -40,7 +40,7 @@ def fill(
         typer.Option(metavar="T", help="A candidate, and no others; several times: a cloze."),
     ] = None,
     sample: Annotated[
-        bool, typer.Option("--sample", help="Blanks that are drawn, not the best.")
+        bool, typer.Option("--sample", help="Drawn, not the best: blanks, or tokens with --joint.")
     ] = False,
     seed: Annotated[int, typer.Option(help="Decides every draw.")] = 0,
     beam: Annotated[int, typer.Option(help="Width of the search for several gaps.")] = 8,
@@ -49,7 +49,7 @@ def fill(
     errors: Errors = "strict",
 ) -> None:
     """Fill in what is missing: the likeliest tokens at each mask, or blanks of any length."""
-    if joint and (blanks or sample):
+    if joint and blanks:
         raise UserError("blanks are always filled jointly; leave out --joint.")
 
     from lmlab.api import load

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import ClassVar, Protocol, runtime_checkable
 
@@ -14,6 +15,11 @@ from lmlab.core.filling import Filling
 from lmlab.core.parts import Emission, Hidden, Predictions, target_places
 from lmlab.core.protocols import Joint
 from lmlab.core.view import View
+
+NOT_PROVEN = (
+    "The search for the likeliest fillings was given up before it was sure; what is told is the "
+    "best that was found."
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,10 +150,12 @@ class PackedJoint:
         return self.padded.sample(generator=generator)[self.blanks.real]
 
     def best(self) -> Tensor:
-        """(N,) the likeliest tokens of each row, together."""
-        rows = range(len(self.blanks.masked))
-        found = [token for row in rows for token in self.ranked(row, 1)[0].tokens]
-        return torch.tensor(found, dtype=torch.int64, device=self.blanks.masked.device)
+        """(N,) the likeliest tokens of each row, together; a warning where it is not sure."""
+        found = [self.ranked(row, 1)[0] for row in range(len(self.blanks.masked))]
+        if not all(each.proven for each in found):
+            warnings.warn(NOT_PROVEN, stacklevel=2)
+        tokens = [token for each in found for token in each.tokens]
+        return torch.tensor(tokens, dtype=torch.int64, device=self.blanks.masked.device)
 
     def ranked(self, row: int, count: int) -> list[Ranked]:
         """The likeliest fillings of one row, best first."""
@@ -179,7 +187,7 @@ class JointFilling(Filling):
         return blanks, blanks.gather(values)
 
     def marginals_at(self, batch: Batch, masked: Tensor, asked: Tensor) -> Tensor:
-        """(N,) log-probabilities of the tokens at `asked` (B, T), each by itself as `fill` gives it.
+        """(N,) log-probabilities of the tokens at `asked` (B, T), each as `fill` gives it.
 
         A place that is asked and not masked is seen, and the emission's alone.
         """

@@ -4,12 +4,12 @@
 
 A matrix of V × V pair potentials is so replaced by one of rank K: to normalise exactly costs
 n (K² + K V) and not n V². Likelihood, samples and posteriors are one dynamic program over
-different semirings (`chain.py`, `branches.py`); the likeliest tokens are found by `best_first.py`.
+different semirings (`chain.py`, `branches.py`; the likelihood by `state_sums.py`, which is faster);
+the likeliest tokens are found by `best_first.py`.
 """
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -22,6 +22,7 @@ from lmlab.core.joint import Ranked
 from lmlab.inference import branches, chain
 from lmlab.inference.best_first import StateSearch
 from lmlab.inference.semirings import LOG, SampleSemiring, Semiring, parts_of
+from lmlab.inference.state_sums import state_sums
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -46,11 +47,6 @@ class StateJoint:
         """(B, n, K) potentials of states with their token unknown: summed over all tokens."""
         return self.states + log_product(self.scores, self.affinities.T)
 
-    @cached_property
-    def log_partition(self) -> Tensor:
-        """(B,) log of the sum over all tokens and states."""
-        return self._total(self.free)
-
     @property
     def real(self) -> Tensor:
         """(B, n) bool: whether a row has such a place."""
@@ -58,15 +54,19 @@ class StateJoint:
         return places < self.lengths[:, None]
 
     def log_prob(self, tokens: Tensor) -> Tensor:
-        """(B,) log-probability of tokens (B, n) together."""
-        return self._total(self._given(tokens)) - self.log_partition
+        """(B,) log-probability of tokens (B, n) together: two sums over the same links."""
+        given, whole = self._sums(torch.stack([self._given(tokens), self.free]))
+        return (given - whole).masked_fill(self._impossible(tokens).any(1), -torch.inf)
 
     def prefix_log_probs(self, tokens: Tensor) -> Tensor:
-        """(B, n) log-probability of the tokens up to each place: n sums, side by side."""
+        """(B, n) log-probability of the tokens up to each place: n + 1 sums, side by side."""
         count = tokens.shape[1]
-        known = torch.ones(count, count, dtype=torch.bool, device=tokens.device).tril()
-        unary = torch.where(known[:, None, :, None], self._given(tokens), self.free)
-        return self._total(unary).T - self.log_partition[:, None]
+        known = torch.ones(count + 1, count, dtype=torch.bool, device=tokens.device).tril(-1)
+        whole, *so_far = self._sums(
+            torch.where(known[:, None, :, None], self._given(tokens), self.free)
+        )
+        impossible = self._impossible(tokens).cumsum(1) > 0
+        return (torch.stack(so_far, 1) - whole[:, None]).masked_fill(impossible, -torch.inf)
 
     def sample(self, *, generator: torch.Generator | None = None) -> Tensor:
         """(B, n) tokens: states drawn from their posterior, then a token from each."""
@@ -88,7 +88,7 @@ class StateJoint:
         return posterior.masked_fill(~self.real[..., None], 1 / posterior.shape[-1])
 
     def ranked(self, row: int, count: int) -> list[Ranked]:
-        """The likeliest fillings of one row, best first, with a warning where it is not sure."""
+        """The likeliest fillings of one row, best first."""
         length = int(self.lengths[row])
         if length == 0:
             return [Ranked(tokens=(), log_prob=0.0)]
@@ -98,12 +98,6 @@ class StateJoint:
             links = self.links[row, : length - 1].double().cpu()
             found = StateSearch(list(tokens), list(links), self._parents(row, length)).ranked(count)
             whole = float(self._row_partition(row, length))
-        if not all(each.proven for each in found):
-            warnings.warn(
-                "the search for the likeliest fillings was given up before it was sure; "
-                "what is told is the best that a beam has found.",
-                stacklevel=2,
-            )
         return [
             Ranked(tokens=each.tokens, log_prob=each.score - whole, proven=each.proven)
             for each in found
@@ -113,10 +107,19 @@ class StateJoint:
         """(B, n, K) potentials of states with their tokens known, as far as a row has any."""
         score = self.scores.gather(-1, tokens[..., None])
         given = self.states + score + self.affinities.T[tokens]
-        return torch.where(self.real[..., None], given, self.free)
+        known = self.real & ~self._impossible(tokens)
+        return torch.where(known[..., None], given, self.free)
+
+    def _impossible(self, tokens: Tensor) -> Tensor:
+        """(B, n) bool: tokens that never come, of which no sum is taken, as its log is -inf."""
+        return self.scores.gather(-1, tokens[..., None])[..., 0].isneginf() & self.real
+
+    def _sums(self, unary: Tensor) -> Tensor:
+        """(C, B) sums over states, for potentials (C, B, n, K)."""
+        return state_sums(unary, self.links, self.lengths.clamp(min=1), self.parents)
 
     def _total(self, unary: Tensor, semiring: Semiring = LOG) -> Tensor:
-        """(…, B) the sum over states, for potentials (…, B, n, K)."""
+        """(B,) the semiring's sum over states, for potentials (B, n, K)."""
         lengths = self.lengths.clamp(min=1)
         if self.parents is None:
             return chain.total(unary, self.links, semiring=semiring, lengths=lengths)

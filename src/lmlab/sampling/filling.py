@@ -1,7 +1,7 @@
 """Filling in: what stands where a text has gaps, by whichever protocol a system has for it.
 
 `Fill` gives the distribution of a token at each gap, the other gaps unknown; by the chain rule it
-also gives them together. `Infill` writes blanks of unknown length, by the same beam search and the
+also gives them together, and `JointFill` gives that by itself. `Infill` writes blanks of unknown length, by the same beam search and the
 same sampling as any other text.
 """
 
@@ -16,10 +16,11 @@ import torch
 from torch import Tensor
 
 from lmlab.core.errors import UserError
-from lmlab.core.protocols import Answering, Fill, Infill, require
+from lmlab.core.protocols import Answering, Fill, Infill, JointFill, require
 from lmlab.sampling.beam import Beam, beam_search
 from lmlab.sampling.decode import Generated, look, sample
 from lmlab.sampling.gaps import GappedText, gap_id, read_gaps
+from lmlab.sampling.together import Together, by_chain_rule, by_joint, drawn_by_chain_rule
 from lmlab.scoring.batching import batch_of
 from lmlab.scoring.evaluating import evaluating
 
@@ -115,26 +116,37 @@ class Filler:
             options = [self._options(each, candidates) for each in log_probs]
             yield _gap_by_gap(read, options)
 
-    def together(self, texts: Iterable[str]) -> Iterator[Filled]:
-        """The best tokens for all gaps together: log p(a) = Σ_i log p(a_i | text, a_<i).
+    def together(
+        self, texts: Iterable[str], *, generator: torch.Generator | None = None
+    ) -> Iterator[Filled]:
+        """Tokens for all gaps together: the likeliest, or drawn (generator).
 
-        By beam search over the gaps from left to right, a pass for each. Where what the system
-        fills in comes from one distribution (an HMM), so do these; a masked model's need not.
+        By the system's own distribution of them where it has `JointFill`; else by the chain rule,
+        log p(a) = Σ_i log p(a_i | text, a_<i) from left to right, a pass for each gap. Where what
+        the system fills in comes from one distribution (an HMM), so do these; a masked model's
+        need not.
         """
-        require(self.system, Fill, "filling in tokens")
+        if not isinstance(self.system, JointFill):
+            require(self.system, Fill, "filling in tokens")
         for text in texts:
             read = read_gaps(text, self.tokenizer)
-            row, places = self._row(read), self._places(read)
-            found: list[tuple[tuple[int, ...], float]] = [((), 0.0)]
-            for number in range(len(places)):
-                rows = [_with(row, places, answers) for answers, _ in found]
-                log_probs = self._at_gaps(rows, places[number:])[:, 0]
-                found = _extended(found, log_probs, max(self.beam, self.top))
+            found = self._together(self._row(read), self._places(read), generator)
             fillings = [
                 self._filling(read, [(answer,) for answer in answers], log_prob)
-                for answers, log_prob in found[: self.top]
+                for answers, log_prob in found.answers
             ]
-            yield Filled(text=text, fillings=tuple(fillings), note=read.note)
+            notes = " ".join(note for note in (read.note, found.note) if note)
+            yield Filled(text=text, fillings=tuple(fillings), note=notes or None)
+
+    def _together(
+        self, row: list[int], places: list[int], generator: torch.Generator | None
+    ) -> Together:
+        if isinstance(self.system, JointFill):
+            return by_joint(self.system, row, places, count=self.top, generator=generator)
+        ask = self._at_gaps
+        if generator is not None:
+            return drawn_by_chain_rule(ask, row, places, count=self.top, generator=generator)
+        return by_chain_rule(ask, row, places, beam=self.beam, count=self.top)
 
     def blanks(
         self, texts: Iterable[str], *, generator: torch.Generator | None = None
@@ -181,11 +193,12 @@ class Filler:
     ) -> Iterator[Filled]:
         """By whichever way is asked for; tokens where the system has them, else blanks.
 
-        `generator` draws blanks instead of searching for the best.
+        `generator` draws blanks, or tokens jointly, instead of searching for the best.
         """
-        if not isinstance(self.system, (Fill, Infill)):
+        if not isinstance(self.system, (Fill, JointFill, Infill)):
             require(self.system, Fill, "filling in")
-        blanks = blanks or generator is not None or not isinstance(self.system, Fill)
+        drawn = generator is not None and not joint
+        blanks = blanks or drawn or not isinstance(self.system, (Fill, JointFill))
         if joint and among:
             raise UserError("candidates are judged gap by gap, not jointly; leave one of them out.")
         if among and generator is not None:
@@ -194,7 +207,9 @@ class Filler:
             if among:
                 return self.blank_among(texts, among)
             return self.blanks(texts, generator=generator)
-        return self.together(texts) if joint else self.tokens(texts, among=among)
+        if joint:
+            return self.together(texts, generator=generator)
+        return self.tokens(texts, among=among)
 
     # Tokens --------------------------------------------------------------------------------------
 
@@ -352,25 +367,3 @@ def _unlike(fillings: Sequence[Filling]) -> list[Filling]:
     for each in fillings:
         found.setdefault(each.answers, each)
     return list(found.values())
-
-
-def _with(row: Sequence[int], places: Sequence[int], answers: Sequence[int]) -> list[int]:
-    """The row with answers at the first of the places."""
-    filled = list(row)
-    for place, answer in zip(places, answers, strict=False):
-        filled[place] = answer
-    return filled
-
-
-def _extended(
-    found: Sequence[tuple[tuple[int, ...], float]], log_probs: Tensor, most: int
-) -> list[tuple[tuple[int, ...], float]]:
-    """The best ways to go on from some answers, given (answers, V) for the next gap."""
-    totals = torch.tensor([total for _, total in found], dtype=torch.float64)[:, None] + log_probs
-    values, places = totals.flatten().topk(min(most, totals.numel()))
-    size = totals.shape[1]
-    return [
-        ((*found[place // size][0], place % size), value)
-        for place, value in zip(places.tolist(), values.tolist(), strict=True)
-        if value > -math.inf
-    ]

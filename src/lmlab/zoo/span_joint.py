@@ -1,10 +1,10 @@
 """Span-joint: a masked model that fills in all blanks of a text together, adjacent or apart.
 
-    p(x_1 … x_n | the rest) ∝ Σ_z Π_i exp(φ_i(x_i) + g(z_i, x_i)) Π_i exp((Q_i v_z) · (K_{i+1} v_z'))
+    p(x | the rest) ∝ Σ_z Π_i exp(φ_i(x_i) + g(z_i, x_i)) Π_i exp((Q_i v_{z_i}) · (K_j v_{z_j}))
 
 BERT's product of single blanks gives 中国…北京 and 中国…北黎 alike. Here blanks have potentials of
-their own and in pairs, Q and K being made of the hidden states at the two blanks, and a chain of K
-states makes their sum exact at n (K² + K V). With one state it is the independent product.
+their own and in pairs, Q and K being made of the hidden states at blank i and the next, j, and a
+chain of K states makes their sum exact at n (K² + K V). With one state it is the independent product.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from lmlab.cli.main import main
 def filling(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A system that fills in tokens and one that fills in blanks, trained for a moment."""
     folder = tmp_path_factory.mktemp("filling")
-    for system in ("unilm", "glm"):
+    for system in ("unilm", "glm", "span-joint"):
         budget = ("--size", "tiny", "--steps", "6", "--data", "grammar")
         assert main(["train", system, "--out", str(folder / system), *budget]) == 0
     return {path.name: path for path in folder.iterdir()}
@@ -44,13 +44,31 @@ def test_json_has_the_same_figures_and_where_the_gaps_are(lmlab, filling) -> Non
         assert first["probability"] == pytest.approx(math.exp(first["log_prob"]))
 
 
-def test_gaps_together_are_ranked_by_their_sum(lmlab, filling) -> None:
-    command = ("fill", filling["unilm"], "the <mask> sees a [MASK]", "--joint", "--json")
+@pytest.mark.parametrize("run", ["unilm", "span-joint"])
+def test_gaps_together_are_ranked_by_their_sum(lmlab, filling, run) -> None:
+    command = ("fill", filling[run], "the <mask> sees a [MASK]", "--joint", "--json")
     [record] = json.loads(lmlab(*command).out)
     totals = [filling["log_prob"] for filling in record["fillings"]]
     assert len(totals) == 5
     assert totals == sorted(totals, reverse=True)
     assert all(len(filling["answers"]) == 2 for filling in record["fillings"])
+
+
+@pytest.mark.parametrize("run", ["unilm", "span-joint"])
+def test_gaps_together_are_drawn_by_their_seed(lmlab, filling, run) -> None:
+    command = ("fill", filling[run], "the <mask> sees a [MASK]", "--joint", "--sample", "--json")
+    drawn = [lmlab(*command, "--seed", seed) for seed in (1, 1, 2)]
+    assert [result.code for result in drawn] == [0, 0, 0]
+    assert drawn[0].out == drawn[1].out != drawn[2].out
+    [record] = json.loads(drawn[0].out)
+    assert len(record["fillings"]) == 5
+    assert all(filling["log_prob"] < 0 for filling in record["fillings"])
+
+
+def test_joint_blanks_are_told(lmlab, filling) -> None:
+    result = lmlab("fill", filling["glm"], "the <mask>", "--joint", "--blanks")
+    assert result.code != 0
+    assert "always filled jointly" in result.err
 
 
 def test_blanks_of_any_length_best_or_drawn(lmlab, filling) -> None:

@@ -35,6 +35,11 @@ def hmm():
 
 
 @pytest.fixture(scope="module")
+def span_joint():
+    return build("span-joint", WORDS.vocabulary)
+
+
+@pytest.fixture(scope="module")
 def glm():
     return build("glm", WORDS.vocabulary)
 
@@ -142,6 +147,42 @@ def test_gaps_together_are_the_joint_posterior(hmm):
         assert filling.answers == (WORDS.token(place // size), WORDS.token(place % size))
         assert filling.log_prob == pytest.approx(expected, abs=1e-4)
         assert filling.text == f"the {filling.answers[0]} sees {filling.answers[1]}"
+
+
+def test_a_system_with_a_joint_of_its_own_is_asked_for_it(span_joint):
+    """All fillings by its log_prob, in order; the chain rule's own passes would give others."""
+    text, vocabulary = "the <mask> sees <mask>", WORDS.vocabulary
+    row = [vocabulary.start, *read_gaps(text, WORDS).with_gap(vocabulary.mask), vocabulary.end]
+    pairs = list(itertools.product(range(vocabulary.size), repeat=2))
+    batch = Batch.from_sequences([row] * len(pairs), pad=vocabulary.pad)
+    with torch.no_grad():
+        table = span_joint.joint_fill(batch, batch.tokens == vocabulary.mask)
+        log_probs = table.log_prob(torch.tensor(pairs).flatten())
+    best = log_probs.topk(5)
+    [found] = filler(span_joint, top=5).together([text])
+    assert found.note is None
+    for filling, place, value in zip(
+        found.fillings, best.indices.tolist(), best.values.tolist(), strict=True
+    ):
+        assert filling.answers == tuple(WORDS.token(id) for id in pairs[place])
+        assert filling.log_prob == pytest.approx(value, abs=1e-5)
+
+
+@pytest.mark.parametrize("name", ["hmm", "span_joint"])
+def test_tokens_drawn_together_come_as_often_as_they_should(name, request):
+    """By the chain rule and by a joint: the likeliest filling within five deviations."""
+    system, draws = request.getfixturevalue(name), 2000
+    generator = torch.Generator().manual_seed(0)
+    options = {"joint": True, "generator": generator}
+    [found] = filler(system, top=draws).fill(["the <mask> sees <mask>"], **options)
+    [ranked] = filler(system, top=1, beam=20).together(["the <mask> sees <mask>"])
+    best = ranked.fillings[0]
+    assert len(found.fillings) == draws
+    count = sum(filling.answers == best.answers for filling in found.fillings)
+    p = math.exp(best.log_prob)
+    assert abs(count - draws * p) < 5 * math.sqrt(draws * p * (1 - p))
+    same = [f.log_prob for f in found.fillings if f.answers == best.answers]
+    assert same == pytest.approx([best.log_prob] * count, abs=1e-4)
 
 
 def test_candidates_share_their_probability(hmm):

@@ -1,0 +1,107 @@
+"""Tokens for all gaps of a text together: by a system's own joint, or by the chain rule."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lmlab.core.errors import UserError
+from lmlab.core.joint import NOT_PROVEN, RankedJoint
+from lmlab.scoring.batching import batch_of
+from lmlab.scoring.evaluating import evaluating
+
+Answers = tuple[tuple[int, ...], float]
+"""A token for each gap, and their log-probability together."""
+Ask = Callable[[Sequence[Sequence[int]], Sequence[int]], Tensor]
+"""(rows, places, V) log-probabilities at places of rows, all of them hidden."""
+
+
+@dataclass(frozen=True)
+class Together:
+    """Answers best first, or as they were drawn."""
+
+    answers: list[Answers]
+    note: str | None = None
+
+
+def by_joint(
+    system: Any,
+    row: Sequence[int],
+    places: Sequence[int],
+    *,
+    count: int,
+    generator: torch.Generator | None = None,
+) -> Together:
+    """By the system's own distribution of all gaps: its likeliest, or draws."""
+    batch = batch_of([row] * (1 if generator is None else count), system)
+    masked = torch.zeros_like(batch.tokens, dtype=torch.bool)
+    masked[:, list(places)] = True
+    with evaluating(system):
+        joint = system.joint_fill(batch, masked)
+        if generator is None and isinstance(joint, RankedJoint):
+            ranked = joint.ranked(0, count)
+            sure = all(each.proven for each in ranked)
+            answers = [(each.tokens, each.log_prob) for each in ranked]
+            return Together(answers, None if sure else NOT_PROVEN)
+        tokens = joint.best() if generator is None else joint.sample(generator=generator)
+        log_probs = joint.log_prob(tokens).tolist()
+    if any(math.isnan(value) for value in log_probs):
+        raise UserError(
+            "this model gives probabilities that are not numbers: its training has gone "
+            "wrong, so train it again with a lower learning rate."
+        )
+    each = tokens.view(len(batch), len(places)).tolist()
+    return Together([(tuple(ids), value) for ids, value in zip(each, log_probs, strict=True)])
+
+
+def by_chain_rule(
+    ask: Ask, row: Sequence[int], places: Sequence[int], *, beam: int, count: int
+) -> Together:
+    """log p(a) = Σ_i log p(a_i | text, a_<i) by beam search from left to right, a pass a gap."""
+    found: list[Answers] = [((), 0.0)]
+    for number in range(len(places)):
+        rows = [_with(row, places, answers) for answers, _ in found]
+        log_probs = ask(rows, places[number:])[:, 0]
+        found = _extended(found, log_probs, max(beam, count))
+    return Together(found[:count])
+
+
+def drawn_by_chain_rule(
+    ask: Ask, row: Sequence[int], places: Sequence[int], *, count: int, generator: torch.Generator
+) -> Together:
+    """`count` draws by the same conditionals, gap by gap."""
+    found: list[Answers] = [((), 0.0)] * count
+    for number in range(len(places)):
+        rows = [_with(row, places, answers) for answers, _ in found]
+        log_probs = ask(rows, places[number:])[:, 0]
+        drawn = torch.multinomial(log_probs.exp(), 1, generator=generator)[:, 0].tolist()
+        found = [
+            ((*answers, token), total + float(log_probs[index, token]))
+            for index, ((answers, total), token) in enumerate(zip(found, drawn, strict=True))
+        ]
+    return Together(found)
+
+
+def _with(row: Sequence[int], places: Sequence[int], answers: Sequence[int]) -> list[int]:
+    """The row with answers at the first of the places."""
+    filled = list(row)
+    for place, answer in zip(places, answers, strict=False):
+        filled[place] = answer
+    return filled
+
+
+def _extended(found: Sequence[Answers], log_probs: Tensor, most: int) -> list[Answers]:
+    """The best ways to go on from some answers, given (answers, V) for the next gap."""
+    totals = torch.tensor([total for _, total in found], dtype=torch.float64)[:, None] + log_probs
+    values, places = totals.flatten().topk(min(most, totals.numel()))
+    size = totals.shape[1]
+    return [
+        ((*found[place // size][0], place % size), value)
+        for place, value in zip(places.tolist(), values.tolist(), strict=True)
+        if value > -math.inf
+    ]
