@@ -1,0 +1,121 @@
+"""`lmlab sample --method gibbs|metropolis`, its picture, and the same in Python."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+
+import lmlab
+from lmlab.cli.main import main
+from lmlab.core.errors import UserError
+
+
+@pytest.fixture(scope="module")
+def bert_run(tmp_path_factory):
+    out = tmp_path_factory.mktemp("chains") / "bert"
+    code = main(
+        ["train", "bert", "--data", "grammar", "--size", "tiny", "--steps", "5", "--out", str(out)]
+    )
+    assert code == 0
+    return out
+
+
+@pytest.fixture
+def sample(bert_run, capfd):
+    def run(*arguments: object) -> tuple[int, str, str]:
+        capfd.readouterr()
+        code = main(["sample", str(bert_run), *map(str, arguments)])
+        captured = capfd.readouterr()
+        return code, captured.out, captured.err
+
+    return run
+
+
+@pytest.mark.parametrize("method", ["gibbs", "metropolis"])
+def test_a_text_a_line_and_figures_beside(sample, method):
+    arguments = ("--method", method, "-n", 3, "--template", "the <mask> sees <mask>", "--steps", 40)
+    code, out, err = sample(*arguments)
+    assert code == 0
+    assert len(out.splitlines()) == 3
+    assert all(line.startswith("the ") for line in out.splitlines())
+    assert "accepted" in err and "R-hat" in err
+    assert sample(*arguments)[1] == out
+
+
+def test_json_is_the_whole_record(sample):
+    code, out, _ = sample(
+        *("--method", "metropolis", "-n", 2, "--chains", 2, "--length", 3, "--steps", 10),
+        *("--burn-in", 4, "--thin", 2, "--masks", 2, "--order", "sequential", "--anneal", 2),
+        *("--energy", "norm", "--start", "random", "--temperature", 0.9, "--json"),
+    )
+    found = json.loads(out)
+    assert code == 0
+    assert found["law"].startswith("p(x) ∝ exp(-E(x) / 0.9)")
+    settings = ("steps", "burn_in", "thin", "masks", "order", "anneal", "energy", "start")
+    assert [found[name] for name in settings] == [10, 4, 2, 2, "sequential", 2.0, "norm", "random"]
+    assert len(found["trace"]["energies"]) == 2 and len(found["trace"]["energies"][0]) == 11
+
+
+@pytest.mark.parametrize("form", ["svg", "png"])
+def test_chains_are_drawn(sample, tmp_path, form):
+    picture = tmp_path / "folder" / f"chains.{form}"
+    code, _, _ = sample("--method", "gibbs", "--length", 3, "--steps", 30, "--draw", picture)
+    assert code == 0
+    if form == "png":
+        assert picture.read_bytes().startswith(b"\x89PNG")
+        return
+    words = "".join(ElementTree.parse(picture).getroot().itertext())
+    assert all(word in words for word in ("energy", "autocorrelation", "accepted", "R-hat"))
+
+
+def test_a_stop_is_told_and_what_there_is_is_printed(bert_run, capfd, monkeypatch):
+    from lmlab.sampling import chains
+
+    before = chains.Watch.count
+    calls = []
+
+    def count(self, *arguments, **words):
+        before(self, *arguments, **words)
+        calls.append(1)
+        if len(calls) == 7:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(chains.Watch, "count", count)
+    code = main(["sample", str(bert_run), "--method", "gibbs", "-n", "4", "--length", "3"])
+    captured = capfd.readouterr()
+    assert code == 130
+    assert len(captured.out.splitlines()) == 4
+    assert "stopped by Ctrl-C" in captured.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--method", "gibbs", "--top-k", 3), "gibbs has no use for --top-k"),
+        (("--method", "gibbs", "--max-length", 3), "no use for --max-length"),
+        (("--steps", 3), "ancestral has no use for --steps"),
+        (("--method", "gibbs", "--positions", "a-b", "--text", "the dog"), "such as 1,3-5"),
+        (("--method", "metropolis", "--lengths", "5"), "such as 5-12"),
+        (("--method", "gibs"), "did you mean 'gibbs'"),
+        (("--method", "gibbs", "--draw", "a.pdf"), "ends in .svg or .png"),
+        (("--method", "gibbs", "--template", "the dog"), "has none"),
+        (("--method", "gibbs", "--text", "the dog", "--positions", "2-4"), "and 3 came"),
+    ],
+)
+def test_mistakes_are_told_in_a_sentence(sample, arguments, said):
+    code, out, err = sample(*arguments)
+    assert (code, out) == (2, "")
+    assert said in err and err.count("\n") == 1
+
+
+def test_python_gives_the_record(bert_run):
+    model = lmlab.load(bert_run)
+    found = model.chains(2, method="metropolis", text="the dog sees a cat", positions=(2,), steps=9)
+    assert [each.text.split()[0] for each in found.texts] == ["the", "the"]
+    assert found.as_dict()["mixing"]["readings"] == 4 * 6
+    unigram = model.chains(1, method="metropolis", proposal="unigram", length=3, steps=5)
+    assert unigram.proposal == "unigram"
+    with pytest.raises(UserError, match="call chains"):
+        model.sample(1, method="gibbs")
