@@ -1,0 +1,260 @@
+"""lm-eval's tasks on our runs: an adapter that is registered there as the model `lmlab`.
+
+    python -m lmlab.interop.lm_eval run --model lmlab --model_args run=RUN --tasks TASK
+
+is lm-eval's own command line with this model known to it (lm-eval finds only models that somebody
+has imported). In Python: `lm_eval.simple_evaluate(Laboratory(run), tasks=[...])`.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lmlab.core.errors import UserError
+from lmlab.core.kinds import NORMALISED, Kind
+from lmlab.core.protocols import Step, require
+from lmlab.interop.opening import open_model
+from lmlab.sampling.decode import greedy, look, sample
+from lmlab.scoring.batching import by_budget
+from lmlab.scoring.conditional import ConditionalScore, conditional_scores
+from lmlab.scoring.evaluating import device_of, evaluating
+from lmlab.scoring.score import Scorer
+from lmlab.training.runs import Model
+
+try:
+    # Its own models first: it looks for them only while none is registered.
+    import lm_eval.models  # noqa: F401
+    from lm_eval.api.model import LM
+    from lm_eval.api.registry import register_model
+except ImportError as error:
+    raise UserError("lm-eval is not installed: pip install 'lmlab[lm-eval]'.") from error
+
+MOST_WRITTEN = 256
+"""Tokens that are written for a request that does not say how many, as lm-eval has it."""
+FIRST_STRETCH = 16
+"""Tokens that are written before the text is searched for what ends it; twice as many each time."""
+SHAPING = ("temperature", "top_k", "top_p")
+UNDERSTOOD = {*SHAPING, "until", "max_gen_toks", "max_new_tokens", "do_sample"}
+"""What a request may say of how to write."""
+
+
+@register_model("lmlab")
+class Laboratory(LM):
+    """A run, a checkpoint's folder or a wrapped model, as lm-eval asks of one.
+
+    Scores are those of `lmlab.scoring.conditional`: context and continuation are tokenised
+    together, and the end of a text is not counted unless `count_end` says so. Scores that are no
+    log-probabilities (a masked model's) rank the answers of a task, with a warning, and are
+    refused where a perplexity is asked for.
+    """
+
+    def __init__(
+        self,
+        run: str | Path | Any,
+        *,
+        count_end: bool = False,
+        tokens_per_batch: int = 8192,
+        seed: int = 0,
+        device: str | None = None,
+        **unused: Any,
+    ) -> None:
+        """`run` is a path, or what `lmlab.load` or `lmlab.wrap` gave; `unused` (batch sizes) is
+        what lm-eval tells every model."""
+        super().__init__()
+        named = isinstance(run, (str, Path))
+        self.model = open_model(run) if named else _model_of(run)
+        # lm-eval asks every model for cuda unless told otherwise, whether there is any or not.
+        if named and device and (not device.startswith("cuda") or torch.cuda.is_available()):
+            self.model.system.to(device)
+        self.count_end, self.seed = count_end, seed
+        self.scorer = Scorer(
+            self.model.system,
+            self.model.tokenizer,
+            self.model.layout,
+            tokens_per_batch=tokens_per_batch,
+            carry=False,
+        )
+        self._told: set[str] = set()
+
+    def loglikelihood(self, requests: Sequence[Any]) -> list[tuple[float, bool]]:
+        """log p(continuation | context) of each request, and whether greedy decoding writes it.
+
+        Of a system that does not step the second is always false.
+        """
+        pairs = [(str(context), str(more)) for context, more in (each.args for each in requests)]
+        found = list(self._scores(pairs))
+        for each in found[:1]:
+            self._tell(each.kind)
+        return list(zip((each.total for each in found), self._greedy(found), strict=True))
+
+    def loglikelihood_rolling(self, requests: Sequence[Any]) -> list[float]:
+        """log p(text) of each request, from its own start."""
+        totals = []
+        for found in self._scores(("", str(each.args[0])) for each in requests):
+            if found.kind not in NORMALISED:
+                raise UserError(
+                    f"this task takes a perplexity, and {self.model.name} gives scores of kind "
+                    f"{found.kind}, of which there is none; choose a task of several answers."
+                )
+            totals.append(found.total)
+        return totals
+
+    def generate_until(self, requests: Sequence[Any]) -> list[str]:
+        """What the model writes after each context, up to what ends it."""
+        require(self.model.system, Step, "writing for lm-eval")
+        return [
+            self._written(str(context), dict(words), self.seed + place)
+            for place, (context, words) in enumerate(each.args for each in requests)
+        ]
+
+    @property
+    def tokenizer_name(self) -> str:
+        """For lm-eval's caches: equal where the tokens are."""
+        return f"{self.model.tokenizer.kind}-{self.model.tokenizer.fingerprint()}"
+
+    # Scores --------------------------------------------------------------------------------------
+
+    def _scores(self, pairs: Iterable[tuple[str, str]]) -> Iterator[ConditionalScore]:
+        return conditional_scores(self.scorer, pairs, end=self.count_end)
+
+    def _tell(self, kind: Kind) -> None:
+        if kind not in NORMALISED and kind not in self._told:
+            self._told.add(kind)
+            warnings.warn(
+                f"the scores of {self.model.name} are of kind {kind}: they rank answers, and are "
+                "no log-probabilities.",
+                stacklevel=3,
+            )
+
+    def _greedy(self, found: Sequence[ConditionalScore]) -> list[bool]:
+        """Whether each token of each continuation is the likeliest there.
+
+        The walk is spared where log-probabilities alone decide: over a half is the likeliest, and
+        less than an even share of the vocabulary never is.
+        """
+        system = self.model.system
+        if not isinstance(system, Step):
+            return [False] * len(found)
+        even = -math.log(system.vocabulary.size)
+        values = [[token.log_prob for token in each.per_token] for each in found]
+        answers = [all(value > math.log(0.5) for value in each) for each in values]
+        open_ = [
+            place
+            for place, each in enumerate(values)
+            if not answers[place] and all(value >= even - 1e-4 for value in each)
+        ]
+        rows = {place: self._row(found[place]) for place in open_}
+        for group in by_budget([len(rows[place][0]) for place in open_], 8192):
+            here = [open_[index] for index in group]
+            for place, answer in zip(here, self._walk([rows[p] for p in here]), strict=True):
+                answers[place] = answer
+        return answers
+
+    def _row(self, found: ConditionalScore) -> tuple[list[int], int]:
+        """The ids of context and continuation, and how many of them are the context's."""
+        tokenizer, vocabulary = self.model.tokenizer, self.model.system.vocabulary
+        ids, spans = tokenizer.encode_with_offsets(found.prefix + found.continuation)
+        before = sum(1 for _, end in spans if end <= len(found.prefix))
+        end = [vocabulary.end] if self.count_end and vocabulary.end is not None else []
+        ids = [*ids, *end]
+        longest = self.model.system.window or len(ids)
+        return ids[-longest:], max(0, before - max(0, len(ids) - longest))
+
+    def _walk(self, rows: Sequence[tuple[list[int], int]]) -> list[bool]:
+        """Step through rows side by side; whether each is the likeliest from its place on."""
+        system: Any = self.model.system
+        likeliest, device = [True] * len(rows), device_of(system)
+        with evaluating(system):
+            state = system.start(len(rows))
+            for step in range(max(len(ids) for ids, _ in rows)):
+                asked = [r for r, (ids, first) in enumerate(rows) if first <= step < len(ids)]
+                if any(likeliest[row] for row in asked):
+                    best = look(system, state).log_probs.argmax(-1).tolist()
+                    for row in asked:
+                        likeliest[row] &= best[row] == rows[row][0][step]
+                # A row that is done goes on with its last token, and is not asked any more.
+                fed = [ids[min(step, len(ids) - 1)] for ids, _ in rows]
+                state = system.advance(state, torch.tensor(fed, device=device))
+        return likeliest
+
+    # Texts ---------------------------------------------------------------------------------------
+
+    def _written(self, context: str, words: Mapping[str, Any], seed: int) -> str:
+        """Written in stretches, each twice as long, until something ends the text."""
+        if strange := sorted(set(words) - UNDERSTOOD):
+            raise UserError(
+                f"the task asks to write with {', '.join(strange)}, which lmlab does not know; it "
+                f"knows {', '.join(sorted(UNDERSTOOD))}."
+            )
+        most = int(words.get("max_gen_toks") or words.get("max_new_tokens") or MOST_WRITTEN)
+        stops = words.get("until") or []
+        stops = [stops] if isinstance(stops, str) else [stop for stop in stops if stop]
+        given, most = self._room(self.model.tokenizer.encode(context), most)
+        generator = torch.Generator().manual_seed(seed)
+        tokens: tuple[int, ...] = ()
+        stretch, text = FIRST_STRETCH, ""
+        while len(tokens) < most:
+            found = self._write(
+                [*given, *tokens], min(stretch, most - len(tokens)), words, generator
+            )
+            tokens = found.tokens[len(given) :]
+            text = self._after(given, tokens)
+            ends = [text.index(stop) for stop in stops if stop in text]
+            if ends:
+                return text[: min(ends)]
+            if found.finished:
+                break
+            stretch *= 2
+        return text
+
+    def _write(
+        self, prefix: list[int], most: int, words: Mapping[str, Any], generator: torch.Generator
+    ) -> Any:
+        shape = {name: words[name] for name in SHAPING if words.get(name) is not None}
+        drawn = bool(words.get("do_sample", float(shape.get("temperature", 0)) > 0))
+        if not drawn:
+            return greedy(self.model.system, max_length=most, prefix=prefix)[0]
+        system = self.model.system
+        return sample(system, 1, max_length=most, prefix=prefix, generator=generator, **shape)[0]
+
+    def _room(self, given: list[int], most: int) -> tuple[list[int], int]:
+        """Context cut from the left, so that there is room to write, as lm-eval does."""
+        window = self.model.system.window
+        if window is None:
+            return given, most
+        most = min(most, window - 1)
+        return given[-(window - most) :], most
+
+    def _after(self, given: Sequence[int], tokens: Sequence[int]) -> str:
+        """The text of what was written, with the space before it where there is one."""
+        decode = self.model.tokenizer.decode
+        before, whole = decode(given), decode([*given, *tokens])
+        return whole[len(before) :] if whole.startswith(before) else decode(tokens)
+
+
+def _model_of(given: Any) -> Model:
+    """The model in what `lmlab.load` or `lmlab.wrap` gave."""
+    model = getattr(given, "model", given)
+    if not isinstance(model, Model):
+        raise UserError(
+            f"a model for lm-eval is a run's path, or what lmlab.load or lmlab.wrap gives, and a "
+            f"{type(given).__name__} came."
+        )
+    return model
+
+
+def main() -> None:
+    """lm-eval's own command line, with the model `lmlab` known to it."""
+    from lm_eval.__main__ import cli_evaluate
+
+    cli_evaluate()
+
+
+if __name__ == "__main__":
+    main()
