@@ -16,6 +16,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -34,7 +35,7 @@ from lmlab.sampling.decode import Generated
 from lmlab.sampling.decode import greedy as decode_greedily
 from lmlab.sampling.decode import sample as draw
 from lmlab.sampling.filling import Filled, Filler
-from lmlab.sampling.judging import Evaluation, evaluate_translators
+from lmlab.sampling.judging import Evaluation, ValidationBleu, evaluate_translators
 from lmlab.sampling.prefix import Prefix, encode_prefix
 from lmlab.sampling.translating import Translation, make_translator
 from lmlab.scoring.compare import compare as compare_models
@@ -43,7 +44,8 @@ from lmlab.scoring.conditional import ConditionalScore, conditional_scores, spac
 from lmlab.scoring.pairs import PairsReport, judge_files
 from lmlab.scoring.score import Scorer
 from lmlab.training.runs import Model
-from lmlab.training.train import RunResult, train
+from lmlab.training.train import RunResult
+from lmlab.training.train import train as train_system
 
 if TYPE_CHECKING:
     from lmlab.diagnostics.ablation import Ablation
@@ -91,6 +93,12 @@ class Text:
     """Tokens written after the prefix, the end included where it came."""
     finished: bool
     """Whether the model ended it; if not, the greatest length cut it off."""
+
+
+@wraps(train_system)
+def train(*arguments: Any, **options: Any) -> RunResult:
+    """`lmlab.training.train.train`, with a judge where weights are kept by translations."""
+    return train_system(*arguments, **{"judge": ValidationBleu, **options})
 
 
 class LanguageModel:

@@ -60,7 +60,7 @@ def train(
     find_system(system)  # a wrong name is told before the second that torch takes to import
     given = parse_settings(settings or []) | ({"compile": "true"} if compile else {})
 
-    from lmlab.training.train import train as train_system
+    from lmlab.api import train as train_system
 
     result = train_system(
         system,

@@ -9,7 +9,7 @@ from typing import Any
 from lmlab.core.errors import UserError
 from lmlab.data.corpus import Corpus
 from lmlab.sampling.translating import make_translator
-from lmlab.scoring.translations import Judged, judge
+from lmlab.scoring.translations import Judged, judge, make_metric
 
 AT_ONCE = 512
 """Texts that are translated together, gathered by length."""
@@ -74,8 +74,29 @@ def evaluate_translators(
     )
 
 
+class ValidationBleu:
+    """BLEU of greedy translations of a corpus's validation split, for choosing weights by."""
+
+    name = "bleu"
+
+    def __init__(self, corpus: Corpus, tokenizer: Any, source_tokenizer: Any) -> None:
+        examples = list(corpus.split("validation"))
+        self.sources = [example.condition or "" for example in examples]
+        self.references = [example.text for example in examples]
+        self.tokenizer, self.source_tokenizer = tokenizer, source_tokenizer
+        self.metric = make_metric("bleu")
+
+    def __call__(self, system: Any) -> float:
+        translator = make_translator(system, self.tokenizer, self.source_tokenizer, method="greedy")
+        found = [each.text for each in translator.translate(_chunks(self.sources))]
+        return float(self.metric.corpus_score(found, [self.references]).score)
+
+
+def _chunks(sources: Sequence[str]) -> Iterator[Sequence[str]]:
+    return (sources[first : first + AT_ONCE] for first in range(0, len(sources), AT_ONCE))
+
+
 def _translated(model: Any, sources: Sequence[str], options: dict[str, Any]) -> Iterator[str]:
     translator = make_translator(model.system, model.tokenizer, model.reads_by, **options)
-    chunks = (sources[first : first + AT_ONCE] for first in range(0, len(sources), AT_ONCE))
-    for translation in translator.translate(chunks):
+    for translation in translator.translate(_chunks(sources)):
         yield translation.text

@@ -62,6 +62,12 @@ class TrainingConfig:
     """Budget: minutes by the clock, instead of epochs."""
     patience: int = field(default=0, metadata={"at_least": 0})
     """Validations without gain after which training stops early; 0 for never."""
+    keep_by: Literal["loss", "bleu"] = "loss"
+    """What of the validation split decides which weights are kept: its loss, or the BLEU of greedy
+    translations, which is then told as well."""
+    average: int = field(default=0, metadata={"at_least": 0})
+    """Weights at the last so many validations that are averaged at the end, and kept if they are
+    better; 0 for none."""
     evaluate_every: int = field(default=0, metadata={"at_least": 0})
     """Steps between validations; 0 for one after every epoch."""
     log_every: int = field(default=50, metadata={"at_least": 1})

@@ -6,6 +6,7 @@ import logging
 import math
 import time
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from accelerate import Accelerator
@@ -40,6 +41,14 @@ from lmlab.training.schedules import Schedule
 from lmlab.training.vitals import Watch
 
 
+class Judge(Protocol):
+    """A figure of merit of a system, the higher the better (BLEU on the validation split)."""
+
+    name: str
+
+    def __call__(self, system: System) -> float: ...
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Job:
     """Everything a fitter is given."""
@@ -50,6 +59,8 @@ class Job:
     run: RunFolder
     accelerator: Accelerator
     reporter: Reporter
+    judge: Judge | None = None
+    """A figure of merit on the validation split, where weights are kept by one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,6 +147,8 @@ def fit_by_gradient(job: Job) -> Outcome:
             if ending:
                 break
 
+    if config.average and data.selects and budget.over(progress):
+        keep_average(job, progress)
     save_weights(job, replace=not data.selects)
     reason = "interrupted" if not budget.over(progress) else "budget"
     reason = "early" if budget.stopped_early(progress) else reason
@@ -186,14 +199,46 @@ def not_finite(progress: Progress, total: float, norm: float, config: TrainingCo
 def look_at_held_out(
     job: Job, source: BatchSource, progress: Progress, schedule: Schedule
 ) -> float:
-    """The held-out loss; where it is of a validation split, the best weights are kept by it."""
+    """The held-out loss; where it is of a validation split, the best weights are kept."""
     found = evaluate(job.system, source, job.accelerator)
-    job.reporter.evaluated(progress, found, str(job.data.held_out_split))
+    figures = figures_of(job)
+    job.reporter.evaluated(progress, found, str(job.data.held_out_split), figures)
     if job.data.selects:
         schedule.validated(found.loss)
-        if progress.validated(found.loss):
+        if progress.validated(found.loss, rank_of(figures)):
             save_weights(job)
+        if job.config.average and job.accelerator.is_main_process:
+            job.run.remember_weights(job.system, progress.step, keep=job.config.average)
     return found.loss
+
+
+def figures_of(job: Job) -> dict[str, float]:
+    """The figure of merit by its name, where weights are kept by one; the first process's."""
+    if job.judge is None or not job.data.selects:
+        return {}
+    training = job.system.training
+    value = job.judge(job.system) if job.accelerator.is_main_process else 0.0
+    job.system.train(training)
+    [shared] = sum_numbers(torch.tensor([value], dtype=torch.float64), job.accelerator)
+    return {job.judge.name: shared}
+
+
+def rank_of(figures: dict[str, float]) -> float | None:
+    """What weights are ranked by, the lower the better; None where it is the loss."""
+    return -next(iter(figures.values())) if figures else None
+
+
+def keep_average(job: Job, progress: Progress) -> None:
+    """Average the weights of the last validations, and keep that if it is better than the best."""
+    weights = job.run.average_weights()
+    if weights is None or job.data.held_out is None:
+        return
+    job.system.load_state_dict(weights)
+    found = evaluate(job.system, job.data.held_out, job.accelerator)
+    figures = figures_of(job)
+    job.reporter.evaluated(progress, found, "average", figures)
+    if progress.validated(found.loss, rank_of(figures)):
+        save_weights(job)
 
 
 def save_weights(job: Job, *, replace: bool = True) -> None:
@@ -243,5 +288,5 @@ def restore(
     progress = Progress.restored(checkpoint.state["progress"])
     if job.data.selects and not job.run.has_weights():
         # The best weights are lost: the next ones validated are the best there are.
-        progress.best = math.inf
+        progress.best = progress.best_rank = math.inf
     return progress, carried_state(carried)

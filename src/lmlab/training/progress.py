@@ -24,7 +24,9 @@ class Progress:
     seconds: float = 0.0
     """By the clock, over all sittings."""
     best: float = math.inf
-    """Lowest validation loss so far."""
+    """The validation loss of the best weights so far."""
+    best_rank: float = math.inf
+    """What made them the best, the lower the better: that loss, or minus a figure of merit."""
     best_step: int = 0
     waited: int = 0
     """Validations since the best one."""
@@ -47,10 +49,11 @@ class Progress:
         if self.position >= per_epoch:
             self.epoch, self.position = self.epoch + 1, 0
 
-    def validated(self, loss: float) -> bool:
-        """Take note of a validation loss; true if it is the best so far."""
-        if loss < self.best:
-            self.best, self.best_step, self.waited = loss, self.step, 0
+    def validated(self, loss: float, rank: float | None = None) -> bool:
+        """Take note of a validation; true if its rank, else its loss, is the best so far."""
+        rank = loss if rank is None else rank
+        if rank < self.best_rank:
+            self.best, self.best_rank, self.best_step, self.waited = loss, rank, self.step, 0
             return True
         self.waited += 1
         return False
@@ -60,7 +63,8 @@ class Progress:
 
     @classmethod
     def restored(cls, state: dict[str, Any]) -> Self:
-        return cls(**state)
+        # Checkpoints from before there were other ranks than the loss.
+        return cls(**{"best_rank": state["best"], **state})
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
@@ -124,14 +125,22 @@ class Reporter:
         progress.window_total = progress.window_count = progress.window_seconds = 0.0
         self.show(progress, budget, speed)
 
-    def evaluated(self, progress: Progress, evaluation: Evaluation, split: str) -> None:
-        """A held-out split was looked at."""
-        self.write(split, progress, loss=evaluation.loss, count=evaluation.count)
-        self._held_out = f" · {split} {evaluation.loss:.4f}"
+    def evaluated(
+        self,
+        progress: Progress,
+        evaluation: Evaluation,
+        split: str,
+        figures: Mapping[str, float] | None = None,
+    ) -> None:
+        """A held-out split was looked at; `figures` of merit are told beside its loss."""
+        figures = figures or {}
+        self.write(split, progress, loss=evaluation.loss, count=evaluation.count, **figures)
+        more = "".join(f", {name} {value:.2f}" for name, value in figures.items())
+        self._held_out = f" · {split} {evaluation.loss:.4f}{more}"
         if self._bar is None:
             self.tell(
                 f"epoch {progress.epoch}, step {progress.step}: training {self._last_loss:.4f}, "
-                f"{split} {evaluation.loss:.4f} {self.unit}"
+                f"{split} {evaluation.loss:.4f} {self.unit}{more}"
             )
             self._told = time.perf_counter()
 

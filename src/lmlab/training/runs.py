@@ -30,6 +30,8 @@ from lmlab.training import checkpoints
 from lmlab.training.config import apply_settings
 from lmlab.training.files import read_tensors, telling_disk_errors, write_json, write_tensors
 
+REMEMBERED = "weights-"
+"""How the files of weights that are averaged at the end begin."""
 FORMAT = 1
 """Version of the folder's form; a larger one was written by a later lmlab."""
 REQUIRED = (
@@ -149,6 +151,29 @@ class RunFolder:
     def save_weights(self, system: System) -> None:
         """Write model.safetensors, whole or not at all."""
         write_tensors(self.weights, system.state_dict())
+
+    def remember_weights(self, system: System, step: int, *, keep: int) -> None:
+        """Put the weights of a moment beside those of the last ones, `keep` in all."""
+        with telling_disk_errors(self.trainer):
+            self.trainer.mkdir(parents=True, exist_ok=True)
+        write_tensors(self.trainer / f"{REMEMBERED}{step:09d}.safetensors", system.state_dict())
+        for old in self._remembered()[:-keep]:
+            old.unlink(missing_ok=True)
+
+    def average_weights(self) -> dict[str, torch.Tensor] | None:
+        """The mean of the weights remembered; whole numbers are the last ones'. None of none."""
+        every = [read_tensors(path) for path in self._remembered()]
+        if not every:
+            return None
+        return {
+            name: torch.stack([each[name].double() for each in every]).mean(0).to(last.dtype)
+            if last.is_floating_point()
+            else last
+            for name, last in every[-1].items()
+        }
+
+    def _remembered(self) -> list[Path]:
+        return sorted(self.trainer.glob(f"{REMEMBERED}*.safetensors"))
 
     def has_weights(self) -> bool:
         """Whether model.safetensors is there and whole, as far as its header tells."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from lmlab.training.bases import Base, find_base
 from lmlab.training.config import TrainingConfig
 from lmlab.training.data import TrainingData, training_data
 from lmlab.training.fitters import FITTERS
-from lmlab.training.loop import Job, Outcome
+from lmlab.training.loop import Job, Judge, Outcome
 from lmlab.training.plans import (
     Plan,
     check_needs,
@@ -36,6 +36,10 @@ from lmlab.training.reporting import Reporter, duration
 from lmlab.training.runs import RunFolder, build_system
 
 DEFAULT_SIZE = "small"
+
+
+MakeJudge = Callable[[Corpus, Tokenizer, Tokenizer], Judge]
+"""From a corpus, the tokeniser of its texts and that of its sources to a figure of merit."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +82,7 @@ def train(
     resume: bool = False,
     errors: str | None = None,
     quiet: bool = False,
+    judge: MakeJudge | None = None,
 ) -> RunResult:
     """Train `system` on the corpus `data` into the folder `out`, and return how it went.
 
@@ -86,7 +91,7 @@ def train(
     or a smaller budget) goes on to the bit as if it had not been; settings not given are the run's.
     (A schedule that follows the budget, as cosine does, follows the larger one from there on.)
     `data_seed` decides how a corpus without splits is divided; it is 0 for all seeds, so that
-    their runs compare. See `RunFolder` for what is written.
+    their runs compare. See `RunFolder` for what is written. `judge` makes what `keep_by` asks for.
     """
     keep_memory()
     run, accelerator = RunFolder(Path(out)), make_accelerator()
@@ -157,6 +162,7 @@ def train(
         run=run,
         accelerator=accelerator,
         reporter=reporter,
+        judge=_judge(plan, corpus, chosen, reads, judge),
     )
     outcome = FITTERS[model.fitting](job)
     result = _result(outcome, run, model, prepared)
@@ -164,6 +170,26 @@ def train(
     told = "" if kept is None else f", {kept:.4f} {reporter.unit}"
     reporter.tell(_farewell(outcome, run, told))
     return result
+
+
+def _judge(
+    plan: Plan,
+    corpus: Corpus,
+    tokenizer: Tokenizer,
+    source_tokenizer: Tokenizer | None,
+    make: MakeJudge | None,
+) -> Judge | None:
+    """What weights are kept by, where it is not the loss."""
+    asked = plan.training.keep_by
+    if asked == "loss":
+        return None
+    if not plan.card.conditional or corpus.layout.kind != "pairs":
+        raise UserError(
+            f"keep_by={asked} is for translators on a parallel corpus; leave it out, so that "
+            "weights are kept by the loss."
+        )
+    assert make is not None, "whoever trains translators brings a judge"
+    return make(corpus, tokenizer, source_tokenizer or tokenizer)
 
 
 def continues(run: RunFolder, resume: bool) -> bool:
@@ -263,6 +289,8 @@ def _check_data(data: TrainingData, plan: Plan, accelerator: Accelerator) -> Non
         )
     decided = [name for name in ("patience",) if getattr(config, name)]
     decided += ["schedule=plateau"] if config.schedule == "plateau" else []
+    decided += ["keep_by=bleu"] if config.keep_by == "bleu" else []
+    decided += ["average"] if config.average else []
     if decided and not data.selects:
         raise UserError(
             f"{' and '.join(decided)} needs a validation split, and this corpus has none; leave it "

@@ -127,9 +127,9 @@ def test_the_best_weights_by_validation_are_kept_and_patience_ends_training(
     job = make_job(system=system, train=train, held_out=held_out, epochs=200, patience=3, **SGD)
     report = job.reporter.evaluated
 
-    def note(progress: Any, evaluation: Any, split: str) -> None:
+    def note(progress: Any, evaluation: Any, split: str, *more: Any) -> None:
         seen.append((evaluation.loss, system.table.detach().clone()))
-        report(progress, evaluation, split)
+        report(progress, evaluation, split, *more)
 
     job.reporter.evaluated = note  # type: ignore[method-assign]
     outcome = fit_by_gradient(job)
@@ -294,3 +294,50 @@ def test_a_compiled_step_is_the_same_step(
     fit_by_gradient(make_job(name="b", system=compiled, epochs=2, compile=True, **SGD))
     assert asked == [{"dynamic": True}]
     torch.testing.assert_close(compiled.table, eager.table)
+
+
+class Lengthening:
+    """A judge whose figure falls and rises again, whatever the system: 3, 1, 2, 4 …"""
+
+    name = "merit"
+
+    def __init__(self) -> None:
+        self.figures = iter([3.0, 1.0, 2.0, 4.0, 0.0])
+
+    def __call__(self, system: Any) -> float:
+        system.eval()
+        return next(self.figures)
+
+
+def test_weights_are_kept_by_the_judge_where_there_is_one(
+    make_job: MakeJob, bigram: Any, batches: list[Batch], read_losses: Any
+) -> None:
+    system = bigram()
+    job = make_job(system=system, train=batches, held_out=batches[:1], epochs=4, **SGD)
+    outcome = fit_by_gradient(replace(job, judge=Lengthening()))
+    lines = [line for line in read_losses(job.run.path) if line["event"] == "validation"]
+    assert [line["merit"] for line in lines] == [3.0, 1.0, 2.0, 4.0]
+    assert outcome.progress.best_rank == -4.0
+    assert outcome.progress.best == lines[3]["loss"]
+    torch.testing.assert_close(read_tensors(job.run.weights)["table"], system.table.detach())
+
+
+@pytest.mark.parametrize("better", [True, False])
+def test_the_last_weights_are_averaged_and_kept_if_they_are_better(
+    make_job: MakeJob, bigram: Any, batches: list[Batch], better: bool
+) -> None:
+    system, seen = bigram(), []
+
+    class Rising(Lengthening):
+        def __call__(self, noted: Any) -> float:
+            seen.append(noted.table.detach().clone())
+            return len(seen) if better else -len(seen)
+
+    job = make_job(system=system, train=batches, held_out=batches[:1], epochs=4, average=2, **SGD)
+    fit_by_gradient(replace(job, judge=Rising()))
+    *each, average = seen
+    assert len(each) == 4
+    torch.testing.assert_close(average, torch.stack(each[-2:]).mean(0))
+    kept = average if better else each[0]
+    torch.testing.assert_close(read_tensors(job.run.weights)["table"], kept)
+    assert len(list(job.run.trainer.glob("weights-*"))) == 2
