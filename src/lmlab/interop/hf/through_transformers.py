@@ -9,7 +9,7 @@ from typing import Any
 from lmlab.core.errors import UserError
 from lmlab.interop.hf.catalogue import families
 from lmlab.interop.hf.folders import check_weights, read_config
-from lmlab.interop.hf.tokenizer_files import read_tokenizer, spelled_roles
+from lmlab.interop.hf.tokenizer_files import SENTENCEPIECE, read_tokenizer, spelled_roles
 from lmlab.interop.wrapping import wrap_module
 from lmlab.training.runs import Model
 
@@ -88,13 +88,15 @@ def _load(folder: Path, config: Mapping[str, Any], kind: str) -> Any:
 
 
 def _tokenizer(folder: Path) -> Any:
-    """The folder's tokeniser as lmlab reads it, else as transformers does."""
-    try:
+    """The folder's tokeniser as lmlab reads it; of SentencePiece's files alone, as transformers."""
+    # Asked for any other folder, transformers makes up a tokeniser where there is none.
+    if (folder / "tokenizer.json").exists() or not any(
+        (folder / name).exists() for name in SENTENCEPIECE
+    ):
         return read_tokenizer(folder)
-    except UserError as why:
-        from transformers import AutoTokenizer
+    from transformers import AutoTokenizer
 
-        try:
-            return AutoTokenizer.from_pretrained(folder, local_files_only=True)
-        except Exception:  # the library raises dozens of kinds
-            raise why from None
+    try:
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    except Exception:  # the library raises dozens of kinds; ours says what to do
+        return read_tokenizer(folder)

@@ -1,0 +1,188 @@
+"""Checkpoints by the path of their folder: every verb takes one, and what can't be read is told."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+import lmlab
+from lmlab.cli.main import main
+from lmlab.core.errors import UserError
+from lmlab.interop.opening import open_model
+from lmlab.training.runs import load_run
+
+transformers = pytest.importorskip("transformers")
+transformers.utils.logging.set_verbosity_error()
+transformers.utils.logging.disable_progress_bar()
+
+pytestmark = pytest.mark.xdist_group("opening")  # its checkpoints are shared, so made once
+WORDS = "the a cat dog bird sat ran on under mat tree".split()
+SYMBOLS = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
+SIZE = len(SYMBOLS) + len(WORDS)
+SMALL = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+MORE = {"intermediate_size": 8, "max_position_embeddings": 20, "vocab_size": SIZE}
+DISTIL = {"dim": 8, "n_layers": 1, "n_heads": 2, "hidden_dim": 8, "max_position_embeddings": 20}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory) -> Path:
+    """One that lmlab imports, and two that transformers runs: a writer and a filler."""
+    folder = tmp_path_factory.mktemp("checkpoints")
+    configs = {
+        "bert": transformers.BertConfig(**SMALL, **MORE),
+        "distilbert": transformers.DistilBertConfig(vocab_size=SIZE, **DISTIL),
+        "neox": transformers.GPTNeoXConfig(**SMALL, **MORE),
+    }
+    for name, config in configs.items():
+        transformers.set_seed(0)
+        auto = transformers.AutoModelForMaskedLM
+        if name == "neox":
+            auto = transformers.AutoModelForCausalLM
+        auto.from_config(config).save_pretrained(folder / name)
+        words = {word: id for id, word in enumerate([*SYMBOLS.values(), *WORDS])}
+        inner = Tokenizer(models.WordLevel(words, "[UNK]"))
+        inner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+        roles = {f"{role}_token": token for role, token in SYMBOLS.items()}
+        transformers.PreTrainedTokenizerFast(tokenizer_object=inner, **roles).save_pretrained(
+            folder / name
+        )
+    (folder / "texts.txt").write_text("the cat sat\na dog ran\n" * 10, encoding="utf-8")
+    return folder
+
+
+def output(capfd: pytest.CaptureFixture[str], *arguments: object) -> str:
+    capfd.readouterr()
+    code = main([str(argument) for argument in arguments])
+    captured = capfd.readouterr()
+    assert code == 0, captured.err
+    return captured.out
+
+
+def files(folder: Path) -> dict[str, int]:
+    return {str(path): path.stat().st_mtime_ns for path in sorted(folder.rglob("*"))}
+
+
+@pytest.mark.parametrize("name", ["bert", "distilbert", "neox"])
+def test_every_verb_takes_a_checkpoint_and_writes_nothing_there(made, name, tmp_path, capfd):
+    before = files(made)
+    folder = made / name
+    [score] = json.loads(output(capfd, "score", folder, "--text", "the cat sat", "--json"))
+    assert score["kind"] == ("exact" if name == "neox" else "pseudo") and score["tokens"] == 4
+    assert output(capfd, "score", folder, "--text", "the cat sat", "--csv").count("\n") == 5
+    pairs = tmp_path / "pairs.jsonl"
+    row = {"sentence_good": "the cat sat", "sentence_bad": "sat cat the"}
+    pairs.write_text(json.dumps(row), encoding="utf-8")
+    assert json.loads(output(capfd, "pairs", folder, pairs, "--json"))["overall"]["pairs"] == 1
+    asked = json.loads(output(capfd, "cloze", folder, made / "texts.txt", "--json"))
+    assert asked["texts"] == 20 and asked["how"] == ("left" if name == "neox" else "fill")
+    if name == "neox":
+        assert output(capfd, "sample", folder, "--max-length", 3).count("\n") == 1
+    else:
+        assert "the <mask> sat" in output(capfd, "fill", folder, "the <mask> sat")
+    drawn = output(capfd, "inspect", folder, "--text", "the cat sat", "--out", tmp_path / "out")
+    assert "surprisal" in drawn
+    assert files(made) == before
+
+
+def test_checkpoints_are_compared(made, capfd, tmp_path):
+    words = ("--data", made / "texts.txt", "--out", tmp_path / "r.html", "--json")
+    folders = [made / name for name in ("bert", "distilbert", "neox")]
+    rows = json.loads(output(capfd, "compare", *folders, *words))["rows"]
+    assert sorted(row["name"] for row in rows) == ["bert", "distilbert", "neox"]
+    assert {row["name"]: row["perplexity"] is None for row in rows} == {
+        "bert": True,
+        "distilbert": True,
+        "neox": False,
+    }
+
+
+def test_a_folder_is_read_once_until_it_changes(made, tmp_path):
+    folder = tmp_path / "bert"
+    shutil.copytree(made / "bert", folder)
+    first = open_model(folder)
+    assert open_model(str(folder)).system is first.system
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    config["layer_norm_eps"] = 0.5
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    [before], [after] = (
+        lmlab.LanguageModel(m).score(["a cat"]) for m in (first, open_model(folder))
+    )
+    assert before.total != after.total
+
+
+def test_a_setting_that_lmlab_does_not_know_is_left_to_transformers(made, tmp_path):
+    """A GPT-2 that scales scores by the layer is of a known family, and not known."""
+    config = transformers.GPT2Config(
+        vocab_size=SIZE,
+        n_positions=20,
+        n_embd=8,
+        n_layer=2,
+        n_head=2,
+        scale_attn_by_inverse_layer_idx=True,
+    )
+    shutil.copytree(made / "neox", tmp_path / "gpt2")
+    (tmp_path / "gpt2" / "model.safetensors").unlink()
+    transformers.GPT2LMHeadModel(config).save_pretrained(tmp_path / "gpt2")
+    model = lmlab.load(tmp_path / "gpt2")
+    assert model.card.family == "wrapped"
+    assert model.score(["the cat"])[0].kind == "exact"
+
+
+def test_the_doctor_needs_a_training(made):
+    with pytest.raises(UserError, match="no course of a training"):
+        lmlab.doctor(made / "bert")
+    with pytest.raises(UserError, match="no course of a training"):
+        lmlab.doctor(lmlab.load(made / "distilbert"))
+
+
+def test_pictures_need_a_place(made):
+    with pytest.raises(UserError, match="give --out"):
+        lmlab.inspect([made / "distilbert"], texts=["the cat"])
+
+
+def test_objectives_of_checkpoints_are_shown(made):
+    shown = lmlab.show_objective(made / "bert", text="the cat sat on a mat", seed=0)
+    assert [matrix.name for matrix in shown.showing.matrices] == ["who may see whom"]
+
+
+def test_without_transformers_a_strange_architecture_is_told(made, monkeypatch, tmp_path):
+    shutil.copytree(made / "neox", tmp_path / "neox")
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(UserError, match=r"'gpt_neox' checkpoint, .* pip install 'lmlab\[hf\]'"):
+        lmlab.load(tmp_path / "neox")
+
+
+def changed(made: Path, folder: Path, name: str, **settings: object) -> Path:
+    shutil.copytree(made / name, folder)
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8")) | settings
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    return folder
+
+
+def test_what_can_not_be_read_is_told_in_a_sentence(made, tmp_path):
+    of_classes = {"architectures": ["GPTNeoXForSequenceClassification"]}
+    with pytest.raises(UserError, match="whose class ends in ForCausalLM"):
+        lmlab.load(changed(made, tmp_path / "classes", "neox", **of_classes))
+    with pytest.raises(UserError, match="whose class ends in ForCausalLM"):
+        lmlab.load(changed(made, tmp_path / "both", "neox", is_encoder_decoder=True))
+    bare = changed(made, tmp_path / "bare", "neox")
+    (bare / "model.safetensors").unlink()
+    (bare / "pytorch_model.bin").write_bytes(b"")
+    with pytest.raises(UserError, match="only a pickle, which lmlab never opens"):
+        lmlab.load(bare)
+    silent = changed(made, tmp_path / "silent", "neox")
+    (silent / "tokenizer.json").unlink()
+    (silent / "tokenizer_config.json").unlink()
+    with pytest.raises(UserError, match="has no tokeniser"):
+        lmlab.load(silent)
+    with pytest.raises(UserError, match="lacks weights"):
+        lmlab.load(changed(made, tmp_path / "deep", "neox", num_hidden_layers=2))
+    with pytest.raises(UserError, match="there is no run at"):
+        lmlab.load(tmp_path / "nowhere")
+    with pytest.raises(UserError, match="no run; make one of it by lmlab import-hf"):
+        load_run(made / "neox")
