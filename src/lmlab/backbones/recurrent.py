@@ -62,16 +62,24 @@ class Recurrent(Backbone):
         return TensorState(tensors)
 
     def forward(self, view: View, state: State | None = None) -> Hidden:
+        found, after = self.every_layer(view, state)
+        return Hidden(values=self.output(found[-1]), state=after)
+
+    def every_layer(
+        self, view: View, state: State | None = None
+    ) -> tuple[list[Tensor], TensorState]:
+        """The embeddings and every layer's output, (B, T, W) each, and the state after them."""
         before = self.initial_state(len(view.inputs)) if state is None else state
         assert isinstance(before, TensorState)
         after: dict[str, Tensor] = {}
-        values = self.dropout(self.embedding(view.inputs))
+        found: list[Tensor] = [self.embedding(view.inputs)]
         for layer, cell in self._layers():
             names = _names(layer, cell)
-            values = values if layer == 0 else self.dropout(values)
-            values, parts = cell(values, tuple(before[name] for name in names))
+            begun = tuple(before[name] for name in names)
+            values, parts = cell(self.dropout(found[-1]), begun)
+            found.append(values)
             after.update(zip(names, parts, strict=True))
-        return Hidden(values=self.output(values), state=TensorState(after))
+        return found, TensorState(after)
 
     def reveal(self, view: View, state: State | None = None) -> dict[str, Capture]:
         """Every layer's gates over time, going on from `state` where it is given."""

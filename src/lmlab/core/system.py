@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,6 +60,13 @@ class System(nn.Module):
         that is loaded is not told again, and one that is resumed learns the same once more.
         """
         return
+
+    def task_parameters(self) -> Iterable[nn.Parameter]:
+        """Those that belong to a task on top of it and are learnt there, though all else be frozen.
+
+        They rest while the system itself is trained.
+        """
+        return ()
 
     def check_length(self, tokens: int) -> None:
         """A UserError where a sequence of that many tokens, context included, is too long."""

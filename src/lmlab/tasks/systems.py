@@ -22,8 +22,9 @@ from lmlab.tasks.task import Encoded, Task
 class WithHead(System):
     """A head on a system's vectors: p(answer | text) = softmax(W h + b).
 
-    `frozen`: the system's parameters stay as they are and only the head learns (feature transfer);
-    else all of them do (parameter transfer).
+    `frozen`: the system's parameters stay as they are and only the head learns (feature transfer),
+    with what the system leaves to a task (ELMo's mix of its layers); else all of them do (parameter
+    transfer).
     """
 
     watched = "loss"
@@ -38,6 +39,8 @@ class WithHead(System):
         if frozen:
             for parameter in base.parameters():
                 parameter.requires_grad_(False)
+        for parameter in base.task_parameters():
+            parameter.requires_grad_(True)
 
     def train(self, mode: bool = True) -> WithHead:
         """A frozen system is used as it will be: without dropout."""

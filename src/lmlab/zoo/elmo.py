@@ -1,0 +1,80 @@
+"""ELMo: a forward and a backward recurrent language model whose layers are features of words.
+
+    loss = -Σ_t log p→(s_t | s_<t) - Σ_t log p←(s_t | s_>t)
+    vector_t = [x_t; γ Σ_j softmax(w)_j [h→_tj; h←_tj]]
+
+Both share words and softmax; log_prob is the forward one's. A task learns w and γ on frozen layers:
+`lmlab finetune RUN --task … --frozen`. With `mix=last` the last layers stand beside the word (002).
+The paper's words are made of characters, its LSTMs have projections and a residual connection.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from torch import nn
+
+from lmlab.backbones.recurrent import Recurrent
+from lmlab.core.card import Card
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.emissions.softmax import Softmax
+from lmlab.layers.layer_mix import LastLayer, LayerMix
+from lmlab.objectives.both_ways import BothWays, BothWaysModel
+from lmlab.zoo._cells import build_cell
+from lmlab.zoo._recurrent import RECURRENT_RECIPES
+
+CARD = Card(
+    family="recurrent",
+    kind="exact",
+    paper="Peters et al. 2018, Deep Contextualized Word Representations",
+    source="002 §3.4.3.3",
+    protocols=("LogProb", "Step", "Encode", "EncodeTokens"),
+    objectives=("both-ways",),
+    corpus="wordnet",
+    oracle="our lstm forwards, and on reversed text backwards: tests/parity/test_elmo.py",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """Settings of ELMo."""
+
+    width: int = field(default=128, metadata={"at_least": 1})
+    """Numbers in a word's vector and in a hidden state of each direction."""
+    layers: int = field(default=2, metadata={"at_least": 1})
+    """Cells stacked on each other in each direction."""
+    cell: Literal["lstm", "gru", "rnn"] = "lstm"
+    """lstm, gru or rnn."""
+    dropout: float = field(default=0.3, metadata={"at_least": 0, "below": 1})
+    """Share of embeddings and layer outputs set to zero in training."""
+    tied: bool = True
+    """Whether the output vectors are the input embeddings."""
+    mix: Literal["layers", "last"] = "layers"
+    """What stands beside the word's vector: a mix of all layers that a task learns, or the last."""
+
+
+SIZES = {
+    "tiny": Config(width=16, dropout=0.0),
+    "small": Config(),
+    "base": Config(width=512, dropout=0.5),
+}
+RECIPES = RECURRENT_RECIPES
+
+
+def build(config: Config, vocabulary: Vocabulary) -> BothWaysModel:
+    words = nn.Embedding(vocabulary.size, config.width)
+    nn.init.uniform_(words.weight, -0.1, 0.1)
+
+    def direction() -> Recurrent:
+        pair = (config.width, config.width)
+        cells = [build_cell(config.cell, *pair) for _ in range(config.layers)]
+        return Recurrent(words, cells, config.dropout)
+
+    return BothWaysModel(
+        vocabulary=vocabulary,
+        backbone=direction(),
+        emission=Softmax(config.width, vocabulary, tied=words if config.tied else None),
+        objective=BothWays(direction(), vocabulary),
+        mix=LayerMix(config.layers + 1) if config.mix == "layers" else LastLayer(),
+    )
