@@ -42,6 +42,8 @@ class ReadingReport:
     """Bytes that are not UTF-8, replaced by U+FFFD (only with errors="replace")."""
     bad_rows: int = 0
     """Rows that could not be understood: skipped (only with errors="replace")."""
+    uneven_pairs: int = 0
+    """Pairs of too uneven lengths: dropped (only where that is asked for)."""
     bytes_read: int = field(default=0, repr=False)
     """Bytes of text read so far, for the progress bar."""
 
@@ -55,6 +57,7 @@ class ReadingReport:
             "files with a byte order mark": self.bom_files,
             "bad bytes replaced": self.replaced_bytes,
             "bad rows skipped": self.bad_rows,
+            "pairs of too uneven lengths dropped": self.uneven_pairs,
         }
         parts += [f"{count:,} {what}" for what, count in oddities.items() if count]
         return ", ".join(parts)

@@ -76,6 +76,9 @@ class TrainingConfig:
     """Minutes between checkpoints; one more is written at the end and on Ctrl-C."""
     checkpoint_steps: int = field(default=0, metadata={"at_least": 0})
     """Steps between checkpoints, beside those by the clock; 0 for none."""
+    most_ratio: float | None = field(default=None, metadata={"at_least": 1})
+    """Training pairs in which one side has more than so many times the words of the other are
+    dropped and counted; none where none."""
     min_count: int | None = field(default=None, metadata={"at_least": 1})
     """Words seen less often become <unk>; what the corpus asks for where none."""
     vocabulary_size: int | None = field(default=None, metadata={"at_least": 6})

@@ -14,6 +14,7 @@ from lmlab.core.errors import UserError
 from lmlab.core.registry import find_system
 from lmlab.core.system import System
 from lmlab.data.corpus import Corpus, open_corpus
+from lmlab.data.ratio import within_ratio
 from lmlab.data.tokenizers import Tokenizer, tokenizer_for
 from lmlab.training.bases import Base, find_base
 from lmlab.training.config import TrainingConfig
@@ -113,17 +114,23 @@ def train(
         errors = "strict" if before is None else str(before["corpus"].get("errors", "strict"))
     corpus = data if isinstance(data, Corpus) else open_corpus(data, errors=errors, seed=data_seed)
     spec = corpus.name if isinstance(data, Corpus) else str(data)
+    most = plan.training.most_ratio
+    trained_on = corpus if most is None else within_ratio(corpus, most)
     with main_first(accelerator):
         run.create()  # a folder that can't be written to is told before anything takes time
         apart = source_tokenizer is not None or run.source_tokenizer.exists()
-        chosen = _tokenizer(run, before, corpus, tokenizer, plan.training, built_on, apart=apart)
-        reads = _source_tokenizer(run, corpus, source_tokenizer, plan.training) if apart else None
+        chosen = _tokenizer(
+            run, before, trained_on, tokenizer, plan.training, built_on, apart=apart
+        )
+        reads = None
+        if apart:
+            reads = _source_tokenizer(run, trained_on, source_tokenizer, plan.training)
         description = describe(plan, corpus, spec, chosen, data_seed, errors, reads)
         description |= {} if built_on is None else {"base": built_on.description}
         if before is not None:
             check_same(before, description, run)
         prepared = training_data(
-            corpus, chosen, plan.training, progress=not quiet, source_tokenizer=reads
+            trained_on, chosen, plan.training, progress=not quiet, source_tokenizer=reads
         )
     _check_data(prepared, plan, accelerator)
     vocabulary = system_vocabulary(chosen, corpus)
@@ -321,6 +328,8 @@ def _announce(
         ways = {"counting": "by counting", "em": "by EM", "words": "word by word"}
         by = ways[system.fitting]
         reporter.tell(f"{head}: fitted {by} on {data.dataset.total_tokens:,} tokens")
+    if dropped := data.dataset.report.uneven_pairs:
+        reporter.tell(f"{dropped:,} training pairs of too uneven lengths are left out")
     if data.held_out_split == "test":
         reporter.tell(
             "this corpus has no validation split: the test loss is shown, chooses nothing, and the "

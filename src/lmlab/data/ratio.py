@@ -1,0 +1,52 @@
+"""Pairs of absurd lengths: a translation of forty words for a source of one is a mistake."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from lmlab.core.errors import UserError
+from lmlab.data.corpus import Corpus, Split
+from lmlab.data.lines import ReadingReport
+from lmlab.data.readers import Example, Reader
+
+
+@dataclass(frozen=True, kw_only=True)
+class WithinRatio:
+    """The pairs of a reader of which neither side has more than `most` times the other's words."""
+
+    reader: Reader
+    most: float
+
+    def read(self, report: ReadingReport) -> Iterator[Example]:
+        for example in self.reader.read(report):
+            if self._even(example):
+                yield example
+            else:
+                report.uneven_pairs += 1
+
+    def _even(self, example: Example) -> bool:
+        # Text without spaces is counted by its characters, or all of it would be one word.
+        counts = [len(side.split()) for side in (example.text, example.condition or "")]
+        if min(counts) <= 1:
+            counts = [len(example.text), len(example.condition or "")]
+        return max(counts) <= self.most * max(min(counts), 1)
+
+    def identity(self) -> str:
+        return f"{self.reader.identity()}:ratio={self.most:g}"
+
+    def files(self) -> Sequence[Path]:
+        return self.reader.files()
+
+
+def within_ratio(corpus: Corpus, most: float) -> Corpus:
+    """The corpus without those pairs of its training split; what is held out stays as it is."""
+    if corpus.layout.kind != "pairs":
+        raise UserError(
+            f"a ratio of lengths is for pairs of texts, and {corpus.name} holds single ones; leave "
+            "most_ratio out."
+        )
+    train = corpus.splits["train"]
+    kept = Split(WithinRatio(reader=train.reader, most=most), name=train.name)
+    return replace(corpus, splits={**corpus.splits, "train": kept})
