@@ -50,9 +50,10 @@ class Progress:
             self.epoch, self.position = self.epoch + 1, 0
 
     def validated(self, loss: float, rank: float | None = None) -> bool:
-        """Take note of a validation; true if its rank, else its loss, is the best so far."""
+        """Take note of a validation; true if its rank is the best so far, or as good and its loss
+        lower. The loss is its own rank unless one is given."""
         rank = loss if rank is None else rank
-        if rank < self.best_rank:
+        if (rank, loss) < (self.best_rank, self.best):
             self.best, self.best_rank, self.best_step, self.waited = loss, rank, self.step, 0
             return True
         self.waited += 1
