@@ -103,7 +103,7 @@ PARTS = {
 
 
 def their_names(ours: dict[str, Tensor], *, never: Tensor) -> dict[str, Tensor]:
-    """Our weights under Marian's names; what we never predict has a bias that is as good as -inf."""
+    """Our weights under the names of Marian; what is never predicted has a bias near -inf."""
     shared = ours["emission.weight"]
     bias = ours["emission.bias"] + never.clamp(min=-1e9)
     names = ("shared", "encoder.embed_tokens", "decoder.embed_tokens")
