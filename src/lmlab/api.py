@@ -270,7 +270,10 @@ class LanguageModel:
         template, prefix, length, steps, masks, order, temperature, energy … `lm` is whose samples
         a start from an lm takes; its own unless given. For systems with `Fill` or `Energy`.
 
-        >>> found = lmlab.load("runs/hmm").chains(
+        >>> _ = lmlab.train(
+        ...     "hmm", data="grammar", out="runs/states", size="tiny", steps=2, quiet=True
+        ... )
+        >>> found = lmlab.load("runs/states").chains(
         ...     2, method="metropolis", template="the <mask> sleeps", steps=40
         ... )
         >>> [text.text.startswith("the ") for text in found.texts], found.energy
