@@ -69,7 +69,8 @@ def measure_sight(
     for place in range(view.inputs.shape[1]):
         for other in _replacements(system) if others is None else others:
             after = system.target_log_probs(_with_input(view, place, other))
-            used[:, place] |= after.log_probs != before.log_probs
+            # Of the first row, which is read first: a view may have made other rows of the text.
+            used[:, place] |= (after.log_probs != before.log_probs)[: len(rows)]
     return Sight(
         inputs=tuple(names[token] for token in view.inputs[0].tolist()),
         targets=tuple(_outcomes(system, names)[id] for id in view.targets[0, rows].tolist()),

@@ -21,14 +21,13 @@ from lmlab.zoo import _energies as parts
 from lmlab.zoo._transformer import TRANSFORMER_RECIPES, make_tokens, make_transformer
 
 CARD = Card(
-    family="energy",
+    family="transformer",
     kind="unnormalised",
     paper="000; Gutmann and Hyvärinen 2010, Noise-contrastive estimation",
     source="000",
     protocols=("LogProb", "Energy", "Fill"),
     objectives=("data-against-corruptions",),
     needs=("base",),
-    corpus="capitals",
     baseline="chance",
     exempt={
         "cheat": "it is shown the whole text on purpose, and asked whether that is data",

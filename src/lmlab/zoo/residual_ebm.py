@@ -21,7 +21,7 @@ from lmlab.zoo._energies import EnergyConfig, make_energies
 from lmlab.zoo._transformer import TRANSFORMER_RECIPES, make_tokens, make_transformer
 
 CARD = Card(
-    family="energy",
+    family="transformer",
     kind="estimate",
     paper="Deng et al. 2020, Residual Energy-Based Models for Text Generation",
     source="000",
