@@ -1,0 +1,114 @@
+"""Is a residual energy better than the language model it stands on? (Deng et al. 2020)
+
+    python benchmarks/residual.py --data DATA --runs RUNS [--seeds 1] [--out FILE.json]
+
+On multi30k-l20 an `lstm` is trained by its recipe for a few epochs, and over it a `residual-ebm`.
+Of both the test split is scored, in nats a token: the base's score is exact, the residual's has a
+lower and an upper end, whose averages over draws bracket the true one, and log Z a standard error.
+Runs that were stopped go on; DATA is the folder that holds multi30k/.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+PROTOCOL = "multi30k-l20"
+BASE: dict[str, Any] = {"epochs": 3}
+RESIDUAL: dict[str, Any] = {
+    "width": 128,
+    "layers": 2,
+    "heads": 4,
+    "length": 24,
+    "dropout": 0.1,
+    "attention_dropout": 0.1,
+    "draws": 8192,
+    "epochs": 2,
+    "learning_rate": 1e-3,
+    "schedule": "cosine",
+    "warmup_steps": 50,
+    "tokens_per_batch": 1200,
+    "weight_decay": 0.01,
+    "clip": 1.0,
+}
+
+
+def run_one(data: str, runs: Path, seed: int) -> dict[str, Any]:
+    """Train both, unless they are there, and score the test split by each."""
+    import torch
+
+    import lmlab
+    from lmlab.core.residual import Residual
+    from lmlab.data.corpus import open_corpus
+
+    torch.set_num_threads(1)
+    begun, spec = time.perf_counter(), f"{PROTOCOL}:{data}"
+    paths = {name: runs / f"{name}-seed{seed}" for name in ("base", "residual")}
+    words: dict[str, Any] = {"data": spec, "seed": seed, "resume": True, "quiet": True}
+    base = lmlab.train("lstm", out=paths["base"], recipe="multi30k", settings=BASE, **words)
+    residual = lmlab.train(
+        "residual-ebm", out=paths["residual"], base=paths["base"], settings=RESIDUAL, **words
+    )
+    corpus = open_corpus(spec)
+    texts = [example.text for example in corpus.splits["test"]]
+    models = {name: lmlab.load(path) for name, path in paths.items()}
+    scores = {n: m.score(texts, cut=corpus.layout.cut) for n, m in models.items()}
+    tokens = sum(score.tokens for score in scores["base"])
+    system = models["residual"].model.system
+    assert isinstance(system, Residual)
+    partition = system.partition()
+    gains = [b.total - a.total for a, b in zip(scores["base"], scores["residual"], strict=True)]
+    per_token = len(texts) / tokens
+    return {
+        "seed": seed,
+        "base_nats_per_token": -sum(score.total for score in scores["base"]) / tokens,
+        "residual_nats_per_token": {
+            "from_lower_end": -sum(score.low for score in scores["residual"]) / tokens,
+            "from_upper_end": -sum(score.high for score in scores["residual"]) / tokens,
+        },
+        "gain_nats_per_token": sum(gains) / tokens,
+        "gain_standard_error": {
+            "of_texts": statistics.stdev(gains) / math.sqrt(len(gains)) * per_token,
+            "of_log_z": partition.error * per_token,
+        },
+        "log_z": {"low": partition.low, "high": partition.high, "draws": partition.draws},
+        "held_out_nce_loss": residual.loss,
+        "texts": len(texts),
+        "tokens": tokens,
+        "seconds": {
+            "base": base.seconds,
+            "residual": residual.seconds,
+            "all": time.perf_counter() - begun,
+        },
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", required=True, help="the folder that holds multi30k/")
+    parser.add_argument("--runs", type=Path, required=True, help="where trainings are kept")
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/residual.json"))
+    options = parser.parse_args()
+    records = []
+    for seed in range(options.seeds):
+        records.append(run_one(options.data, options.runs, seed))
+        print(json.dumps(records[-1], indent=1), flush=True)
+        told = {
+            "command": f"python benchmarks/residual.py --data DATA --runs RUNS --seeds {seed + 1}",
+            "protocol": PROTOCOL,
+            "base": {"system": "lstm", "recipe": "multi30k", **BASE},
+            "residual": RESIDUAL,
+            "threads": 1,
+            "records": records,
+        }
+        options.out.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
