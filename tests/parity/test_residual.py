@@ -14,7 +14,9 @@ import lmlab
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.residual import Partition, Residual
+from lmlab.core.score import summarise
 from lmlab.core.vocabulary import Vocabulary
+from lmlab.diagnostics.wording import summary_words
 from lmlab.training.runs import build_system, build_tiny
 
 VOCABULARY = Vocabulary(size=7)
@@ -240,6 +242,11 @@ def test_it_is_better_than_a_base_that_knows_no_order(tmp_path):
     gain = sum(b.total - a.total for a, b in zip(plain, better, strict=True)) / tokens
     assert gain > 0.1
     assert {score.kind for score in better} == {"estimate"}
+    best, worst = summarise(better).perplexity_interval
+    assert best < worst == pytest.approx(summarise(better).perplexity)
+    assert worst < summarise(plain).perplexity
+    assert summarise(plain).perplexity_interval is None
+    assert f"(between {best:.4f} and {worst:.4f})" in summary_words(summarise(better))
 
 
 def letters(count: int, seed: int) -> list[str]:

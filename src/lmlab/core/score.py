@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from lmlab.core.errors import UserError
 from lmlab.core.kinds import NORMALISED, Kind
@@ -102,6 +102,9 @@ class Summary:
     unknown: int
     kind: Kind
     convention: Convention
+    low: float | None = None
+    """Lower end of the total, where every score has an interval."""
+    high: float | None = None
 
     @property
     def nats_per_token(self) -> float:
@@ -124,11 +127,21 @@ class Summary:
             )
         return math.exp(min(self.nats_per_token, 700.0))
 
+    @property
+    def perplexity_interval(self) -> tuple[float, float] | None:
+        """The smallest and the largest perplexity, where totals are known as intervals."""
+        if self.low is None or self.high is None:
+            return None
+        best, worst = (replace(self, total=total).perplexity for total in (self.high, self.low))
+        return best, worst
+
 
 def summarise(scores: Iterable[Score]) -> Summary:
     """Add scores up; they must share their kind and convention, or the sum would mean nothing."""
     total, tokens, characters, sequences, unknown = 0.0, 0, 0, 0, 0
     first: Score | None = None
+    low: float | None = 0.0
+    high: float | None = 0.0
     for score in scores:
         first = first or score
         if (score.kind, score.convention) != (first.kind, first.convention):
@@ -138,6 +151,8 @@ def summarise(scores: Iterable[Score]) -> Summary:
         characters += score.characters
         unknown += score.unknown
         sequences += 1
+        low = None if low is None or score.low is None else low + score.low
+        high = None if high is None or score.high is None else high + score.high
     if first is None:
         raise UserError("there is nothing to add up: no text was scored.")
     return Summary(
@@ -148,4 +163,6 @@ def summarise(scores: Iterable[Score]) -> Summary:
         unknown=unknown,
         kind=first.kind,
         convention=first.convention,
+        low=low,
+        high=high,
     )

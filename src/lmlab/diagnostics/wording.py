@@ -47,6 +47,9 @@ def summary_words(summary: Summary) -> str:
         if summary.kind in NORMALISED
         else f"no perplexity, as the scores are {summary.kind}"
     )
+    if summary.kind in NORMALISED and summary.perplexity_interval is not None:
+        best, worst = summary.perplexity_interval
+        perplexity += f" (between {best:.4f} and {worst:.4f})"
     bits = f"{summary.bits_per_character:.4f}" if summary.characters else "no"
     return (
         f"{summary.sequences:,} {texts}, {summary.tokens:,} tokens{unknown}, "
