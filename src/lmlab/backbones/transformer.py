@@ -14,6 +14,7 @@ from lmlab.core.parts import Backbone, Hidden
 from lmlab.core.state import State
 from lmlab.core.view import View
 from lmlab.core.visibility import Blind, Causal, Explicit, Full
+from lmlab.layers.asked_places import AskedPlaces
 from lmlab.layers.attention_positions import ScoreBias
 from lmlab.layers.input_embedding import InputEmbedding
 from lmlab.layers.scope import Scope, mask_of
@@ -87,6 +88,15 @@ class Stack(nn.Module):
             values = block(values, inside, source=source)
             note_hidden(inside, values)
         return self.finish(values)
+
+    def at(self, values: Tensor, scope: Scope, asked: AskedPlaces) -> Tensor:
+        """(B, M, W) the same at some places alone: the last layer need not know of any other."""
+        scope = self.biased(scope)
+        *below, (last, top) = self.layers()
+        for layer, block in below:
+            values = block(values, self.within(scope, layer))
+        inside = self.within(scope.at(asked.places), last)
+        return self.finish(top(asked.rows_of(values), inside, content=values))
 
     def step(
         self,
@@ -165,18 +175,8 @@ class Transformer(Backbone):
         record: dict[str, Capture] | None = None,
     ) -> Tensor:
         """(B, T, W) all places at once; inner values go into `record` where it is given."""
-        positions = positions_of(view)
-        mask, causal = mask_of(view.visibility, view.lengths, view.inputs.shape[1])
-        scope = Scope(
-            mask=mask,
-            causal=causal,
-            query_positions=positions,
-            key_positions=positions,
-            query_segments=view.segments,
-            key_segments=view.segments,
-            record=record,
-        )
-        values = self.embedding(view.inputs, positions, view.segments)
+        scope = _whole_scope(view, record)
+        values = self.embedding(view.inputs, positions_of(view), view.segments)
         scope.note(
             "input",
             values,
@@ -185,6 +185,15 @@ class Transformer(Backbone):
         )
         hidden: Tensor = self.stack(values, scope, source=source)
         return hidden
+
+    def at(self, view: View, places: Tensor) -> Tensor:
+        """(N, W) hidden states at `places` (B, T), for which the last layer alone is computed."""
+        if not bool(places.any()) or not any(True for _ in self.stack.layers()):
+            return super().at(view, places)
+        asked = AskedPlaces.of(places)
+        values = self.embedding(view.inputs, positions_of(view), view.segments)
+        found: Tensor = self.stack.at(values, _whole_scope(view), asked)
+        return found[asked.real]
 
     def _step(self, view: View, state: TransformerState) -> Hidden:
         rows, new = view.inputs.shape[:2]
@@ -223,6 +232,21 @@ def positions_of(view: View) -> Tensor:
     if view.positions is not None:
         return view.positions
     return torch.arange(view.inputs.shape[1], device=view.inputs.device)[None]
+
+
+def _whole_scope(view: View, record: dict[str, Capture] | None = None) -> Scope:
+    """What all places of a view may look at."""
+    positions = positions_of(view)
+    mask, causal = mask_of(view.visibility, view.lengths, view.inputs.shape[1])
+    return Scope(
+        mask=mask,
+        causal=causal,
+        query_positions=positions,
+        key_positions=positions,
+        query_segments=view.segments,
+        key_segments=view.segments,
+        record=record,
+    )
 
 
 def _stepping_mask(view: View, state: TransformerState, seen: Tensor) -> Tensor | None:

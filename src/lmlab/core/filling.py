@@ -14,7 +14,7 @@ from lmlab.core.distribution import Categorical
 from lmlab.core.errors import UserError
 from lmlab.core.kinds import Kind
 from lmlab.core.masked_copies import answers, each_by_itself, scored_places
-from lmlab.core.parts import Network, Objective
+from lmlab.core.parts import Network, Objective, Predictions, target_places
 from lmlab.core.protocols import Head, LogProbs
 from lmlab.core.state import State
 from lmlab.core.system import Assembly
@@ -94,14 +94,25 @@ class Filling(Assembly):
     ) -> Categorical:
         """(N, V) the distribution at each masked place, in reading order."""
         view = self.objective.fill_view(batch, masked)
-        return Categorical(self.emission.log_probs(self.hidden(view).values[masked]))
+        return Categorical(self.emission.log_probs(self.hidden_at(view, masked)))
+
+    def target_log_probs(self, view: View, state: State | None = None) -> Predictions:
+        """As of every assembly; places without a target cost no more than others need of them."""
+        if state is not None:
+            return super().target_log_probs(view, state)
+        places = target_places(view)
+        assert view.targets is not None
+        hidden = self.hidden_at(view, places)
+        return Predictions(
+            log_probs=self.emission.log_prob(hidden, view.targets[places]), places=places
+        )
 
     def logits(
         self, batch: Batch, masked: Tensor, asked: Tensor | None = None, *, head: Head = "own"
     ) -> Tensor:
         """(N, V) scores before they are normalised, at `asked`, with `masked` hidden."""
         asked = masked if asked is None else asked
-        hidden = self.hidden(self.objective.fill_view(batch, masked)).values[asked]
+        hidden = self.hidden_at(self.objective.fill_view(batch, masked), asked)
         emission = self._scoring_emission
         if head == "own":
             return emission.logits(hidden) + emission.never
@@ -119,7 +130,7 @@ class Filling(Assembly):
     ) -> Tensor:
         """(N,) the scores, as `logits` gives them, of the tokens at `asked` (B, T) alone."""
         emission, targets = self._scoring_emission, batch.tokens[asked]
-        values = self.hidden(self.objective.fill_view(batch, hidden)).values[asked]
+        values = self.hidden_at(self.objective.fill_view(batch, hidden), asked)
         if head == "own":
             scores = emission.logit(values, targets)
         else:

@@ -14,6 +14,9 @@ from lmlab.core.vocabulary import Vocabulary
 TOKENS_AT_ONCE = 8192
 """Tokens of masked copies that are read together while texts are scored."""
 
+IN_CACHE = 1024
+"""So many at most where a CPU reads them: what is computed of them then stays in its cache."""
+
 Ask = Callable[[Batch, Tensor, Tensor], Tensor]
 """Copies (N, T), the places hidden in them (N, T) and those asked (N, T) to a number for each true
 entry of the last, in reading order."""
@@ -92,14 +95,20 @@ def answers(
 
 def _groups(lengths: Tensor, tokens_at_once: int) -> Iterator[tuple[Tensor, int]]:
     """Indices of copies in groups of like length, longest first, and the length of the longest."""
+    if lengths.device.type == "cpu":
+        tokens_at_once = min(tokens_at_once, IN_CACHE)
     order = lengths.argsort(descending=True, stable=True)
     by_length: list[int] = lengths[order].tolist()
     first = 0
     while first < len(by_length):
         longest = by_length[first]
-        count = max(1, tokens_at_once // max(longest, 1))
-        yield order[first : first + count], longest
-        first += count
+        last = first + max(1, tokens_at_once // max(longest, 1))
+        # Rows of one length need no mask and no padding, unless too few of them are left.
+        alike = first + sum(1 for length in by_length[first:last] if length == longest)
+        if (alike - first) * longest * 2 >= tokens_at_once:
+            last = alike
+        yield order[first:last], longest
+        first = last
 
 
 def _shortened(batch: Batch, length: int) -> Batch:

@@ -55,6 +55,14 @@ class Backbone(nn.Module):
         """Hidden states for every place of the view, going on from `state` where it is given."""
         raise TypeError(f"{type(self).__name__} does not define forward")
 
+    def at(self, view: View, places: Tensor) -> Tensor:
+        """(N, …) hidden states at the true entries of `places` (B, T), in reading order.
+
+        The clear version; a fast one leaves out what no such place needs.
+        """
+        found: Hidden = self(view)
+        return found.values[places]
+
     def reveal(self, view: View) -> dict[str, Capture]:
         """Inner values worth a picture, by name: gates, priors, attention."""
         return {}

@@ -141,6 +141,16 @@ class Assembly(System):
 
     def hidden(self, view: View, state: State | None = None) -> Hidden:
         """Hidden states of a view, whose visibility the backbone must be able to keep to."""
+        self._check_visibility(view)
+        found: Hidden = self.backbone(view, state)
+        return found
+
+    def hidden_at(self, view: View, places: Tensor) -> Tensor:
+        """(N, …) hidden states at the true entries of `places` (B, T) alone, in reading order."""
+        self._check_visibility(view)
+        return self.backbone.at(view, places)
+
+    def _check_visibility(self, view: View) -> None:
         for each in (view, view.asked):
             if not isinstance(each.visibility, self.backbone.honours):
                 able = " or ".join(kind.__name__ for kind in self.backbone.honours)
@@ -148,8 +158,6 @@ class Assembly(System):
                     f"{type(self.backbone).__name__} can keep to {able} visibility, and this "
                     f"objective asks for {type(each.visibility).__name__}."
                 )
-        found: Hidden = self.backbone(view, state)
-        return found
 
     def predict(self, view: View, hidden: Hidden) -> Predictions:
         """Log-probabilities of a view's targets, given its hidden states."""

@@ -53,10 +53,34 @@ class Scope:
     def additive(self, like: Tensor) -> Tensor | None:
         """The mask as numbers that are added to the scores: 0 and -inf, or what it was."""
         if self.causal:
-            time = self.query_positions.shape[1]
-            seen = torch.ones(1, 1, time, time, dtype=torch.bool, device=like.device).tril()
-            return as_numbers(seen, like)
+            return as_numbers(self._causal_mask(), like)
         return None if self.mask is None else as_numbers(self.mask, like)
+
+    def at(self, places: Tensor) -> Scope:
+        """The same where only the places (B, M) of each row ask."""
+        rows = torch.arange(len(places), device=places.device)[:, None]
+
+        def entries(values: Tensor) -> Tensor:
+            return values.expand(len(places), *values.shape[1:])[rows, places]
+
+        mask = self.mask
+        if self.causal:
+            mask = self._causal_mask()
+        if mask is not None:
+            mask = entries(mask.transpose(1, 2)).transpose(1, 2)
+        segments = None if self.query_segments is None else entries(self.query_segments)
+        return replace(
+            self,
+            mask=mask,
+            causal=False,
+            query_positions=entries(self.query_positions),
+            query_segments=segments,
+        )
+
+    def _causal_mask(self) -> Tensor:
+        """(1, 1, T, T) each place and those before it."""
+        time, device = self.query_positions.shape[1], self.query_positions.device
+        return torch.ones(1, 1, time, time, dtype=torch.bool, device=device).tril()
 
     def biased(self, bias: Tensor) -> Scope:
         """The same with numbers (B or 1, H, Tq, Tk) added to all scores."""

@@ -132,9 +132,11 @@ def test_the_score_does_not_depend_on_what_is_read_together(system, batch, words
 
 @pytest.mark.parametrize("budget", [10, 25, 64])
 def test_no_pass_reads_more_than_the_budget(system, batch, budget):
-    """The longest text has 10 places; what is read is counted at the backbone's door."""
+    """The longest text has 10 places; what is read is counted at the door of the embedding."""
     read: list[Tensor] = []
-    door = system.backbone.register_forward_pre_hook(lambda _, given: read.append(given[0].inputs))
+    door = system.backbone.embedding.register_forward_pre_hook(
+        lambda _, given: read.append(given[0])
+    )
     try:
         masked_scores(system, batch, method="norm", tokens_at_once=budget)
     finally:
