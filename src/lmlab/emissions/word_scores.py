@@ -16,8 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lmlab.backbones.window import NOTHING
 from lmlab.core.parts import Emission
+from lmlab.core.vocabulary import NOTHING
 from lmlab.layers.word_law import WordLaw
 
 MOST_SCORES = 1 << 22
@@ -48,18 +48,27 @@ class Joining(nn.Module):
 
 
 class Pooled(Joining):
-    """score(w, c) = o_w · mean_j x_j, or the sum: CBOW. With nothing around, 0."""
+    """score(w, c) = o_w · mean_j x_j, or the sum: CBOW. With nothing around, 0.
 
-    def __init__(self, *, mean: bool) -> None:
+    With `whole`, the gradient of the mean reaches each x_j undivided, as word2vec and gensim have
+    it: context vectors learn by as much faster as there are words around (İrsoy et al. 2021).
+    """
+
+    def __init__(self, *, mean: bool, whole: bool = False) -> None:
         super().__init__()
         self.mean = mean
+        self.whole = mean and whole
         self.code = "mean" if mean else "sum"
 
     def forward(self, around: Tensor, present: Tensor, candidates: Tensor) -> Joined:
-        pooled = (around * present[..., None]).sum(1, keepdim=True)
+        total = (around * present[..., None]).sum(1, keepdim=True)
+        pooled = total
         if self.mean:
-            pooled = pooled / present.sum(1).clamp(min=1)[:, None, None]
-        return Joined(pooled @ candidates.mT, torch.ones_like(present[:, :1]))
+            pooled = total / present.sum(1).clamp(min=1)[:, None, None]
+        if self.whole:
+            # The value of the mean, the gradient of the sum.
+            pooled = pooled.detach() + (total - total.detach())
+        return Joined(pooled @ candidates.mT, present.any(1, keepdim=True))
 
 
 class SigmoidProduct(Joining):
@@ -70,10 +79,8 @@ class SigmoidProduct(Joining):
     def forward(self, around: Tensor, present: Tensor, candidates: Tensor) -> Joined:
         each = F.logsigmoid(around @ candidates.mT) * present[..., None]
         total = each.sum(1, keepdim=True)
-        # With nothing around the product is 1 and the score would be infinite: it is said to be 0.
-        total = torch.where(present.any(1)[:, None, None], total, -math.log(2))
-        total = total.clamp(max=-1e-6)
-        return Joined(total - torch.log(-torch.expm1(total)), torch.ones_like(present[:, :1]))
+        total = total.clamp(max=-1e-6)  # a product of 1 would have an infinite score
+        return Joined(total - torch.log(-torch.expm1(total)), present.any(1, keepdim=True))
 
 
 class Each(Joining):
@@ -89,15 +96,17 @@ class WordScores(Emission):
     """p(w | c) ∝ q(w) exp(score(w, c)), mixed in equal parts over the readings of c.
 
     One reading for CBOW; for skip-gram one for each word around, so that p(w | c) is the mean over
-    j of p(w | x_j). With nothing around it is the prior. Contexts (…, M) ids, log-probabilities
-    (…, V); -inf at symbols, the end among them. Vectors start as word2vec's do: those of contexts
-    uniform in ±1/2W, the others at zero.
+    j of p(w | x_j). With nothing around it is the prior. The unknown word is not trained: its score
+    is -log k, at which it is as likely as the noise law has it. Contexts (…, M) ids,
+    log-probabilities (…, V); -inf at symbols, the end among them. Vectors start as word2vec's do:
+    those of contexts uniform in ±1/2W, the others at zero.
     """
 
     takes: ClassVar[frozenset[str]] = frozenset({"contexts"})
 
-    def __init__(self, width: int, law: WordLaw, joining: Joining) -> None:
+    def __init__(self, width: int, law: WordLaw, joining: Joining, *, negatives: int) -> None:
         super().__init__()
+        self.negatives = negatives
         self.law = law
         self.joining = joining
         size = law.vocabulary.size
@@ -122,6 +131,8 @@ class WordScores(Emission):
     def _log_probs(self, contexts: Tensor) -> Tensor:
         prior = self.law.log_prior().to(self.outputs)
         scores, present = self.joined(contexts)
+        if self.law.vocabulary.unknown is not None:
+            scores[..., self.law.vocabulary.unknown] = -math.log(max(self.negatives, 1))
         # With nothing around, one reading of score 0 leaves the prior.
         empty = ~present.any(1, keepdim=True)
         scores = scores.masked_fill(empty[..., None], 0.0)

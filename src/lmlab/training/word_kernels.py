@@ -228,8 +228,12 @@ def learn_pooled(
     outputs: Floats,
     rate: np.float32,
     mean: bool,
+    whole: bool,
 ) -> tuple[float, int]:
-    """CBOW: a step on each (mean or sum of the words around, word and its noise)."""
+    """CBOW: a step on each (mean or sum of the words around, word and its noise).
+
+    With `whole` each word around moves by the gradient of the mean, not by its share of that.
+    """
     candidates = noise.shape[1] + 1
     ids = np.empty(candidates, np.int32)
     wrong = np.empty(candidates, np.float32)
@@ -242,6 +246,7 @@ def learn_pooled(
         ids[0] = words[place]
         ids[1:] = noise[place]
         scale = np.float32(1.0 / counts[place]) if mean else np.float32(1.0)
+        share = np.float32(1.0) if whole else scale
         hidden[:] = 0.0
         for j in range(counts[place]):
             vector = inputs[around[place, j]]
@@ -261,7 +266,7 @@ def learn_pooled(
         for j in range(counts[place]):
             vector = inputs[around[place, j]]
             for d in range(hidden.shape[0]):
-                vector[d] += scale * back[d]
+                vector[d] += share * back[d]
     return lost, looked
 
 

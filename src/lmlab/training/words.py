@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lmlab.core.errors import UserError
+from lmlab.emissions.word_scores import Pooled
 from lmlab.objectives.negative_sampling import WordModel
 from lmlab.training.checkpoints import Checkpoint
 from lmlab.training.data import TrainingData
@@ -95,12 +96,12 @@ def _learner(system: WordModel) -> Callable[..., tuple[float, int]]:
 
     inputs = system.emission.inputs.detach().numpy()
     outputs = system.emission.outputs.detach().numpy()
-    code = system.emission.joining.code
-    if code in ("mean", "sum"):
+    joining = system.emission.joining
+    if isinstance(joining, Pooled):
         return lambda *drawn: kernels.learn_pooled(
-            *drawn[:4], inputs, outputs, drawn[4], code == "mean"
+            *drawn[:4], inputs, outputs, drawn[4], joining.mean, joining.whole
         )
-    learn = {"each": kernels.learn_each, "product": kernels.learn_product}[code]
+    learn = {"each": kernels.learn_each, "product": kernels.learn_product}[joining.code]
     return lambda *drawn: learn(*drawn[:4], inputs, outputs, drawn[4])
 
 

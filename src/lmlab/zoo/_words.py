@@ -53,7 +53,7 @@ def build_words(
     system = WordModel(
         vocabulary=vocabulary,
         backbone=Surroundings(2 * config.window),
-        emission=WordScores(config.width, law, joining),
+        emission=WordScores(config.width, law, joining, negatives=config.negatives),
         objective=NegativeSampling(
             law,
             window=config.window,

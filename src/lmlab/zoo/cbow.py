@@ -5,8 +5,9 @@
 Each word has a vector x as context, which is the word vector, and one, o, as the word asked for.
 As a distribution p(w | around) ∝ q(w) exp(o_w · h), q the noise: what negative sampling fits, so
 that a text has a pseudo-log-likelihood. `context=product` is 002's: Π_j σ(o · x_j) for σ(o · h).
-The gradient is that of the mean; word2vec and gensim give each x_j the whole of it, undivided, as
-if context vectors learnt faster (İrsoy et al. 2021), so that the learning rate here is larger.
+As in word2vec and gensim each x_j learns by the gradient of the mean, undivided; with
+`whole_gradient=false` by its share of it, the true gradient, which wants twice the learning rate
+(İrsoy et al. 2021).
 """
 
 from __future__ import annotations
@@ -44,6 +45,8 @@ class Config(WordConfig):
 
     context: Literal["mean", "sum", "product"] = "mean"
     """How the words around are joined: their vectors' mean or sum, or 002's product of sigmoids."""
+    whole_gradient: bool = True
+    """Whether each word around learns by the gradient of the mean, and not by its share of it."""
 
 
 SIZES = {
@@ -57,4 +60,5 @@ RECIPES = {**WORD_RECIPES, "default": {**WORD_RECIPES["default"], "learning_rate
 def build(config: Config, vocabulary: Vocabulary) -> WordModel:
     if config.context == "product":
         return build_words(config, vocabulary, SigmoidProduct())
-    return build_words(config, vocabulary, Pooled(mean=config.context == "mean"))
+    joining = Pooled(mean=config.context == "mean", whole=config.whole_gradient)
+    return build_words(config, vocabulary, joining)

@@ -1,0 +1,66 @@
+"""`lmlab words` on a file and on a run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from lmlab.training.train import train
+
+from .conftest import Command
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "v.txt"
+    path.write_text("4 2\nking 2 1\nqueen 2 -1\nman 0 1\nwoman 0.1 -1\n")
+    return path
+
+
+def test_nearest_and_analogy(lmlab: Command, file: Path):
+    found = json.loads(lmlab("words", file, "nearest", "king", "-k", "1", "--json").out)
+    assert found == [{"word": "queen", "cosine": pytest.approx(0.6)}]
+    assert "woman" in lmlab("words", file, "analogy", "king", "queen", "man", "-k", "1").out
+
+
+def test_similarity_of_two_words_of_a_file_and_of_wordnet(
+    lmlab: Command, file: Path, tmp_path: Path
+):
+    assert lmlab("words", file, "similarity", "king", "queen").out == "0.6000\n"
+    pairs = tmp_path / "pairs.tsv"
+    pairs.write_text("king\tqueen\t9\nking\tman\t5\nqueen\tman\t1\nking\telf\t2\n")
+    found = json.loads(lmlab("words", file, "similarity", pairs, "--json").out)
+    assert (found["pairs"], found["left_out"]) == (3, 1)
+    # Cosines 0.6, 0.447, -0.447: the same order.
+    assert found["spearman"] == pytest.approx(1.0)
+
+
+def test_export_of_a_run_is_read_again(lmlab: Command, tmp_path: Path):
+    corpus = tmp_path / "c.txt"
+    corpus.write_text("a b c d\n" * 40)
+    train("ngram", data=str(corpus), out=tmp_path / "counts", quiet=True)
+    settings = {"fitting": "gradient", "min_count": 1}
+    run = tmp_path / "run"
+    train("cbow", data=str(corpus), out=run, size="tiny", settings=settings, steps=2, quiet=True)
+    assert "4 words of 8 numbers" in lmlab("words", run, "export", tmp_path / "v.bin").out
+    ours = lmlab("words", run, "nearest", "a").out
+    assert ours == lmlab("words", tmp_path / "v.bin", "nearest", "a").out
+    told = lmlab("words", tmp_path / "counts", "nearest", "a")
+    assert told.code == 2 and "Vectors" in told.err and "cbow" in told.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("nearest", "kin"), "did you mean 'king'"),
+        (("nearst", "king"), "did you mean 'nearest'"),
+        (("analogy", "king"), "analogy takes three words"),
+        (("export", "v.json"), ".txt"),
+        (("similarity", "nothing.tsv"), "cannot read the pairs"),
+    ],
+)
+def test_mistakes_are_told(lmlab: Command, file: Path, arguments: tuple[str, ...], says: str):
+    told = lmlab("words", file, *arguments)
+    assert told.code == 2 and says in told.err and told.err.count("\n") == 1

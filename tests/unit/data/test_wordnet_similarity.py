@@ -1,0 +1,16 @@
+from __future__ import annotations
+
+from collections import Counter
+
+from lmlab.data.wordnet.similarity import FARTHEST, PER_DISTANCE, similar_nouns
+
+
+def test_pairs_of_nouns_have_their_path_similarity():
+    """girl is a woman: one step, 1/2. Of each distance at most so many."""
+    pairs = similar_nouns()
+    by_words = {(pair.first, pair.second): pair.similarity for pair in pairs}
+    assert len(by_words) == len(pairs) > 1000
+    assert by_words["girl", "woman"] == 1 / 2
+    distances = Counter(round(1 / pair.similarity) - 1 for pair in pairs)
+    assert max(distances) == FARTHEST and max(distances.values()) == PER_DISTANCE
+    assert all(pair.first < pair.second for pair in pairs)
