@@ -8,12 +8,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lmlab.backbones.window import NOTHING
 from lmlab.core.capture import Capture
 from lmlab.core.parts import Backbone, Hidden
 from lmlab.core.state import State, TensorState
 from lmlab.core.view import View
 from lmlab.core.visibility import Causal
+from lmlab.core.vocabulary import NOTHING
 from lmlab.emissions.mixture import States
 from lmlab.layers.state_steps import Transition
 

@@ -6,11 +6,11 @@ from typing import ClassVar
 
 import torch
 
-from lmlab.backbones.window import NOTHING
 from lmlab.core.parts import Backbone, Hidden
 from lmlab.core.state import State
 from lmlab.core.view import View
 from lmlab.core.visibility import Explicit
+from lmlab.core.vocabulary import NOTHING
 
 
 class Surroundings(Backbone):

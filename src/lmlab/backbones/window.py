@@ -11,9 +11,7 @@ from lmlab.core.parts import Backbone, Hidden
 from lmlab.core.state import State, TensorState
 from lmlab.core.view import View
 from lmlab.core.visibility import Causal
-
-NOTHING = -1
-"""Stands before the first token of a sequence, where there is none."""
+from lmlab.core.vocabulary import NOTHING
 
 
 class Context(Backbone):

@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 
 PAD, UNKNOWN, START, END, MASK = "<pad>", "<unk>", "<s>", "</s>", "<mask>"
 SYMBOLS = (PAD, UNKNOWN, START, END, MASK)
+NOTHING = -1
+"""Stands before the first token of a sequence, where there is none."""
 
 
 @dataclass(frozen=True, kw_only=True)
