@@ -143,6 +143,7 @@ class Transformer(Backbone):
     """
 
     honours: ClassVar[tuple[type, ...]] = (Causal, Full, Blind, Explicit)
+    reads_best: ClassVar[int | None] = 1024
 
     def __init__(self, embedding: InputEmbedding, stack: Stack, *, width: int) -> None:
         super().__init__()

@@ -46,6 +46,8 @@ class Backbone(nn.Module):
     """The kinds of Visibility that it can keep to."""
     width: int
     """W of the hidden states it gives."""
+    reads_best: ClassVar[int | None] = None
+    """Tokens that a CPU reads fastest at once, where more of them fall out of its cache."""
 
     def initial_state(self, rows: int) -> State:
         """The memory of `rows` sequences before their first input."""

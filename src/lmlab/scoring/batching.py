@@ -8,10 +8,19 @@ from typing import Any
 from lmlab.core.batch import Batch
 from lmlab.scoring.evaluating import device_of
 
+TOKENS_AT_ONCE = 8192
+"""Tokens of a batch, unless somebody knows better."""
+
 
 def batch_of(rows: Sequence[Sequence[int]], system: Any) -> Batch:
     """The rows as one batch, padded at their ends, where the system's numbers live."""
     return Batch.from_sequences(rows, system.vocabulary.pad).to(device_of(system))
+
+
+def best_budget(system: Any) -> int:
+    """Tokens to read at once: as many as pay, which on a CPU the backbone may know better."""
+    told: int | None = getattr(getattr(system, "backbone", None), "reads_best", None)
+    return told if told is not None and device_of(system).type == "cpu" else TOKENS_AT_ONCE
 
 
 def by_budget(lengths: Sequence[int], tokens_per_batch: int) -> Iterator[list[int]]:

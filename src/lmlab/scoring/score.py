@@ -15,7 +15,7 @@ from lmlab.core.protocols import LogProb, LogProbs, require
 from lmlab.core.score import Convention, Score
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.corpus import Layout
-from lmlab.scoring.batching import batch_of, by_budget
+from lmlab.scoring.batching import batch_of, best_budget, by_budget
 from lmlab.scoring.evaluating import evaluating
 from lmlab.scoring.masked_texts import masked_texts
 from lmlab.scoring.methods import Method, method_of
@@ -56,7 +56,7 @@ class Scorer:
         tokenizer: Any,
         layout: Layout,
         *,
-        tokens_per_batch: int = 8192,
+        tokens_per_batch: int | None = None,
         window: int | None = None,
         stride: int | None = None,
         cut: int | None = None,
@@ -76,6 +76,8 @@ class Scorer:
             self.method.check(system)
         if layout.kind == "pairs":
             raise UserError("this model scores a text given another, and no source texts came.")
+        if tokens_per_batch is None:
+            tokens_per_batch = best_budget(system)
         if tokens_per_batch < 1:
             raise UserError(f"a batch needs at least one token, and {tokens_per_batch} came.")
         if cut is not None and cut < 2:

@@ -1,0 +1,238 @@
+"""Scoring multi30k beside minicons, as ratios measured in one run, the two sides taking turns.
+
+    python benchmarks/masked_scoring.py [--data FOLDER] [--only norm,gpt] [--rounds 5] [--out FILE]
+
+Both sides read one checkpoint from disk: random weights, which take as long as trained ones, in a
+folder of the Hub's format.
+
+- norm: pseudo-log-likelihood by a BERT of BERT-small's sizes (4 layers, 512 wide, 8 heads, 30,522
+  tokens). minicons at the best of some batch sizes, found first; ours as it comes.
+- norm-8000: the same with a vocabulary of 8,000, where logits that nobody asks for cost less.
+- gpt: left to right by a GPT-2 of the same sizes, against minicons at its best batch size, with one
+  call a sentence, and with all sentences in one call, which is how its list argument is used.
+
+Texts are the English side of multi30k's test split in its own order, the same for both sides, and
+tokens per second are those that have a score. Before anything is timed the two sides' sums are held
+against each other. transformers 5 has dropped a name that minicons calls (`batch_encode_plus`), so
+the tokeniser gets it back; nothing else is changed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from measuring import rate, taking_turns
+from minicons import scorer as minicons
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+
+import lmlab
+from lmlab.interop.hf.importing import import_hf
+
+LAYERS, WIDTH, HEADS, PLACES = 4, 512, 8, 512
+BERT_WORDS = 30_522
+SIZES = (1, 2, 4, 8, 16, 32, 64)
+"""Batch sizes of minicons, of which the best is taken."""
+SYMBOLS = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
+END = "<|endoftext|>"
+NEVER = -1e4
+"""A bias that leaves a token no probability."""
+
+
+def wordpieces(lines: Sequence[str], size: int) -> Tokenizer:
+    """A WordPiece tokeniser like BERT's; what the corpus does not fill are unused tokens."""
+    inner = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    inner.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    symbols = list(SYMBOLS.values())
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=min(size, 8000), special_tokens=symbols, show_progress=False
+    )
+    inner.train_from_iterator(lines, trainer)
+    found = inner.get_vocab()
+    for number in range(size - len(found)):
+        found[f"[unused{number}]"] = len(found)
+    filled = Tokenizer(models.WordPiece(found, unk_token="[UNK]"))
+    filled.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    filled.decoder = decoders.WordPiece()
+    filled.post_processor = processors.BertProcessing(
+        ("[SEP]", found["[SEP]"]), ("[CLS]", found["[CLS]"])
+    )
+    return filled
+
+
+def save_bert(folder: Path, lines: Sequence[str], size: int) -> None:
+    inner = wordpieces(lines, size)
+    config = transformers.BertConfig(
+        vocab_size=size,
+        hidden_size=WIDTH,
+        num_hidden_layers=LAYERS,
+        num_attention_heads=HEADS,
+        intermediate_size=4 * WIDTH,
+        max_position_embeddings=PLACES,
+    )
+    torch.manual_seed(0)
+    model = transformers.BertForMaskedLM(config)
+    never = [inner.token_to_id(SYMBOLS[role]) for role in ("pad", "cls", "mask")]
+    with torch.no_grad():
+        # We give these no probability; so that sums compare, neither do they.
+        model.cls.predictions.bias[never] = NEVER
+    model.save_pretrained(folder)
+    transformers.PreTrainedTokenizerFast(
+        tokenizer_object=inner, **{f"{role}_token": token for role, token in SYMBOLS.items()}
+    ).save_pretrained(folder)
+
+
+def save_gpt(folder: Path, lines: Sequence[str], size: int) -> None:
+    inner = Tokenizer(models.BPE())
+    inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    inner.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=8000,
+        special_tokens=[END],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    inner.train_from_iterator(lines, trainer)
+    inner.add_tokens([f"[unused{number}]" for number in range(size - inner.get_vocab_size())])
+    config = transformers.GPT2Config(
+        vocab_size=size, n_positions=PLACES, n_embd=WIDTH, n_layer=LAYERS, n_head=HEADS
+    )
+    end = inner.token_to_id(END)
+    config.bos_token_id = config.eos_token_id = end
+    torch.manual_seed(0)
+    transformers.GPT2LMHeadModel(config).save_pretrained(folder)
+    transformers.PreTrainedTokenizerFast(
+        tokenizer_object=inner, bos_token=END, eos_token=END, unk_token=END, pad_token=END
+    ).save_pretrained(folder)
+
+
+def total(values: torch.Tensor) -> float:
+    return float(values.sum())
+
+
+class Peer:
+    """minicons on a folder, in batches of a size."""
+
+    def __init__(self, folder: Path, *, masked: bool) -> None:
+        maker = minicons.MaskedLMScorer if masked else minicons.IncrementalLMScorer
+        self.scorer = maker(str(folder), "cpu")
+        self.options: dict[str, Any] = {} if masked else {"bos_token": True, "eos_token": True}
+
+    def score(self, texts: Sequence[str], size: int) -> list[float]:
+        found: list[float] = []
+        for first in range(0, len(texts), size):
+            part = list(texts[first : first + size])
+            found += self.scorer.sequence_score(part, reduction=total, **self.options)
+        return found
+
+
+def measure(
+    peer: Peer,
+    ours: Callable[[Sequence[str]], list[float]],
+    texts: Sequence[str],
+    tokens: int,
+    *,
+    rounds: int,
+    fixed: dict[str, int],
+) -> dict[str, Any]:
+    """Sums compared, the best batch size found, then both sides in turns."""
+    sample = texts[: len(texts) // 4]
+    apart = max(abs(a - b) for a, b in zip(ours(sample), peer.score(sample, 8), strict=True))
+
+    def their_rate(size: int, some: Sequence[str], count: int) -> float:
+        return rate(lambda: (peer.score(some, size), count)[1], seconds=1.0)
+
+    tried = {size: their_rate(size, sample, len(sample)) for size in SIZES}
+    best = max(tried, key=lambda size: tried[size])
+    record: dict[str, Any] = {
+        "sentences": len(texts),
+        "tokens scored": tokens,
+        "greatest difference of sums": apart,
+        "sentences per second by batch size": tried,
+    }
+    for name, size in {f"minicons, batches of {best}": best, **fixed}.items():
+        record[name] = taking_turns(
+            lambda: rate(lambda: (ours(texts), tokens)[1], seconds=1.0),
+            lambda size=size: their_rate(size, texts, tokens),  # type: ignore[misc]
+            rounds,
+        )
+    return record
+
+
+def norm(lines: Sequence[str], texts: Sequence[str], words: int, rounds: int) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as folder:
+        theirs, run = Path(folder) / "theirs", Path(folder) / "run"
+        save_bert(theirs, lines, words)
+        import_hf(str(theirs), run)
+        model, peer = lmlab.load(run), Peer(theirs, masked=True)
+    tokens = sum(score.tokens for score in model.score(texts, method="simple", per_token=False))
+
+    def ours(some: Sequence[str]) -> list[float]:
+        return [score.total for score in model.score(some, method="norm", per_token=False)]
+
+    return measure(peer, ours, texts, tokens, rounds=rounds, fixed={})
+
+
+def gpt(lines: Sequence[str], texts: Sequence[str], rounds: int) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as folder:
+        theirs, run = Path(folder) / "theirs", Path(folder) / "run"
+        save_gpt(theirs, lines, BERT_WORDS)
+        import_hf(str(theirs), run)
+        model, peer = lmlab.load(run), Peer(theirs, masked=False)
+    tokens = sum(score.tokens for score in model.score(texts, per_token=False))
+
+    def ours(some: Sequence[str]) -> list[float]:
+        return [score.total for score in model.score(some, per_token=False)]
+
+    fixed = {"minicons, a call a sentence": 1, "minicons, one call": len(texts)}
+    return measure(peer, ours, texts, tokens, rounds=rounds, fixed=fixed)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", type=Path, default=os.environ.get("LMLAB_DATA"))
+    parser.add_argument("--only", default="norm,norm-8000,gpt")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--sentences", type=int, default=64, help="of the masked models")
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/masked_scoring.json"))
+    options = parser.parse_args()
+    if options.data is None:
+        parser.error("where is the data? give --data or set LMLAB_DATA")
+    transformers.PreTrainedTokenizerFast.batch_encode_plus = lambda self, *texts, **more: self(
+        *texts, **more
+    )
+    transformers.utils.logging.disable_progress_bar()
+    folder = options.data / "multi30k"
+    lines = (folder / "train.en").read_text(encoding="utf-8").splitlines()
+    texts = (folder / "test_2016_flickr.en").read_text(encoding="utf-8").splitlines()
+    parts = {
+        "norm": lambda: norm(lines, texts[: options.sentences], BERT_WORDS, options.rounds),
+        "norm-8000": lambda: norm(lines, texts[: options.sentences], 8000, options.rounds),
+        "gpt": lambda: gpt(lines, texts[: 4 * options.sentences], options.rounds),
+    }
+    record: dict[str, Any] = {
+        "command": " ".join(["python", *sys.argv]),
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "machine": platform.machine(),
+        "sizes": {"layers": LAYERS, "width": WIDTH, "heads": HEADS, "words": BERT_WORDS},
+    }
+    for name in options.only.split(","):
+        record[name] = parts[name]()
+        print(name, json.dumps(record[name], indent=2), flush=True)
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
