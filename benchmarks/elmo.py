@@ -1,0 +1,358 @@
+"""ELMo's features beside plain word vectors: a task, and bear (verb) against bear (noun) (002).
+
+    python benchmarks/elmo.py [--steps N] [--seeds 3] [--out FILE.json]
+
+An `elmo` and a `skipgram` are trained on WordNet's glosses and examples. Then, with nothing of them
+changed (feature transfer):
+
+- task: the part of speech that a gloss defines (`gloss-part-of-speech`, four answers), by a linear
+  head on the mean of a text's vectors, from few and from many rows. ELMo's head learns the mix of
+  its layers too. Beside it the word vectors of the same ELMo, and skip-gram's, as wide as ELMo's.
+- words: examples of WordNet belong to a sense, so it is known whether a form is a noun or a verb in
+  them. For each form that at least two examples have as a noun and two as a verb, an example is
+  told by the nearer centroid (cosine) of the other examples with that form. A vector that does not
+  see the context is the same in all of them: ties, counted as half, which is chance. Nouns and
+  verbs of a form weigh the same, and so do all forms. `held out` asks only for examples that the
+  language models were not trained on. Beside it the same network before training.
+- bear: WordNet has examples of the verb alone, so its centroid is held against the notes' two.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import lmlab
+from lmlab.core.batch import Batch
+from lmlab.core.system import System
+from lmlab.data.wordnet import WordNet, load
+from lmlab.data.wordnet.glosses import split_of, tokenize
+from lmlab.objectives.both_ways import BothWaysModel
+from lmlab.tasks.classify import Classify
+from lmlab.tasks.rows import read_splits
+from lmlab.tasks.systems import WithHead, vector_width
+from lmlab.tasks.task import Encoded, batch_of
+from lmlab.training.runs import Model, build_system, load_run
+
+WIDTH, MIN_COUNT = 64, 8
+ENDINGS = {"n": ("", "s", "es"), "v": ("", "s", "es", "d", "ed", "ing")}
+"""Regular endings of a lemma; what changes the lemma is among WordNet's exceptions, or lost."""
+TASK, RATE = "gloss-part-of-speech", 1e-2
+EPOCHS = {500: 40, 4000: 6}
+"""Passes over so many rows: as many steps for both."""
+TEXTS_AT_ONCE = 64
+
+
+class WordVectors(System):
+    """A text as the mean of its words' vectors, whatever their order and their company."""
+
+    def __init__(self, base: System, vectors: Tensor) -> None:
+        super().__init__()
+        self.vocabulary, self.window = base.vocabulary, None
+        # Of the size that a head's first weights expect, so that none learns slower than another.
+        table = vectors.detach() / vectors.detach().square().mean().sqrt()
+        self.register_buffer("table", table)
+
+    def encode_tokens(self, batch: Batch) -> Tensor:
+        found: Tensor = F.embedding(batch.tokens, self.get_buffer("table"))
+        return found
+
+    def encode(self, batch: Batch) -> Tensor:
+        real = batch.mask()[..., None]
+        return (self.encode_tokens(batch) * real).sum(1) / batch.lengths[:, None]
+
+
+def learn_task(base: System, model: Model, rows: dict[str, list[Any]], seed: int) -> dict[str, Any]:
+    """A head on frozen features; accuracy on the test rows."""
+    torch.manual_seed(seed)
+    task = Classify(Classify.labels_of(rows["test"]))
+    system = WithHead(base, task, width=vector_width(base, task), frozen=True)
+    coded = {
+        name: [task.encode(row, model.tokenizer, base.vocabulary, 10**6) for row in split]
+        for name, split in rows.items()
+    }
+    learnt = [p for p in system.parameters() if p.requires_grad]
+    optimizer = torch.optim.Adam(learnt, lr=RATE)
+    order = torch.Generator().manual_seed(seed)
+    epochs = EPOCHS[len(coded["train"])]
+    steps = epochs * -(-len(coded["train"]) // TEXTS_AT_ONCE)
+    step = 0
+    for _ in range(epochs):
+        shuffled = torch.randperm(len(coded["train"]), generator=order).tolist()
+        for chosen in in_parts([coded["train"][i] for i in shuffled]):
+            system.train()
+            optimizer.param_groups[0]["lr"] = RATE * (1 - step / steps)
+            loss, _ = system.loss(batch_of(chosen, base.vocabulary.pad))
+            optimizer.zero_grad()
+            loss.mean.backward()
+            optimizer.step()
+            step += 1
+    system.eval()
+    right = 0
+    for chosen in in_parts(coded["test"]):
+        found = system.answers(batch_of(chosen, base.vocabulary.pad), chosen, [])
+        right += sum(a == task.labels[e.labels[0]] for a, e in zip(found, chosen, strict=True))
+    record: dict[str, Any] = {"accuracy": right / len(coded["test"])}
+    if isinstance(base, BothWaysModel):
+        record["shares"] = torch.softmax(base.mix.get_parameter("weights"), 0).tolist()
+        record["scale"] = base.mix.get_parameter("scale").item()
+        for parameter in base.task_parameters():  # as they were, for the next head
+            parameter.data.fill_(1.0 if parameter.ndim == 0 else 0.0)
+    return record
+
+
+def in_parts(encoded: Sequence[Encoded]) -> Iterator[list[Encoded]]:
+    for first in range(0, len(encoded), TEXTS_AT_ONCE):
+        yield list(encoded[first : first + TEXTS_AT_ONCE])
+
+
+@dataclass(frozen=True)
+class Use:
+    """A form at a place of an example, where it has a known part of speech."""
+
+    form: str
+    part_of_speech: str
+    text: tuple[str, ...]
+    place: int
+    held_out: bool
+
+
+def uses(wordnet: WordNet) -> dict[str, list[Use]]:
+    """Of forms that are nouns in two examples or more, and verbs in two or more."""
+    found: dict[str, list[Use]] = defaultdict(list)
+    for name in wordnet:
+        if name[-1] not in ENDINGS:
+            continue
+        synset = wordnet[name]
+        for example in synset.examples:
+            text = tuple(tokenize(example).split())
+            for form, place in forms_in(text, synset.lemmas, name[-1], wordnet):
+                found[form].append(Use(form, name[-1], text, place, split_of(name) != "train"))
+    return {form: each for form, each in sorted(found.items()) if _often(each)}
+
+
+def _often(each: list[Use]) -> bool:
+    return all(sum(use.part_of_speech == part for use in each) >= 2 for part in ENDINGS)
+
+
+def forms_in(
+    text: tuple[str, ...], lemmas: tuple[str, ...], part: str, wordnet: WordNet
+) -> Iterator[tuple[str, int]]:
+    """The form and the place of each of a synset's words in one of its examples, if it is once."""
+    for lemma in {lemma.lower() for lemma in lemmas}:
+        regular = {lemma + ending for ending in ENDINGS[part]}
+        if lemma.endswith("e"):
+            regular |= {lemma[:-1] + "ing"}
+        places = [
+            place
+            for place, word in enumerate(text)
+            if word in regular or lemma in wordnet.exceptions[part].get(word, ())
+        ]
+        if len(places) == 1:
+            yield text[places[0]], places[0]
+
+
+@torch.no_grad()
+def vectors_of(each: list[Use], model: Model) -> dict[str, Tensor]:
+    """(uses, W) of several sorts of features, by name."""
+    system, tokenizer = model.system, model.tokenizer
+    assert isinstance(system, BothWaysModel)
+    vocabulary = system.vocabulary
+    rows = [[vocabulary.opening, *_ids(use, tokenizer), vocabulary.end] for use in each]
+    batch = Batch.from_sequences([[int(i or 0) for i in row] for row in rows], vocabulary.pad)
+    layers = system.encode_layers(batch)
+    places = torch.tensor([use.place + 1 for use in each])
+    at = [layer[torch.arange(len(each)), places] for layer in layers]
+    found = {f"layer {number}": layer for number, layer in enumerate(at)}
+    found["elmo, layers alike"] = torch.cat([at[0][:, :WIDTH], sum(at) / len(at)], 1)  # type: ignore[list-item]
+    found["last layer, forward"] = at[-1][:, :WIDTH]
+    found["last layer, backward"] = at[-1][:, WIDTH:]
+    return found
+
+
+def _ids(use: Use, tokenizer: Any) -> list[int]:
+    ids = tokenizer.encode(" ".join(use.text))
+    assert len(ids) == len(use.text), "a word is a token"
+    return list(ids)
+
+
+def told_apart(each: list[Use], vectors: Tensor, *, held_out: bool) -> float | None:
+    """Mean of the shares of nouns and of verbs told right; None where there is nothing to ask."""
+    unit = F.normalize(vectors.double(), dim=1)
+    parts = torch.tensor([use.part_of_speech == "v" for use in each])
+    right: dict[bool, list[float]] = {True: [], False: []}
+    for row, use in enumerate(each):
+        if held_out and not use.held_out:
+            continue
+        others = torch.arange(len(each)) != row
+        near = [
+            float(F.cosine_similarity(unit[row], unit[others & (parts == part)].mean(0), dim=0))
+            for part in (False, True)
+        ]
+        mine, other = near[int(parts[row])], near[1 - int(parts[row])]
+        tie = abs(mine - other) < 1e-9
+        right[bool(parts[row])].append(0.5 if tie else float(mine > other))
+    means = [statistics.mean(found) for found in right.values() if found]
+    return statistics.mean(means) if len(means) == 2 or (held_out and means) else None
+
+
+def measure_words(model: Model) -> dict[str, Any]:
+    known = {form: each for form, each in uses(load()).items() if _known(form, model)}
+    scores: dict[str, dict[str, list[float]]] = defaultdict(lambda: {"all": [], "held out": []})
+    for each in known.values():
+        for name, vectors in vectors_of(each, model).items():
+            for which in ("all", "held out"):
+                found = told_apart(each, vectors, held_out=which == "held out")
+                if found is not None:
+                    scores[name][which].append(found)
+    generator = torch.Generator().manual_seed(0)
+    return {
+        "forms": len(known),
+        "examples": sum(map(len, known.values())),
+        "accuracy": {
+            name: {which: interval(found, generator) for which, found in by.items()}
+            for name, by in scores.items()
+        },
+    }
+
+
+def measure_bear(model: Model) -> dict[str, Any]:
+    """Cosines of the last layer at 002's two bears to the centroid of WordNet's verbs."""
+    wordnet, verbs = load(), []
+    for synset in wordnet.find("bear", "v"):
+        for example in synset.examples:
+            text = tuple(tokenize(example).split())
+            verbs += [Use("bear", "v", text, p, False) for p, w in enumerate(text) if w == "bear"]
+    asked = [
+        Use("bear", "v", tuple("i can't bear this".split()), 2, True),
+        Use("bear", "n", tuple("this is a bear".split()), 3, True),
+    ]
+    found = vectors_of([*verbs, *asked], model)["layer 2"]
+    centroid = F.normalize(found[: len(verbs)], dim=1).mean(0)
+    near = F.cosine_similarity(found, centroid[None], dim=1)
+    return {
+        "verb examples": len(verbs),
+        "i can't bear this": float(near[-2]),
+        "this is a bear": float(near[-1]),
+    }
+
+
+def _known(form: str, model: Model) -> bool:
+    """A form that the tokeniser does not know has the vector of all that it does not know."""
+    return model.tokenizer.encode(form) != [model.system.vocabulary.unknown]
+
+
+def interval(found: list[float], generator: torch.Generator) -> dict[str, float]:
+    """The mean over forms, and the middle 95 % of means over 2,000 redrawn sets of forms."""
+    values = torch.tensor(found, dtype=torch.float64)
+    drawn = values[torch.randint(len(values), (2000, len(values)), generator=generator)].mean(1)
+    low, high = drawn.quantile(torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist()
+    return {"forms": len(found), "mean": float(values.mean()), "low": low, "high": high}
+
+
+def measure(steps: int, seeds: int) -> dict[str, Any]:
+    report: dict[str, Any] = {"steps": steps, "width": WIDTH, "min_count": MIN_COUNT}
+    with tempfile.TemporaryDirectory() as folder:
+        began = time.process_time()
+        settings = {
+            "width": WIDTH,
+            "dropout": 0.1,
+            "learning_rate": 5e-3,
+            "schedule": "cosine",
+            "warmup_steps": 50,
+            "tokens_per_batch": 1000,
+            "min_count": MIN_COUNT,
+            "evaluate_every": steps,
+        }
+        out = Path(folder)
+        result = lmlab.train(
+            "elmo", data="wordnet", out=out / "elmo", settings=settings, steps=steps, quiet=True
+        )
+        report["elmo"] = {"held_out": result.loss, "cpu_seconds": time.process_time() - began}
+        print(report["elmo"], flush=True)
+        began = time.process_time()
+        words = {"width": 3 * WIDTH, "min_count": MIN_COUNT}
+        lmlab.train(
+            "skipgram",
+            data="wordnet",
+            out=out / "words",
+            recipe="default",
+            settings=words,
+            quiet=True,
+        )
+        report["skipgram"] = {"width": 3 * WIDTH, "cpu_seconds": time.process_time() - began}
+        model, plain = load_run(out / "elmo"), load_run(out / "words")
+    vocabulary = model.system.vocabulary
+    report["words"] = measure_words(model)
+    report["bear"] = measure_bear(model)
+    untrained = replace(model, system=build_system("elmo", {"width": WIDTH}, vocabulary, seed=0))
+    untrained.system.eval()
+    report["words, untrained"] = measure_words(untrained)
+    for name in ("words", "words, untrained", "bear"):
+        print(json.dumps(report[name]), flush=True)
+    elmo, other = model.system, plain.system
+    assert isinstance(elmo, BothWaysModel)
+    bases = {
+        "elmo": (elmo, model),
+        "its word vectors": (WordVectors(elmo, elmo.backbone.embedding.weight), model),
+        "skipgram": (WordVectors(other, other.vectors()), plain),
+    }
+    splits = read_splits(TASK, Classify)
+    report["task"] = []
+    for count in EPOCHS:
+        rows = {"train": splits["train"][:count], "test": splits["test"]}
+        for name, (base, of) in bases.items():
+            for seed in range(seeds):
+                record = learn_task(base, of, rows, seed)
+                record = {"features": name, "rows": count, "seed": seed, **record}
+                report["task"].append(record)
+                print(json.dumps(record), flush=True)
+    report["means"] = means(report["task"])
+    return report
+
+
+def means(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Accuracy of each sort of features: mean and standard deviation over seeds."""
+    found: dict[tuple[str, int], list[float]] = defaultdict(list)
+    for record in records:
+        found[record["features"], record["rows"]].append(record["accuracy"])
+    return [
+        {
+            "features": features,
+            "rows": rows,
+            "mean": statistics.mean(each),
+            "spread": statistics.stdev(each) if len(each) > 1 else 0.0,
+        }
+        for (features, rows), each in found.items()
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--steps", type=int, default=800)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    began = time.perf_counter()
+    report = measure(options.steps, options.seeds)
+    report["seconds"] = time.perf_counter() - began
+    if options.out:
+        options.out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
