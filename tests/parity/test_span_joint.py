@@ -44,6 +44,13 @@ def asked() -> tuple[Batch, torch.Tensor]:
     return batch, masked
 
 
+def logs(scores: list[float], among: list[int] | None = None) -> list[float]:
+    """Scores less the log of the sum of their exponentials, of some or all of them."""
+    chosen = range(len(scores)) if among is None else among
+    whole = math.log(math.fsum(math.exp(scores[i]) for i in chosen))
+    return [score - whole for score in scores]
+
+
 def loops(system, batch: Batch, masked: torch.Tensor, row: int) -> dict[tuple[int, ...], float]:
     """Probability of every filling of one row, from its parts and no dynamic program."""
     emission = system.emission
@@ -51,23 +58,25 @@ def loops(system, batch: Batch, masked: torch.Tensor, row: int) -> dict[tuple[in
     hidden = system.hidden(system.objective.fill_view(batch, masked)).values[row, places].double()
     emission = emission.double()
     phi = (emission.unary.logits(hidden) + emission.never).tolist()
-    g = (emission.vectors @ emission.tokens.T).tolist()
-    r = (emission.prefer(hidden) @ emission.vectors.T).tolist()
+    v = [[x / math.hypot(*vector) for x in vector] for vector in emission.vectors.tolist()]
+    units = torch.tensor(v, dtype=torch.float64)
+    g = [logs(row, PREDICTED) for row in (units @ emission.tokens.T).tolist()]
+    r = (emission.prefer(hidden) @ units.T).tolist()
     parents, strengths = [i - 1 for i in range(len(places))], [1.0] * len(places)
     if emission.parents is not None:
         query, key = emission.parents.query(hidden), emission.parents.key(hidden)
         for i in range(1, len(places)):
             scores = [float(query[i] @ key[j]) / math.sqrt(query.shape[1]) for j in range(i)]
             parents[i] = scores.index(max(scores))
-            strengths[i] = 1 / (1 + math.exp(-max(scores)))
+            strengths[i] = 2 / (1 + math.exp(-max(scores)))
     links = {}
     for i in range(1, len(places)):
         size = emission.links.rank
         q = emission.links.query(hidden[parents[i]]).view(size, size)
         k = emission.links.key(hidden[i]).view(size, size)
-        for a, b in itertools.product(range(len(g)), repeat=2):
-            product = float((q @ emission.vectors[a]) @ (k @ emission.vectors[b]))
-            links[i, a, b] = strengths[i] * product
+        for a in range(len(g)):
+            products = [strengths[i] * float((q @ units[a]) @ (k @ b)) for b in units]
+            links |= {(i, a, b): value for b, value in enumerate(logs(products))}
     weights = {}
     for x in itertools.product(PREDICTED, repeat=len(places)):
         total = 0.0

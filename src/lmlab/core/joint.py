@@ -12,8 +12,9 @@ from torch import Tensor
 from lmlab.core.batch import Batch
 from lmlab.core.distribution import Categorical
 from lmlab.core.filling import Filling
-from lmlab.core.parts import Emission, Hidden, Predictions, target_places
+from lmlab.core.parts import Emission, Predictions, target_places
 from lmlab.core.protocols import Joint
+from lmlab.core.state import State
 from lmlab.core.view import View
 
 NOT_PROVEN = (
@@ -129,9 +130,9 @@ class Blanks:
         return values[row, self.index]
 
     def pad(self, packed: Tensor) -> Tensor:
-        """(B, n) from the (N,) values of all blanks in reading order; 0 where there is none."""
-        padded = torch.zeros(self.index.shape, dtype=packed.dtype, device=packed.device)
-        return padded.masked_scatter(self.real, packed)
+        """(B, n, …) from the (N, …) of all blanks in reading order; 0 where there is none."""
+        padded = packed.new_zeros(*self.index.shape, *packed.shape[1:])
+        return padded.index_put(self.real.nonzero(as_tuple=True), packed)
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,8 +184,7 @@ class JointFilling(Filling):
     def _at(self, batch: Batch, masked: Tensor) -> tuple[Blanks, Tensor]:
         """The blanks and their hidden states (B, n, W)."""
         blanks = Blanks.of(masked)
-        values = self.hidden(self.objective.fill_view(batch, masked)).values
-        return blanks, blanks.gather(values)
+        return blanks, blanks.pad(self.hidden_at(self.objective.fill_view(batch, masked), masked))
 
     def marginals_at(self, batch: Batch, masked: Tensor, asked: Tensor) -> Tensor:
         """(N,) log-probabilities of the tokens at `asked` (B, T), each as `fill` gives it.
@@ -202,25 +202,23 @@ class JointFilling(Filling):
         alone = self.emission.log_prob(hidden[seen], batch.tokens[seen])
         return found.masked_scatter(seen, alone.to(found))[asked]
 
-    def predict(self, view: View, hidden: Hidden) -> Predictions:
+    def target_log_probs(self, view: View, state: State | None = None) -> Predictions:
         """Each target given those before it, by the chain rule: their sum is the joint's."""
-        places = target_places(view)
-        assert view.targets is not None
-        blanks = Blanks.of(places)
-        joint = self.emission.joint(blanks.gather(hidden.values), blanks.lengths)
-        so_far = joint.prefix_log_probs(blanks.pad(view.targets[places]))
+        blanks, hidden, tokens = self._asked(view)
+        so_far = self.emission.joint(hidden, blanks.lengths).prefix_log_probs(tokens)
         before = torch.cat([torch.zeros_like(so_far[:, :1]), so_far[:, :-1]], 1)
-        terms = (so_far - before)[blanks.real]
-        return Predictions(log_probs=terms, places=places, state=hidden.state)
+        return Predictions(log_probs=(so_far - before)[blanks.real], places=blanks.masked)
 
-    def joint_loss(
-        self, view: View, hidden: Hidden, *, generator: torch.Generator | None = None
-    ) -> Tensor:
+    def joint_loss(self, view: View, *, generator: torch.Generator | None = None) -> Tensor:
         """(B,) what is lost on the targets of each row, together."""
-        assert view.targets is not None
-        blanks = Blanks.of(target_places(view))
-        tokens = blanks.pad(view.targets[blanks.masked])
-        values = blanks.gather(hidden.values)
-        lost = self.emission.joint_loss(values, blanks.lengths, tokens, generator=generator)
+        blanks, hidden, tokens = self._asked(view)
+        lost = self.emission.joint_loss(hidden, blanks.lengths, tokens, generator=generator)
         # A row without a blank has nothing to lose.
         return torch.where(blanks.lengths > 0, lost, 0.0)
+
+    def _asked(self, view: View) -> tuple[Blanks, Tensor, Tensor]:
+        """A view's targets as blanks, their hidden states (B, n, W) and their tokens (B, n)."""
+        assert view.targets is not None
+        blanks = Blanks.of(target_places(view))
+        hidden = blanks.pad(self.hidden_at(view, blanks.masked))
+        return blanks, hidden, blanks.pad(view.targets[blanks.masked])

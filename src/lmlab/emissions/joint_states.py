@@ -12,8 +12,11 @@ from lmlab.emissions.softmax import Softmax
 from lmlab.inference.state_joint import StateJoint, log_product
 from lmlab.layers.links import DynamicLinks, ParentChoice
 
-FIRST_STAY = 4.0
+FIRST_STAY = 8.0
 """How much better a state goes with itself than with others at first, in nats."""
+FIRST_TASTE = 3.0
+"""Standard deviation of how much a state likes a token at first. States that are much alike at
+first stay so: the blanks' product is a plateau, which only states with a taste leave."""
 
 
 class JointStates(JointEmission):
@@ -22,8 +25,10 @@ class JointStates(JointEmission):
     000's energy of a filling, unary and pairwise, made summable by K states a blank: φ is a softmax
     head's score; r_i(z) = v_z · R h_i; g(z, a) = v_z · f_a; A_i(z, z') = (Q v_z) · (K v_z') with Q
     and K made of the hidden states at the two blanks. A blank hangs from the one before it, or from
-    the one that `parents` chooses. One blank alone is a softmax of φ(a) + log Σ_z exp(r(z) + g(z,
-    a)). Hidden (B, n, W); cost n (K² + K V).
+    the one that `parents` chooses. g is normalised over tokens and A over the states of the later
+    blank, which takes nothing from what can be said, as r weighs the states; free, a state with
+    strong links wins all blanks and the rest never learn. One blank alone is a softmax of
+    φ(a) + log Σ_z exp(r(z) + g(z, a)). Hidden (B, n, W); cost n (K² + K V).
     """
 
     def __init__(
@@ -38,9 +43,11 @@ class JointStates(JointEmission):
     ) -> None:
         super().__init__()
         self.unary = unary
-        self.vectors = nn.Parameter(torch.randn(states, rank) * rank**-0.5)
-        self.tokens = nn.Parameter(torch.randn(vocabulary.size, rank))
+        self.vectors = nn.Parameter(torch.randn(states, rank))
+        self.tokens = nn.Parameter(torch.randn(vocabulary.size, rank) * FIRST_TASTE)
         self.prefer = nn.Linear(width, rank)
+        nn.init.zeros_(self.prefer.weight)
+        nn.init.zeros_(self.prefer.bias)
         self.links = DynamicLinks(width, rank, first=FIRST_STAY)
         self.parents = parents
 
@@ -56,7 +63,9 @@ class JointStates(JointEmission):
 
     def affinities(self) -> Tensor:
         """(K, V) g, how much each state likes each token."""
-        return self.vectors @ self.tokens.T
+        liked = self._units() @ self.tokens.T
+        whole = torch.logsumexp(liked + self.never, -1, keepdim=True)
+        return liked - whole
 
     def log_probs(self, hidden: Tensor) -> Tensor:
         return F.log_softmax(self.logits(hidden) + self.never, dim=-1)
@@ -68,7 +77,7 @@ class JointStates(JointEmission):
 
     def logit(self, hidden: Tensor, targets: Tensor) -> Tensor:
         """(N,) the score of one token for each hidden state (N, W), without the others."""
-        by_states = self._states(hidden) + self.tokens[targets] @ self.vectors.T
+        by_states = self._states(hidden) + self.affinities().T[targets]
         return self.unary.logit(hidden, targets) + torch.logsumexp(by_states, -1)
 
     def joint(
@@ -76,22 +85,26 @@ class JointStates(JointEmission):
     ) -> StateJoint:
         later = hidden[:, 1:]
         if self.parents is None:
-            parents, links = None, self.links(hidden[:, :-1], later, self.vectors)
+            parents, links = None, self.links(hidden[:, :-1], later, self._units())
         else:
             parents, strengths = self.parents(hidden, generator=generator)
             row = torch.arange(len(hidden), device=hidden.device)[:, None]
-            links = self.links(hidden[row, parents[:, 1:]], later, self.vectors)
+            links = self.links(hidden[row, parents[:, 1:]], later, self._units())
             links = links * strengths[..., None, None]
         return StateJoint(
             scores=self.unary.logits(hidden) + self.never,
             affinities=self.affinities(),
             states=self._states(hidden),
-            links=links,
+            links=F.log_softmax(links, -1),
             lengths=lengths,
             parents=parents,
         )
 
     def _states(self, hidden: Tensor) -> Tensor:
         """(…, K) r, how well each state fits the place by itself."""
-        preferred: Tensor = self.prefer(hidden) @ self.vectors.T
+        preferred: Tensor = self.prefer(hidden) @ self._units().T
         return preferred
+
+    def _units(self) -> Tensor:
+        """(K, R) v, of length one: no state has stronger links than another for its length."""
+        return F.normalize(self.vectors, dim=-1)

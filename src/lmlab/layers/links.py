@@ -25,17 +25,19 @@ class DynamicLinks(nn.Module):
             with torch.no_grad():
                 side.bias.copy_(torch.eye(rank).flatten() * first**0.5)
 
-    def queries(self, hidden: Tensor, vectors: Tensor) -> Tensor:
-        """(…, K, R) Q_i v_a for hidden states (…, W) and vectors (K, R)."""
-        return vectors @ self.query(hidden).unflatten(-1, (self.rank, self.rank)).mT
-
-    def keys(self, hidden: Tensor, vectors: Tensor) -> Tensor:
-        """(…, K, R) K_j v_b likewise."""
-        return vectors @ self.key(hidden).unflatten(-1, (self.rank, self.rank)).mT
+    def matrices(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """(…, R, R) Q and K of hidden states (…, W)."""
+        return self._matrix(self.query, hidden), self._matrix(self.key, hidden)
 
     def forward(self, earlier: Tensor, later: Tensor, vectors: Tensor) -> Tensor:
-        """(…, K, K) of the states at an earlier and a later place, hidden (…, W) both."""
-        return self.queries(earlier, vectors) @ self.keys(later, vectors).mT
+        """(…, K, K) of the states (K, R) at an earlier and a later place, hidden (…, W) both."""
+        queries = vectors @ self._matrix(self.query, earlier).mT
+        keys = vectors @ self._matrix(self.key, later).mT
+        return queries @ keys.mT
+
+    def _matrix(self, side: nn.Linear, hidden: Tensor) -> Tensor:
+        made: Tensor = side(hidden)
+        return made.unflatten(-1, (self.rank, self.rank))
 
 
 class ParentChoice(nn.Module):
@@ -43,7 +45,7 @@ class ParentChoice(nn.Module):
 
     000 doubts that attention can choose the edges of a tree, as they might close a loop. A parent
     that must stand earlier closes none: the best of those before a blank make a spanning tree. The
-    choice has no gradient; the strength σ(s_ij) of the edge that was chosen has, and in training
+    choice has no gradient; the strength 2 σ(s_ij) of the edge that was chosen has, and in training
     the scores are perturbed (Gumbel), so that other trees are tried (cf. Corro and Titov 2019).
     """
 
@@ -65,5 +67,5 @@ class ParentChoice(nn.Module):
             chosen = chosen - (-drawn.clamp(1e-6, 1 - 1e-6).log()).log().to(scores)
         # The root has nobody before it, and any number will do.
         parents = chosen.nan_to_num(neginf=-1e30).argmax(-1)
-        strengths = scores.gather(-1, parents[..., None])[:, 1:, 0].sigmoid()
+        strengths = 2 * scores.gather(-1, parents[..., None])[:, 1:, 0].sigmoid()
         return parents, strengths

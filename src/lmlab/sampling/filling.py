@@ -1,8 +1,8 @@
 """Filling in: what stands where a text has gaps, by whichever protocol a system has for it.
 
 `Fill` gives the distribution of a token at each gap, the other gaps unknown; by the chain rule it
-also gives them together, and `JointFill` gives that by itself. `Infill` writes blanks of unknown length, by the same beam search and the
-same sampling as any other text.
+also gives them together, and `JointFill` gives that by itself. `Infill` writes blanks of unknown
+length, by the same beam search and the same sampling as any other text.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 
 BERT's product of single blanks gives 中国…北京 and 中国…北黎 alike. Here blanks have potentials of
 their own and in pairs, Q and K being made of the hidden states at blank i and the next, j, and a
-chain of K states makes their sum exact at n (K² + K V). With one state it is the independent product.
+chain of K states makes the sum exact at n (K² + K V). With one state blanks are independent.
 """
 
 from __future__ import annotations

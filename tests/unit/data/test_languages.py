@@ -14,7 +14,16 @@ import pytest
 
 from lmlab.core.errors import UserError
 from lmlab.data.corpus import Corpus
-from lmlab.data.languages import capitals, capitals_en, copy, grammar, hops, markov, recall
+from lmlab.data.languages import (
+    capitals,
+    capitals_en,
+    copy,
+    grammar,
+    hops,
+    markov,
+    recall,
+    surnames,
+)
 from lmlab.data.languages._capitals import fillings
 from lmlab.data.languages._countries import country_law, pairs
 from lmlab.data.languages._draw import HELD_OUT, SENTENCES, Language
@@ -34,6 +43,7 @@ MODULES = {
     "markov": markov,
     "recall": recall,
     "hops": hops,
+    "surnames": surnames,
 }
 
 
@@ -210,6 +220,25 @@ def test_ways_to_the_same_text_add_up() -> None:
     assert truth.log_prob("a b") == truth.log_prob("c") == math.log(0.5)
     assert truth.entropy == pytest.approx(math.log(2))
     assert truth.expected_tokens == pytest.approx((3 + 1) / 2 + 1)
+
+
+# Surnames
+
+
+def test_surnames_are_equally_likely_and_overlap() -> None:
+    texts = [begin + word for begin, words in surnames.ENDINGS.items() for word in words]
+    assert len(texts) == len(set(texts)) == 16 * 4
+    assert_exact(surnames.truth(), texts, len)
+    # Sixteen sentences, four words each, all alike: log 64.
+    assert surnames.truth().entropy == pytest.approx(math.log(64))
+    # 000's three sets: 李 belongs to the first and the third, 王 to the first and the second.
+    first, second, third = list(surnames.ENDINGS.values())[:3]
+    assert (first, second, third) == ("张李胡王", "王帝侯爵", "桃李果杏")
+    shared = Counter(word for words in surnames.ENDINGS.values() for word in words)
+    assert shared["李"] == shared["王"] == 2
+    assert sum(count > 1 for count in shared.values()) == 18
+    # A sentence is told by its beginning: none begins like the end of another.
+    assert all(a == b or not a.startswith(b) for a, b in product(surnames.ENDINGS, repeat=2))
 
 
 # Grammar

@@ -1,0 +1,102 @@
+"""Tokens of several blanks together, by a Gaussian over their vectors."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lmlab.core.joint import JointEmission
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.emissions.outputs import never_predicted
+from lmlab.inference.pair_joint import PairJoint
+
+LEAST_VARIANCE = 0.02
+"""Of a blank's own part: tokens' vectors have a variance of 1 in each number."""
+
+
+class PairwiseGaussian(JointEmission):
+    """The vectors y of the blanks' tokens are normal together, y ~ N(μ, D + U Uᵀ) (000).
+
+    Mean μ_i, own variances D_i and common factors U_i (R × M) of a blank are made of its hidden
+    state, so that the precision Λ = (D + U Uᵀ)⁻¹ ties every pair; its determinant is part of the
+    likelihood, as 000 says of a pairwise Gaussian. Vectors of tokens are drawn once and stay: if
+    they could move, all would go to one point. To "unembed", the density is read at tokens,
+
+        p(x) ∝ exp(Σ_i b(x_i) - τ/2 (y - μ)ᵀ Λ (y - μ)),  y_i = f(x_i),
+
+    a Potts model whose bias b and temperature are trained by its pseudo-likelihood, while the
+    Gaussian is trained by its density alone. Hidden (B, n, W); cost n³ R³ and n V R.
+    """
+
+    never: Tensor
+    vectors: Tensor
+
+    def __init__(self, width: int, rank: int, factors: int, vocabulary: Vocabulary) -> None:
+        super().__init__()
+        self.rank, self.factors = rank, factors
+        self.register_buffer("vectors", torch.randn(vocabulary.size, rank))
+        self.register_buffer("never", never_predicted(vocabulary), persistent=False)
+        self.mean = nn.Linear(width, rank)
+        self.spread = nn.Linear(width, rank)
+        self.common = nn.Linear(width, rank * factors)
+        self.bias = nn.Parameter(torch.zeros(vocabulary.size))
+        self.log_sharpness = nn.Parameter(torch.zeros(()))
+
+    def log_probs(self, hidden: Tensor) -> Tensor:
+        flat = hidden.reshape(-1, 1, hidden.shape[-1])
+        one = torch.ones(len(flat), dtype=torch.int64, device=hidden.device)
+        scores = F.log_softmax(self.joint(flat, one).scores, -1)
+        return scores.view(*hidden.shape[:-1], -1)
+
+    def joint(
+        self, hidden: Tensor, lengths: Tensor, *, generator: torch.Generator | None = None
+    ) -> PairJoint:
+        mean, covariance = self._gaussian(hidden, lengths)
+        return self._unembedded(
+            mean, torch.cholesky_inverse(torch.linalg.cholesky(covariance)), lengths
+        )
+
+    def joint_loss(
+        self,
+        hidden: Tensor,
+        lengths: Tensor,
+        tokens: Tensor,
+        *,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """(B,) minus the log-density of the tokens' vectors, and what unembedding them loses."""
+        mean, covariance = self._gaussian(hidden, lengths)
+        root = torch.linalg.cholesky(covariance)
+        real = torch.arange(tokens.shape[1], device=tokens.device) < lengths[:, None]
+        away = torch.where(real[..., None], self.vectors[tokens] - mean, 0.0).flatten(1)
+        white = torch.linalg.solve_triangular(root, away[..., None], upper=False)
+        log_root = root.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+        constant = 0.5 * math.log(2 * math.pi) * self.rank * lengths
+        density = -0.5 * white.square().sum((1, 2)) - log_root - constant
+        with torch.no_grad():
+            precision = torch.cholesky_inverse(root)
+        read = self._unembedded(mean.detach(), precision, lengths).pseudo_log_prob(tokens)
+        return -density - read
+
+    def _gaussian(self, hidden: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        """(B, n, R) μ and (B, n R, n R) D + U Uᵀ; the unit matrix where there is no blank."""
+        real = torch.arange(hidden.shape[1], device=hidden.device) < lengths[:, None]
+        own = LEAST_VARIANCE + F.softplus(self.spread(hidden))
+        own = torch.where(real[..., None], own, 1.0)
+        common = self.common(hidden).unflatten(-1, (self.rank, self.factors))
+        common = torch.where(real[..., None, None], common, 0.0).flatten(1, 2)
+        return self.mean(hidden), torch.diag_embed(own.flatten(1)) + common @ common.mT
+
+    def _unembedded(self, mean: Tensor, precision: Tensor, lengths: Tensor) -> PairJoint:
+        """The quadratic form, multiplied out: what one token adds alone, and what each pair."""
+        rows, count, rank = mean.shape
+        sharp = self.log_sharpness.exp()
+        blocks = precision.view(rows, count, rank, count, rank).transpose(2, 3)
+        pull = (precision @ mean.reshape(rows, -1, 1)).view(rows, count, rank)
+        own = blocks.diagonal(dim1=1, dim2=2).permute(0, 3, 1, 2)
+        squares = torch.einsum("vr,bnrs,vs->bnv", self.vectors, own, self.vectors)
+        scores = sharp * (pull @ self.vectors.T - squares / 2) + self.bias + self.never
+        return PairJoint(scores=scores, ties=-sharp * blocks, vectors=self.vectors, lengths=lengths)
