@@ -157,31 +157,32 @@ class _Course:
     def run(self) -> Outcome:
         """Steps in flight are done before anybody looks at the weights or stops."""
         progress, budget, saved_at = self.progress, self.budget, self.progress.seconds
-        planned, landing = replace(progress), False
+        planned, landing, saving = replace(progress), False, False
         with (
             self.job.reporter,
             StopSignals() as signals,
             ThreadPoolExecutor(self.threads) as pool,
         ):
-            while not (budget.over(progress) or (signals.asked and not self.flight)):
+            while self.flight or not (budget.over(progress) or signals.asked):
                 # Keep the threads busy, as long as nothing is to be done in between.
                 while len(self.flight) < AHEAD * self.threads and not landing:
                     self.flight.append(self._plan(pool, planned))
                     landing = self._due(planned)
                 self._done(self.flight.popleft().result())
 
-                saving = budget.checkpoint_due(progress, saved_at)
-                landing = landing or saving or signals.asked
+                saving = saving or budget.checkpoint_due(progress, saved_at)
+                landing = landing or saving or signals.asked or budget.over(progress)
                 if self.flight:
                     continue
                 # All threads rest: look at held-out text, and save what the next step needs.
-                landing = False
                 if self._evaluating(progress):
                     self._look()
-                if saving or signals.asked or budget.over(progress):
+                progress.seconds = self.clock.seconds()  # looking is no training
+                if saving:
                     self._save()
                     saved_at = progress.seconds
-                planned = replace(progress)
+                planned, landing, saving = replace(progress), False, False
+            self._save()
         save_weights(self.job)
         reason = "budget" if budget.over(progress) else "interrupted"
         reason = "early" if budget.stopped_early(progress) else reason

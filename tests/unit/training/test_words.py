@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from lmlab.training.files import read_tensors
-from lmlab.training.runs import load_run
+from lmlab.training.runs import RunFolder, load_run
 from lmlab.training.train import RunResult, train
 
 needs_numba = pytest.mark.skipif(
@@ -117,3 +117,15 @@ def test_text_on_disk_is_read_a_stretch_at_a_time(tmp_path: Path):
     assert sorted(orders[0]) == sorted(orders[1]) == list(range(11))
     assert orders[0] == orders[2] != orders[1]
     assert stretches.step(0, 10, 0.1).tokens == 50 and stretches.step(1, 4, 0.1).tokens == 100
+
+
+@needs_numba
+def test_a_budget_of_time_ends_with_a_checkpoint_that_can_be_gone_on_from(tmp_path: Path):
+    words: dict[str, Any] = {"data": str(topics(tmp_path / "topics.txt")), "quiet": True}
+    settings = {"width": 12, "tokens_per_batch": 200, "threads": 2}
+    first = train("cbow", out=tmp_path / "run", settings=settings, minutes=0.01, **words)
+    assert first.reason == "budget" and first.steps > 0 and first.loss is not None
+    checkpoint = RunFolder(first.path).load_checkpoint(print)
+    assert checkpoint is not None and checkpoint.step == first.steps
+    more = train("cbow", out=tmp_path / "run", steps=first.steps + 3, resume=True, **words)
+    assert more.steps == first.steps + 3
