@@ -16,7 +16,8 @@ from torch import Tensor
 
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
-from lmlab.sampling.chain_kernels import ChainState, Gibbs, Kernel, Resize
+from lmlab.sampling.chain_kernels import Gibbs, Kernel
+from lmlab.sampling.chain_moves import ChainState, Resize
 from lmlab.sampling.chain_proposals import FromFill, Proposal, allowed_tokens, tempered
 from lmlab.sampling.chain_targets import Target
 from lmlab.scoring.batching import batch_of
@@ -78,7 +79,8 @@ def refill_matrix(
     """
     masked = torch.zeros_like(space.batch.tokens, dtype=torch.bool)
     masked[:, list(places)] = True
-    law = tempered(proposal.log_probs(space.batch, masked), temperature * proposal_temperature)
+    law = proposal.log_probs(space.batch, masked).double()
+    law = tempered(law, temperature * proposal_temperature)
     law = law.view(len(space.texts), len(places), -1)
     known = {text: index for index, text in enumerate(space.texts)}
     matrix = law.new_zeros(len(space.texts), len(space.texts))
@@ -191,7 +193,7 @@ def _law_at(move: Resize, row: Sequence[int], place: int) -> Tensor:
     masked = torch.zeros_like(tokens, dtype=torch.bool)
     masked[0, place] = True
     batch = Batch(tokens=tokens, lengths=lengths, rows=torch.zeros(1, dtype=torch.int64))
-    return move.proposal.log_probs(batch, masked)[0]
+    return move.proposal.log_probs(batch, masked)[0].double()
 
 
 def _together(law: Tensor, tokens: Sequence[Sequence[int]]) -> Tensor:

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from lmlab.core.batch import Batch
-from lmlab.core.distribution import Categorical
 from lmlab.core.errors import UserError, unknown_name
 from lmlab.core.protocols import Fill, require
 from lmlab.core.vocabulary import Vocabulary
@@ -36,7 +35,7 @@ class Proposal(Protocol):
         ...
 
     def log_probs(self, batch: Batch, masked: Tensor) -> Tensor:
-        """(N, V) doubles, normalised, a row for each true entry of `masked` in reading order.
+        """(N, V) log-probabilities, a row for each true entry of `masked` in reading order.
 
         It must not depend on the tokens at masked places: then the way back from the new text
         hides the same places, sees the same rest and has the same law.
@@ -59,16 +58,17 @@ class FromFill:
         return int(self.system.vocabulary.size)
 
     def log_probs(self, batch: Batch, masked: Tensor) -> Tensor:
-        log_probs: Tensor = self.system.fill(batch, masked).log_probs.double()
+        log_probs: Tensor = self.system.fill(batch, masked).log_probs
         allowed = allowed_tokens(self.system.vocabulary, log_probs.shape[-1]).to(log_probs.device)
-        found = torch.log_softmax(log_probs.masked_fill(~allowed, -torch.inf), -1)
-        if found.isnan().any():
+        found = log_probs.masked_fill(~allowed, -torch.inf)
+        total = found.logsumexp(-1, keepdim=True)
+        if not total.isfinite().all():
             raise UserError(
                 "this model gives probabilities that are not numbers: either its training has gone "
                 "wrong, or the text that a chain has come to is impossible for it; start from a "
                 "text that it knows (--start text)."
             )
-        return found
+        return found.sub_(total)
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,8 +148,8 @@ def refilled(
         law = tempered(proposal.log_probs(some, hidden), temperature)
         drawn = draw(law, generator)
         owner = rows[hidden.nonzero()[:, 0]]
-        forward.index_add_(0, owner, _at(law, drawn))
-        backward.index_add_(0, owner, _at(law, some.tokens[hidden]))
+        forward.index_add_(0, owner, _at(law, drawn).double())
+        backward.index_add_(0, owner, _at(law, some.tokens[hidden]).double())
         tokens[rows] = some.tokens.masked_scatter(hidden, drawn)
     return Proposed(batch=with_tokens(batch, tokens), forward=forward, backward=backward)
 
@@ -163,9 +163,15 @@ def tempered(log_probs: Tensor, temperature: float) -> Tensor:
 
 
 def draw(log_probs: Tensor, generator: torch.Generator | None) -> Tensor:
-    """(N,) a token from each row (N, V), by a generator that may live elsewhere."""
+    """(N,) a token from each row (N, V): the first whose cumulative probability reaches a coin.
+
+    Several times as fast as torch.multinomial over a large vocabulary. The coin is in (0, total],
+    so that a token of probability 0 never comes.
+    """
+    reached = log_probs.double().exp().cumsum(-1)
     where = log_probs.device if generator is None else generator.device
-    return Categorical(log_probs.to(where)).sample(generator=generator).to(log_probs.device)
+    coins = torch.rand(len(log_probs), 1, generator=generator, dtype=torch.float64, device=where)
+    return torch.searchsorted(reached, (1 - coins.to(reached.device)) * reached[:, -1:])[:, 0]
 
 
 def with_tokens(batch: Batch, tokens: Tensor, lengths: Tensor | None = None) -> Batch:

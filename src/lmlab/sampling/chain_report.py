@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lmlab.sampling.chain_kernels import ChainState, Stepped
+from lmlab.sampling.chain_kernels import Stepped
 from lmlab.sampling.chain_mixing import (
     MIXED,
     Readings,
@@ -18,6 +18,7 @@ from lmlab.sampling.chain_mixing import (
     effective_size,
     r_hat,
 )
+from lmlab.sampling.chain_moves import ChainState
 
 LAGS = 40
 """Readings that the autocorrelation is given for."""

@@ -73,6 +73,7 @@ class ChainSettings:
         for what, number in (
             ("number of texts", self.n),
             ("number of masks", self.masks),
+            ("length", 1 if self.length is None else self.length),
             ("number of chains", 1 if self.chains is None else self.chains),
         ):
             if number < 1:

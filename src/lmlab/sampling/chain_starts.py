@@ -12,7 +12,7 @@ from torch import Tensor
 from lmlab.core.errors import UserError
 from lmlab.core.protocols import Fill
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.sampling.chain_kernels import ChainState, drawn_one_by_one
+from lmlab.sampling.chain_moves import ChainState, drawn_one_by_one
 from lmlab.sampling.chain_proposals import FromFill, allowed_tokens, draw, uniform
 from lmlab.sampling.gaps import read_gaps
 from lmlab.sampling.prefix import encode_prefix
@@ -129,7 +129,8 @@ def begin(
     contiguous = layout.kind == "contiguous"
     first = vocabulary.end if contiguous or vocabulary.start is None else vocabulary.start
     assert first is not None, "a vocabulary needs a start or an end symbol"
-    tail = [vocabulary.end] if layout.end and vocabulary.end is not None else []
+    around = around_of(layout, vocabulary)
+    tail = [vocabulary.end] * (around - 1)
     rows = [
         [first, *(vocabulary.pad if id is None else id for id in form.tokens), *tail]
         for form in forms
@@ -137,11 +138,16 @@ def begin(
     system.check_length(max(map(len, rows)))
     batch = batch_of(rows, system)
     fixed = _marked(batch.tokens, [[not moves for moves in form.moves] for form in forms])
-    state = ChainState(batch=batch, fixed=fixed if fixed.any() else None, around=1 + len(tail))
+    state = ChainState(batch=batch, fixed=fixed if fixed.any() else None, around=around)
     blank = _marked(batch.tokens, [[id is None for id in form.tokens] for form in forms])
     state = start.fill(state, blank, generator=generator)
     _check(state, vocabulary)
     return state
+
+
+def around_of(layout: Any, vocabulary: Vocabulary) -> int:
+    """Symbols around a text in its row: <s>, and </s> where there is one."""
+    return 1 + (layout.end and vocabulary.end is not None)
 
 
 def with_text(state: ChainState, tokens: Tensor) -> ChainState:

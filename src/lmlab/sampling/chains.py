@@ -17,16 +17,10 @@ from torch import Tensor
 
 from lmlab.core.errors import UserError
 from lmlab.core.protocols import Energy, Fill, Sample, Step, require
+from lmlab.core.registry import catalogue
 from lmlab.sampling import decode
-from lmlab.sampling.chain_kernels import (
-    ChainState,
-    Gibbs,
-    Kernel,
-    Metropolis,
-    Move,
-    Refill,
-    Resize,
-)
+from lmlab.sampling.chain_kernels import Gibbs, Kernel, Metropolis
+from lmlab.sampling.chain_moves import ChainState, Move, Refill, Resize
 from lmlab.sampling.chain_orders import ORDERS, Schedule
 from lmlab.sampling.chain_proposals import Proposal, proposal_of
 from lmlab.sampling.chain_report import Chains, ChainText, Watch, mixing_warnings
@@ -36,6 +30,7 @@ from lmlab.sampling.chain_starts import (
     MaskedStart,
     RandomStart,
     Start,
+    around_of,
     begin,
     blank_form,
     template_form,
@@ -67,19 +62,18 @@ class ChainRunner:
         lm: tuple[Any, Any] | None = None,
     ) -> None:
         """`corpus_texts` are counted for the unigram proposal; `lm` is a system and a tokeniser."""
-        if not isinstance(system, (Fill, Energy)):
-            require(system, Fill, f"the method {settings.method}")
+        _require_either(system, settings.method)
         if settings.method == "gibbs":
             require(system, Fill, "the method gibbs")
-        self.system, self.tokenizer, self.layout, self.settings = (
-            system,
-            tokenizer,
-            layout,
-            settings,
-        )
-        self.lm = lm
+        self.system, self.tokenizer, self.layout = system, tokenizer, layout
+        self.settings, self.lm = settings, lm
         self.generator = torch.Generator().manual_seed(settings.seed)
         self.target: Target = target_of(system, settings.energy)
+        if settings.lengths is not None:
+            around = around_of(layout, system.vocabulary)
+            self.target = LengthWeighted(
+                target=self.target, cost=settings.token_cost, around=around
+            )
         self.proposal: Proposal = proposal_of(system, settings.proposal, corpus_texts, tokenizer)
         self.order = ORDERS[settings.order](settings.masks)
 
@@ -91,7 +85,7 @@ class ChainRunner:
             state = begin(forms, start, self.layout, self.system, self.generator)
             self._check_state(state)
             schedule = self._schedule(state)
-            kernel, resize = self._kernel(state)
+            kernel, resize = self._kernel()
             watch = Watch(self._reading_interval(schedule, state))
             found, done = self._steps(state, schedule, kernel, resize, watch, progress)
         return self._record(forms, start, schedule, watch, found, done, time.perf_counter() - began)
@@ -144,15 +138,12 @@ class ChainRunner:
             return MaskedStart(self.system)
         return RandomStart(self.system.vocabulary)
 
-    def _kernel(self, state: ChainState) -> tuple[Kernel, Resize | None]:
+    def _kernel(self) -> tuple[Kernel, Resize | None]:
         if self.settings.method == "gibbs":
             return Gibbs(), None
         if self.settings.lengths is None:
             return Metropolis(self.target), None
         least, most = self.settings.lengths
-        self.target = LengthWeighted(
-            target=self.target, cost=self.settings.token_cost, around=state.around
-        )
         return Metropolis(self.target), Resize(proposal=self.proposal, least=least, most=most)
 
     def _check_state(self, state: ChainState) -> None:
@@ -326,3 +317,15 @@ class ChainRunner:
         if settings.template is not None or settings.prefix or settings.positions:
             over = "texts that agree with what is fixed"
         return f"p(x) ∝ exp(-E(x){tempered}) over {over}, E(x) = {self.target.formula}"
+
+
+def _require_either(system: object, method: str) -> None:
+    """A UserError that names the systems that could, where there is neither Fill nor Energy."""
+    if isinstance(system, (Fill, Energy)):
+        return
+    both = {"Fill", "Energy"}
+    able = [card.name for card in catalogue().values() if both & set(card.protocols)]
+    raise UserError(
+        f"the method {method} needs a system with Fill or Energy, and this one has neither; those "
+        f"that have one: {', '.join(able)}."
+    )

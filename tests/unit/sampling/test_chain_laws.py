@@ -12,7 +12,7 @@ import torch
 from lmlab.core.batch import Batch
 from lmlab.core.registry import system_module
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.sampling.chain_kernels import ChainState, Gibbs, Metropolis, Refill, Resize
+from lmlab.sampling.chain_kernels import Gibbs, Metropolis
 from lmlab.sampling.chain_laws import (
     divergence,
     energy_law,
@@ -24,6 +24,7 @@ from lmlab.sampling.chain_laws import (
     text_space,
     total_variation,
 )
+from lmlab.sampling.chain_moves import ChainState, Refill, Resize
 from lmlab.sampling.chain_orders import RandomPlaces, Sequential
 from lmlab.sampling.chain_proposals import FromFill, uniform
 from lmlab.sampling.chain_targets import (

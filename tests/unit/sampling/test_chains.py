@@ -13,7 +13,7 @@ from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.corpus import Layout
 from lmlab.data.tokenizers import train_tokenizer
 from lmlab.sampling.chain_orders import RandomPlaces, Schedule, Sequential
-from lmlab.sampling.chain_proposals import allowed_tokens, uniform, unigram
+from lmlab.sampling.chain_proposals import allowed_tokens, draw, uniform, unigram
 from lmlab.sampling.chain_settings import ChainSettings
 from lmlab.sampling.chain_targets import NormalisedEnergy, RawEnergy, target_of
 from lmlab.sampling.chains import ChainRunner
@@ -344,3 +344,12 @@ def test_a_model_gone_wrong_is_told():
             parameter.fill_(math.nan)
     with pytest.raises(UserError, match="not numbers"):
         run(broken, length=3, steps=3)
+
+
+def test_tokens_are_drawn_as_often_as_their_law_says():
+    """30,000 draws: √(n p (1 - p)) is at most 87; what can't come never does."""
+    law = torch.tensor([0.0, 0.2, 0.0, 0.5, 0.3, 0.0]).log().expand(30000, -1)
+    found = draw(law, torch.Generator().manual_seed(0)).bincount(minlength=6)
+    expected = torch.tensor([0, 6000, 0, 15000, 9000, 0])
+    assert (found - expected).abs().max() < 5 * 87
+    assert found[[0, 2, 5]].sum() == 0
