@@ -179,6 +179,9 @@ class Objective(nn.Module):
 
     kind: ClassVar[Kind] = "exact"
     """What its log_prob is."""
+    loss_compares: ClassVar[bool] = True
+    """Whether its loss for each prediction can be held against minus its log_prob: else a gap
+    between training and held-out losses tells nothing."""
 
     def check_parts(self, backbone: Backbone, emission: Emission) -> None:
         """A UserError where such a network can't be trained by it; most train any."""

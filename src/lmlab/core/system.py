@@ -45,6 +45,11 @@ class System(nn.Module):
     """What is measured of held-out text while it trains: its log_prob; its loss, where that is the
     cheaper and the usual one (masked models); or the part of its loss that has this name."""
 
+    @property
+    def loss_compares(self) -> bool:
+        """Whether losses in training can be held against what is measured of held-out text."""
+        return True
+
     def begin_step(self, step: int) -> None:
         """Told before each step of training how many came before it; most need not know."""
         return
@@ -128,6 +133,10 @@ class Assembly(System):
         self.emission = emission
         self.objective = objective
         self.fitting = fitting
+
+    @property
+    def loss_compares(self) -> bool:
+        return self.objective.loss_compares
 
     def begin_step(self, step: int) -> None:
         self.objective.begin_step(step)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -35,6 +37,8 @@ class SampledObjective(Objective):
     `asks`, the softmax over all tokens, exact wherever training left its normaliser. Biases of the
     output start at the log-frequencies of the training split, so that the normaliser starts near 1.
     """
+
+    loss_compares: ClassVar[bool] = False
 
     def __init__(self, asks: Objective, noise: NoiseLaw, *, samples: int, shared: bool) -> None:
         super().__init__()

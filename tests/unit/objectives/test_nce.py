@@ -15,6 +15,7 @@ from lmlab.core.errors import UserError
 from lmlab.core.registry import catalogue, system_module
 from lmlab.core.system import Assembly
 from lmlab.core.vocabulary import Vocabulary
+from lmlab.diagnostics.doctor.examine import examine
 from lmlab.objectives.importance import ImportanceSampled, SampledSoftmax
 from lmlab.objectives.nce import NoiseContrastive
 from lmlab.objectives.next_token import NextToken
@@ -317,3 +318,14 @@ def test_the_law_is_saved_with_the_weights_and_resuming_changes_nothing(tmp_path
         (token,) = tokenizer.encode(letter)
         expected = math.log(count**0.75 / total)
         assert noise.log_prob(torch.tensor(token)).item() == pytest.approx(expected, abs=1e-5)
+
+
+def test_the_doctor_does_not_hold_its_losses_against_those_of_held_out_text(tmp_path: Path):
+    """A contrast of 2 nats beside a held-out loss of 3 is no sign of overfitting."""
+    settings = {"noise_samples": "2", "log_every": "5"}
+    words = {"data": "grammar", "size": "tiny", "quiet": True, "steps": 20, "settings": settings}
+    train("lstm", out=tmp_path / "run", objective="nce", **words)
+    assert not load_run(tmp_path / "run").system.loss_compares
+    found = examine(tmp_path / "run")
+    assert found.vitals["last training loss"] < found.vitals["last held-out loss"] - 0.5
+    assert "overfitting" not in {finding.name for finding in found.findings}

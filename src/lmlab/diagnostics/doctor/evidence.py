@@ -112,6 +112,14 @@ class Evidence:
     def system(self) -> System:
         return self.model.system
 
+    @property
+    def losses_compare(self) -> bool:
+        """Whether training losses are of the same sort as held-out ones, as far as is known."""
+        try:
+            return self.system.loss_compares
+        except Missing:
+            return True
+
     @cached_property
     def texts(self) -> Texts:
         """What it was trained on, tokenised as then."""

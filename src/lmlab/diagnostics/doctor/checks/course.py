@@ -178,7 +178,8 @@ def overfitting(evidence: Evidence) -> Finding | None:
     then, now = _train_at(evidence, best.tokens), _train_at(evidence, last.tokens)
     if then is None or now is None:
         raise Missing("its metrics tell no training loss")
-    rise, gap = last.loss - best.loss, last.loss - now
+    rise = last.loss - best.loss
+    gap = last.loss - now if evidence.losses_compare else 0.0
     rising = rise > RISE and now < then
     # A training loss that has not fallen is not that of text learnt by heart.
     if now >= history.train[0].loss or (not rising and gap <= GAP):
