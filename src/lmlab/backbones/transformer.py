@@ -17,6 +17,7 @@ from lmlab.core.visibility import Blind, Causal, Explicit, Full
 from lmlab.layers.asked_places import AskedPlaces
 from lmlab.layers.attention_positions import ScoreBias
 from lmlab.layers.input_embedding import InputEmbedding
+from lmlab.layers.repeated import Repeated
 from lmlab.layers.scope import Scope, mask_of
 from lmlab.layers.transformer_block import Block, BlockCache, Source
 
@@ -89,12 +90,21 @@ class Stack(nn.Module):
             note_hidden(inside, values)
         return self.finish(values)
 
-    def at(self, values: Tensor, scope: Scope, asked: AskedPlaces) -> Tensor:
-        """(B, M, W) the same at some places alone: the last layer need not know of any other."""
-        scope = self.biased(scope)
+    def at(
+        self, values: Tensor, scope: Scope, asked: AskedPlaces, *, same: Repeated | None = None
+    ) -> Tensor:
+        """(B, M, W) the same at some places alone: the last layer need not know of any other.
+
+        Where many values are the `same`, they are (1, U, W), and so the first layer begins.
+        """
+        scope, projected = self.biased(scope), None
         *below, (last, top) = self.layers()
+        if same is not None:
+            projected = same.spread(below[0][1].project(values)) if below else None
+            values = same.spread(values)
         for layer, block in below:
-            values = block(values, self.within(scope, layer))
+            values = block(values, self.within(scope, layer), projected=projected)
+            projected = None
         inside = self.within(scope.at(asked.places), last)
         return self.finish(top(asked.rows_of(values), inside, content=values))
 
@@ -188,12 +198,21 @@ class Transformer(Backbone):
         return hidden
 
     def at(self, view: View, places: Tensor) -> Tensor:
-        """(N, W) hidden states at `places` (B, T), for which the last layer alone is computed."""
+        """(N, W) hidden states at `places` (B, T), the only ones that the last layer is made for.
+
+        And what is the same in many rows, as in copies of a text that hide one place each, goes
+        once through what comes before places look at each other.
+        """
         if not bool(places.any()) or not any(True for _ in self.stack.layers()):
             return super().at(view, places)
-        asked = AskedPlaces.of(places)
-        values = self.embedding(view.inputs, positions_of(view), view.segments)
-        found: Tensor = self.stack.at(values, _whole_scope(view), asked)
+        positions, asked = positions_of(view), AskedPlaces.of(places)
+        # Not in training: what is dropped must differ.
+        same = None if self.training else Repeated.of(view.inputs, positions, view.segments)
+        if same is None:
+            values = self.embedding(view.inputs, positions, view.segments)
+        else:
+            values = self.embedding(same.inputs, same.positions, same.segments)
+        found: Tensor = self.stack.at(values, _whole_scope(view), asked, same=same)
         return found[asked.real]
 
     def _step(self, view: View, state: TransformerState) -> Hidden:

@@ -77,11 +77,24 @@ class Attention(nn.Module):
         self.project = nn.Linear(width, 3 * self.inner, bias=bias)
         self.output = nn.Linear(self.inner, width, bias=bias)
 
-    def forward(self, values: Tensor, scope: Scope, *, source: Tensor | None = None) -> Tensor:
-        """(B, Tq, W) what each place read."""
+    def forward(
+        self,
+        values: Tensor,
+        scope: Scope,
+        *,
+        source: Tensor | None = None,
+        projected: Tensor | None = None,
+    ) -> Tensor:
+        """(B, Tq, W) what each place read; `projected` is what `project` makes of the values.
+
+        Where few places ask of a source, its keys and values are not made: see `_read_of_few`.
+        """
         if source is None:
-            queries, keys, read = self._split(self.project(values), 3)
+            projected = self.project(values) if projected is None else projected
+            queries, keys, read = self._split(projected, 3)
             keys = self._turned(keys, scope.key_positions)
+        elif self._are_few(values, source, scope):
+            return self._read_of_few(values, source, scope)
         else:
             queries = self.queries(values)
             keys, read = self.keys_values(source, scope.key_positions)
@@ -137,6 +150,39 @@ class Attention(nn.Module):
             mean = self._read_clearly(turned, keys, read, scope)
         else:
             mean = self._read_fast(turned, keys, read, scope)
+        if scope.silent_heads:
+            mean = silenced(mean, scope.silent_heads)
+        return self.output(mean.transpose(1, 2).flatten(2))
+
+    def _are_few(self, values: Tensor, source: Tensor, scope: Scope) -> bool:
+        """Whether so few places ask that it is cheaper to leave keys and values unmade."""
+        if torch.is_grad_enabled() or scope.record is not None or scope.causal:
+            return False
+        plain = type(self.scores) is Scores and not self.scores.hard and self.positions is None
+        dropped = self.training and self.dropout > 0
+        few = min(source.shape[1] / 4, self.head_width / 2)
+        return plain and not dropped and values.shape[1] <= few
+
+    def _read_of_few(self, values: Tensor, source: Tensor, scope: Scope) -> Tensor:
+        """(B, M, W) the same for M places that ask of a source (B, T, W), without its keys.
+
+        q · (K x + b) = (Kᵀ q) · x + q · b, of which the softmax does not feel the last term, and
+        Σ w (V x + c) = V Σ w x + c: so K and V are applied to what asks instead of to all that is
+        asked. Cost O(M (H T W + W²)) a row, and not O(T W²).
+        """
+        rows, count = values.shape[:2]
+        parts = self.project.weight.view(3, self.heads, self.head_width, -1)
+        asking = torch.einsum("bhmd,hdw->bhmw", self.queries(values), parts[1]).flatten(1, 2)
+        scores = asking @ source.transpose(1, 2) * self.scores.scale
+        scores = scores.view(rows, self.heads, count, -1)
+        mask = scope.additive(scores)
+        # A place that sees nothing reads nothing, as in the fused kernel.
+        weights = torch.softmax(scores if mask is None else scores + mask, -1).nan_to_num(0.0)
+        means = (weights.flatten(1, 2) @ source).view(rows, self.heads, count, -1)
+        mean = torch.einsum("bhmw,hdw->bhmd", means, parts[2])
+        if self.project.bias is not None:
+            offset = self.project.bias.view(3, self.heads, 1, self.head_width)[2]
+            mean = mean + offset * weights.sum(-1, keepdim=True)
         if scope.silent_heads:
             mean = silenced(mean, scope.silent_heads)
         return self.output(mean.transpose(1, 2).flatten(2))

@@ -104,11 +104,15 @@ class Block(nn.Module):
         *,
         content: Tensor | None = None,
         source: Source | None = None,
+        projected: Tensor | None = None,
     ) -> Tensor:
-        """One pass; keys and values are read of `content` (B, Tk, W) where it is another stream."""
+        """One pass; keys and values are read of `content` (B, Tk, W) where it is another stream.
+
+        `projected` is what `project` makes of the values, where it is at hand.
+        """
         around = self.around_attention
         read = None if content is None else around.enter(content)
-        output = self.attention(around.enter(values), scope, source=read)
+        output = self.attention(around.enter(values), scope, source=read, projected=projected)
         values = around.leave(values, self._noted("attention output", output, scope))
         if source is not None:
             assert self.source_attention is not None and self.around_source is not None
@@ -118,6 +122,11 @@ class Block(nn.Module):
             noted = self._noted("source attention output", output, scope)
             values = self.around_source.leave(values, noted)
         return self._fed_forward(values, scope)
+
+    def project(self, values: Tensor) -> Tensor:
+        """(…, 3 · H · D) the queries, keys and values of the first attention, one after another."""
+        projected: Tensor = self.attention.project(self.around_attention.enter(values))
+        return projected
 
     def step(
         self,

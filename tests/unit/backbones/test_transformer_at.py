@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 
@@ -40,6 +42,42 @@ def test_some_places_alone(zoo, kind):
     assert whole.std(0).max() > 0.01
     nowhere = torch.zeros_like(places)
     assert backbone.at(view, nowhere).shape == (0, backbone.width)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("zoo", [bert, albert, unilm], ids=lambda z: z.__name__[10:])
+@pytest.mark.parametrize("told", [False, True])
+def test_copies_of_one_text(zoo, told):
+    """Each with another place hidden: most of their inputs are the same."""
+    torch.manual_seed(0)
+    backbone = zoo.build(zoo.SIZES["tiny"], VOCABULARY).eval().backbone
+    text = torch.randint(5, 19, (9,))
+    places = torch.eye(9, dtype=torch.bool)
+    tokens = text.repeat(9, 1).masked_fill(places, 4)
+    segments = (torch.arange(9) // 5).repeat(9, 1) if told else None
+    view = View(inputs=tokens, lengths=torch.full((9,), 9), visibility=Full(), segments=segments)
+    embedded: list[int] = []
+    backbone.embedding.register_forward_pre_hook(lambda _, given: embedded.append(given[0].numel()))
+    found = backbone.at(view, places)
+    torch.testing.assert_close(found, backbone(view).values[places], atol=1e-5, rtol=1e-5)
+    # Nine tokens and nine masks at as many places; then all of them.
+    assert embedded == [18, 81]
+
+
+def test_what_is_dropped_in_training_differs():
+    """Copies share nothing then, so that each draws its own."""
+    torch.manual_seed(0)
+    config = dataclasses.replace(bert.SIZES["tiny"], dropout=0.5)
+    backbone = bert.build(config, VOCABULARY).train().backbone
+    view = View(
+        inputs=torch.randint(5, 19, (1, 6)).repeat(4, 1),
+        lengths=torch.full((4,), 6),
+        visibility=Full(),
+    )
+    places = torch.zeros(4, 6, dtype=torch.bool)
+    places[:, 2] = True
+    found = backbone.at(view, places)
+    assert torch.pdist(found).min() > 1e-3
 
 
 def test_the_last_layer_is_fed_forward_for_them_alone():

@@ -31,6 +31,30 @@ def values(seed: int = 0) -> torch.Tensor:
     return torch.randn(2, TIME, WIDTH, generator=torch.Generator().manual_seed(seed))
 
 
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("bias", [False, True])
+def test_few_places_that_ask_need_no_keys(masked, bias):
+    """Without gradients and for one place of many, the same by another order of products."""
+    torch.manual_seed(0)
+    attention = Attention(WIDTH, HEADS, bias=bias).eval()
+    for parameter in attention.parameters():
+        nn.init.normal_(parameter)
+    asking, read = torch.randn(2, 1, WIDTH), values()
+    mask = torch.tensor([[1, 0, 1, 1, 0], [0, 0, 0, 0, 1]]).bool()[:, None, None]
+    seen = Scope(
+        mask=mask if masked else None,
+        query_positions=torch.zeros(2, 1, dtype=torch.long),
+        key_positions=torch.arange(TIME)[None],
+        silent_heads=frozenset({1}),
+    )
+    expected = attention(asking, seen, source=read)
+    with torch.no_grad():
+        assert attention._are_few(asking, read, seen)
+        found = attention(asking, seen, source=read)
+        assert not attention._are_few(read, read, seen)
+    torch.testing.assert_close(found, expected.detach(), atol=1e-5, rtol=1e-5)
+
+
 def same_as_torch(attention: Attention) -> nn.MultiheadAttention:
     theirs = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True)
     with torch.no_grad():

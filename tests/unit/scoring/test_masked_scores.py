@@ -100,6 +100,15 @@ def test_every_method_is_its_definition(system, batch, words, method, head):
     assert expected[0, 1:6].std() > 0.1
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_two_streams_are_read_as_one_where_texts_are_scored(batch, words, method):
+    """MPNet: what is seen is content like any encoder's, so its scores mean what BERT's do."""
+    other = spread_out(mpnet.build(mpnet.SIZES["tiny"], VOCABULARY))
+    found = masked_scores(other, batch, method=method, words=words)
+    expected = score_by_loop(other, method, "own")
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+
+
 def test_methods_differ(system, batch, words):
     """Else the test above would not tell them apart."""
     found = [masked_scores(system, batch, method=method, words=words)[0] for method in METHODS]
@@ -132,10 +141,10 @@ def test_the_score_does_not_depend_on_what_is_read_together(system, batch, words
 
 @pytest.mark.parametrize("budget", [10, 25, 64])
 def test_no_pass_reads_more_than_the_budget(system, batch, budget):
-    """The longest text has 10 places; what is read is counted at the door of the embedding."""
+    """The longest text has 10 places; what is read is counted at the first layer."""
     read: list[Tensor] = []
-    door = system.backbone.embedding.register_forward_pre_hook(
-        lambda _, given: read.append(given[0])
+    door = system.backbone.stack.blocks[0].feed_forward.register_forward_pre_hook(
+        lambda _, given: read.append(given[0][..., 0])
     )
     try:
         masked_scores(system, batch, method="norm", tokens_at_once=budget)

@@ -144,8 +144,8 @@ def test_long_texts_are_scored_by_windows(system, words, method):
 
 def test_no_pass_reads_more_than_the_budget(system, words):
     read: list[int] = []
-    door = system.backbone.embedding.register_forward_pre_hook(
-        lambda _, given: read.append(given[0].numel())
+    door = system.backbone.stack.blocks[0].feed_forward.register_forward_pre_hook(
+        lambda _, given: read.append(given[0][..., 0].numel())
     )
     try:
         scorer = Scorer(system, words, Layout(), method="norm", tokens_per_batch=70)
