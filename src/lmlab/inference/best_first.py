@@ -74,7 +74,7 @@ class StateSearch:
 
     def ranked(self, count: int, *, most: int = MOST_EXPANSIONS) -> list[Found]:
         """The `count` best, in order; by a beam, and not proven, where it would take too long."""
-        found = []
+        found: list[Found] = []
         for each in itertools.islice(self._in_order(most), count):
             if each is None:
                 known = {each.tokens for each in found}

@@ -1,0 +1,245 @@
+"""What a hidden state can say: rank of the log-probabilities, and several equally right words.
+
+    python benchmarks/emissions_rank.py [--out FILE.json]
+    python benchmarks/emissions_rank.py --draw FILE.json --figure FILE.svg
+
+Nothing but emissions: a free hidden vector of d numbers for each context, an emission over it, both
+trained together, so that what is lost is lost by the emission. Two questions.
+
+Rank: 60 contexts with random distributions over 44 words, whose log-probabilities are a matrix of
+rank 44 (Yang et al. 2018). Each emission is trained on them; its own matrix's rank is counted, by
+singular values above 1e-8 of the largest, in double precision. A softmax with biases has at most
+d + 2: inner products, biases, normalisers.
+
+Several right words: the sixteen sentences of `surnames` (000: 张李胡王 for 我的姓是), each ended by
+four words with probability 1/4. Training sees drawn sentences, 64 a step. Told against steps:
+KL(truth || model) in nats, and the spread among the right words, the mean over sentences of the
+highest probability less the lowest, divided by their mean: 0 where they are equal, as they should
+be. Also the mass on wrong words. Widths are equal; parameters are told too, and `softmax+` is a
+softmax that is widened to the parameters of the mixture.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+EMISSIONS = ("softmax", "mixture-of-softmaxes", "hamming", "hamming-min", "rbf")
+WIDTHS = (2, 4, 8)
+STEPS = 2000
+TOLD = (50, 100, 200, 400, 800, 1400, 2000)
+CONTEXTS, WORDS, RANK_WIDTH, RANK_STEPS = 60, 44, 8, 600
+SOFTMAXES = 3
+RATE = 0.03
+SYMBOLS = 5
+
+
+def emission_of(name: str, width: int, words: int) -> Any:
+    from lmlab.core.vocabulary import Vocabulary
+    from lmlab.zoo._emissions import build_emission
+
+    parts = {"mixture-of-softmaxes": SOFTMAXES, "hamming": width, "hamming-min": width}
+    if name.startswith("hamming") and width > 2:
+        parts[name] = width // 2
+    # Words stand after the symbols; of these <unk> and </s> could be predicted, and soon are not.
+    vocabulary = Vocabulary(size=words + SYMBOLS)
+    options = {"tied": None, "states": 1, "dropout": 0.0, "parts": parts.get(name)}
+    return build_emission(name, width, vocabulary, **options)
+
+
+class Told:
+    """Contexts with a free vector each, and an emission over them."""
+
+    def __init__(self, name: str, width: int, contexts: int, words: int, seed: int) -> None:
+        import torch
+        from torch import nn
+
+        torch.manual_seed(seed)
+        self.hidden = nn.Parameter(torch.randn(contexts, width))
+        self.emission = emission_of(name, width, words)
+        self.parameters = [self.hidden, *self.emission.parameters()]
+
+    def log_probs(self) -> Any:
+        """(contexts, words), normalised over all that can be predicted."""
+        return self.emission.log_probs(self.hidden)[:, SYMBOLS:]
+
+    def train(self, steps: int, weights: Any, told: Any) -> None:
+        """Adam on -Σ weights(step) log p, its rate falling to zero; `told(step)` after each."""
+        import torch
+
+        optimizer = torch.optim.Adam(self.parameters, lr=RATE)
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+        for step in range(1, steps + 1):
+            optimizer.zero_grad()
+            (-(weights() * self.log_probs()).sum()).backward()
+            optimizer.step()
+            schedule.step()
+            told(step)
+
+
+def rank_of(name: str, seed: int) -> dict[str, Any]:
+    """Rank of a trained emission's matrix of log-probabilities, and how near it came."""
+    import torch
+
+    generator = torch.Generator().manual_seed(100 + seed)
+    truth = torch.softmax(2 * torch.randn(CONTEXTS, WORDS, generator=generator), -1)
+    model = Told(name, RANK_WIDTH, CONTEXTS, WORDS, seed)
+    model.train(RANK_STEPS, lambda: truth / CONTEXTS, lambda step: None)
+    model.emission.double()
+    model.hidden.data = model.hidden.data.double()
+    with torch.no_grad():
+        found = model.log_probs()
+        kl = (truth.double() * (truth.double().log() - found)).sum(-1).mean()
+        values = torch.linalg.svdvals(found)
+    return {
+        "emission": name,
+        "seed": seed,
+        "width": RANK_WIDTH,
+        "rank": int((values > 1e-8 * values[0]).sum()),
+        "kl": float(kl),
+    }
+
+
+def surnames_table() -> Any:
+    """(sentences, words) the true probabilities of `surnames`."""
+    import torch
+
+    from lmlab.data.languages.surnames import ENDINGS
+
+    words = sorted({word for right in ENDINGS.values() for word in right})
+    table = torch.zeros(len(ENDINGS), len(words))
+    for row, right in enumerate(ENDINGS.values()):
+        for word in right:
+            table[row, words.index(word)] = 1 / len(right)
+    return table
+
+
+def right_words(name: str, width: int, seed: int) -> dict[str, Any]:
+    """KL, spread and wrong mass against steps, for one emission at one width."""
+    import torch
+
+    truth = surnames_table()
+    model = Told(name.removesuffix("+"), width, *truth.shape, seed)
+    generator = torch.Generator().manual_seed(200 + seed)
+    curve: list[dict[str, float]] = []
+
+    def drawn() -> torch.Tensor:
+        flat = (truth / len(truth)).flatten()
+        chosen = torch.multinomial(flat, 64, replacement=True, generator=generator)
+        return torch.bincount(chosen, minlength=flat.numel()).view_as(truth) / 64
+
+    def told(step: int) -> None:
+        if step in TOLD:
+            with torch.no_grad():
+                curve.append({"step": step, **judged(model.log_probs(), truth)})
+
+    began = time.process_time()
+    model.train(STEPS, drawn, told)
+    return {
+        "emission": name,
+        "width": width,
+        "seed": seed,
+        "parameters": sum(parameter.numel() for parameter in model.parameters),
+        "cpu_seconds": round(time.process_time() - began, 2),
+        "curve": curve,
+    }
+
+
+def judged(log_probs: Any, truth: Any) -> dict[str, float]:
+    """Against the true table: KL, spread among right words, mass on wrong ones."""
+    right = truth > 0
+    kl = (truth * (truth.clamp(min=1e-9).log() - log_probs)).sum(-1).mean()
+    each = log_probs.exp()[right].view(len(truth), -1)
+    spread = (each.amax(-1) - each.amin(-1)) / each.mean(-1)
+    return {
+        "kl": float(kl),
+        "spread": float(spread.mean()),
+        "wrong": float(1 - each.sum(-1).mean()),
+    }
+
+
+def widened(width: int) -> int:
+    """The width at which a softmax has about the parameters of the mixture at `width`."""
+    rows, words = surnames_table().shape
+    mixture = Told("mixture-of-softmaxes", width, rows, words, 0)
+    goal = sum(parameter.numel() for parameter in mixture.parameters)
+    return round((goal - words - SYMBOLS) / (rows + words + SYMBOLS))
+
+
+def draw(record: dict[str, Any], path: Path) -> None:
+    """KL and spread against steps, a column for each width."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    from matplotlib import pyplot
+
+    names = list(dict.fromkeys(each["emission"] for each in record["right_words"]))
+    figure, axes = pyplot.subplots(2, len(WIDTHS), figsize=(10, 5.5), sharex=True, sharey="row")
+    for column, width in enumerate(WIDTHS):
+        for name in names:
+            runs = [
+                each["curve"]
+                for each in record["right_words"]
+                if each["emission"] == name and each["asked_width"] == width
+            ]
+            steps = [point["step"] for point in runs[0]]
+            for row, what in enumerate(("kl", "spread")):
+                means = [
+                    statistics.mean(run[place][what] for run in runs) for place in range(len(steps))
+                ]
+                axes[row, column].plot(steps, means, marker=".", label=name)
+                axes[row, column].set(xscale="log")
+        axes[0, column].set(title=f"width {width}", yscale="log")
+        axes[1, column].set(xlabel="steps")
+    axes[0, 0].set(ylabel="KL from the truth, nats")
+    axes[1, 0].set(ylabel="spread among right words")
+    axes[0, -1].legend(frameon=False, fontsize=7)
+    figure.tight_layout()
+    figure.savefig(path)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--draw", type=Path, help="a record to draw instead of training")
+    parser.add_argument("--figure", type=Path, default=Path("emissions-rank.svg"))
+    options = parser.parse_args()
+    if options.draw:
+        draw(json.loads(options.draw.read_text(encoding="utf-8")), options.figure)
+        return
+    import torch
+
+    torch.set_num_threads(1)
+    began = time.process_time()
+    ranks = [rank_of(name, seed) for name in EMISSIONS for seed in range(options.seeds)]
+    for each in ranks:
+        print(json.dumps(each), flush=True)
+    found = []
+    for width in WIDTHS:
+        for name, here in [*((name, width) for name in EMISSIONS), ("softmax+", widened(width))]:
+            for seed in range(options.seeds):
+                found.append(right_words(name, here, seed) | {"asked_width": width})
+                last = found[-1]["curve"][-1]
+                told = " ".join(f"{key} {value:.3f}" for key, value in last.items())
+                print(f"{name} {here} seed {seed} ({found[-1]['parameters']}): {told}", flush=True)
+    if options.out:
+        record = {
+            "command": "python benchmarks/emissions_rank.py",
+            "cpu_seconds": round(time.process_time() - began, 1),
+            "softmaxes": SOFTMAXES,
+            "learning_rate": RATE,
+            "entropy_of_right_words": math.log(4),
+            "ranks": ranks,
+            "right_words": found,
+        }
+        options.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
