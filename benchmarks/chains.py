@@ -315,8 +315,16 @@ def quality(given: argparse.Namespace) -> dict[str, Any]:
         "steps": given.steps,
         "length": LENGTH,
         "references": given.references,
+        "trainings": {"bert": _training(bert), "lstm": _training(judge)},
         "rows": rows,
     }
+
+
+def _training(model: Any) -> dict[str, Any]:
+    """What a run was trained by, without where it lies."""
+    config = model.config
+    training = {name: config["training"].get(name) for name in ("epochs", "steps", "seed")}
+    return {"recipe": config["recipe"], "system": config["system_config"], **training}
 
 
 def _real_texts(data: Path) -> list[str]:
