@@ -15,6 +15,12 @@ def test_constant_after_a_linear_warmup() -> None:
     )
 
 
+def test_linear_falls_to_a_ten_thousandth_as_word2vecs_does() -> None:
+    schedule = Schedule(TrainingConfig(learning_rate=0.5, schedule="linear"))
+    rates = [schedule.rate(0, share) for share in (0, 0.25, 1, 2)]
+    assert rates == pytest.approx([0.5, 0.375, 5e-5, 5e-5])
+
+
 def test_cosine_goes_from_the_rate_to_a_hundredth_of_it() -> None:
     schedule = Schedule(TrainingConfig(learning_rate=1.0, schedule="cosine"))
     # 0.01 + 0.99 (1 + cos πu)/2 at u = 0, 1/3, 1/2, 1, with cos π/3 = 1/2.
