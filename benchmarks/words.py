@@ -254,6 +254,8 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name in RATES:
         chosen = [row for row in rows if row["system"] == name]
+        if not chosen:
+            continue
         for side in ("ours", "gensim"):
             for score in ("similarity", "analogies"):
                 values = [row[side][score] for row in chosen]

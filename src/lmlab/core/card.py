@@ -29,7 +29,7 @@ class Card:
     aliases: tuple[str, ...] = ()
     """Other names, such as the notes' numbers."""
     fitting: str = "gradient"
-    """How it is fitted by default: gradient, counting or em."""
+    """How it is fitted by default: gradient, counting, em or words."""
     objectives: tuple[str, ...] = ("next-token",)
     """Objectives that it can be trained with, the default first."""
     switches: tuple[str, ...] = ()

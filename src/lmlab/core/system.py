@@ -39,7 +39,7 @@ class System(nn.Module):
     window: int | None = None
     """The longest input it can take at once; None where there is no limit."""
     fitting: str = "gradient"
-    """gradient, counting or em: which fitter trains it."""
+    """gradient, counting, em or words: which fitter trains it."""
 
     watched: str = "log_prob"
     """What is measured of held-out text while it trains: its log_prob; its loss, where that is the
