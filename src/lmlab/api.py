@@ -338,7 +338,7 @@ class LanguageModel:
 
         >>> _ = open("pairs.tsv", "w").write("eins\\tone\\nzwei\\ttwo\\n" * 50)
         >>> _ = lmlab.train("seq2seq", data="pairs.tsv", out="runs/seq2seq", size="tiny",
-        ...                 settings={"learning_rate": 0.02}, epochs=60, quiet=True)
+        ...                 settings={"learning_rate": 0.02}, epochs=100, quiet=True)
         >>> [each.text for each in lmlab.load("runs/seq2seq").translate(["zwei", "eins"])]
         ['two', 'one']
         """

@@ -70,8 +70,11 @@ def build_translating(
     """
     if config.shared and source is not None:
         raise UserError("sources with a vocabulary of their own can't share embeddings.")
-    writing = _embedding(config, vocabulary)
-    reading = writing if config.shared else _embedding(config, source or vocabulary)
+    writing = nn.Embedding(vocabulary.size, config.width)
+    # Small vectors: torch's unit normals make the first steps of a softmax model wild.
+    nn.init.uniform_(writing.weight, -0.1, 0.1)
+    # A reader's words stand in no softmax, and are told apart sooner where they are large.
+    reading = writing if config.shared else nn.Embedding((source or vocabulary).size, config.width)
     inputs = config.width * (2 if joined else 1)
     cells = _cells(config, config.width, first=inputs)
     backbone = RecurrentPair(make_reader(config, reading), make_writer(writing, cells))
@@ -94,10 +97,3 @@ def make_reader(config: TranslatingConfig, embedding: nn.Embedding) -> Reader:
 def _cells(config: TranslatingConfig, width: int, *, first: int) -> list[Cell]:
     cell = CELLS[config.cell]
     return [cell(config.width if layer else first, width) for layer in range(config.layers)]
-
-
-def _embedding(config: TranslatingConfig, vocabulary: Vocabulary) -> nn.Embedding:
-    embedding = nn.Embedding(vocabulary.size, config.width)
-    # Small vectors: torch's unit normals make the first steps of a softmax model wild.
-    nn.init.uniform_(embedding.weight, -0.1, 0.1)
-    return embedding
