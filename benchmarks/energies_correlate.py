@@ -79,7 +79,7 @@ def changes(runs: dict[str, Path], pairs: list[tuple[str, str]]) -> dict[str, li
         texts, others = (
             [score.total for score in models[model].score(side, method=method)] for side in sides
         )
-        found[name] = [b - a for a, b in zip(texts, others, strict=True)]
+        found[name] = [round(b - a, 3) for a, b in zip(texts, others, strict=True)]
     return found
 
 
@@ -181,7 +181,7 @@ def main() -> None:
         "threads": 1,
         "records": records,
     }
-    options.out.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+    options.out.write_text(json.dumps(told) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
