@@ -48,7 +48,7 @@ class Config:
     """lstm, gru or rnn."""
     dropout: float = field(default=0.3, metadata={"at_least": 0, "below": 1})
     """Share of embeddings and layer outputs set to zero in training."""
-    tied: bool = True
+    tied: bool = False
     """Whether the output vectors are the input embeddings."""
     mix: Literal["layers", "last"] = "layers"
     """What stands beside the word's vector: a mix of all layers that a task learns, or the last."""
