@@ -45,6 +45,7 @@ def make(**settings) -> Residual:
     assert isinstance(system, Residual)
     system.base.longest.fill_(LONGEST)
     with torch.no_grad():
+        system.emission.score.weight.normal_(generator=torch.Generator().manual_seed(0))
         system.emission.score.weight /= system.residual(batch_of(space())).std()
     return system
 
@@ -164,7 +165,7 @@ def test_what_is_drawn_comes_near_its_law_as_candidates_grow_many():
         drawn = system.sample(rows, max_length=LONGEST, generator=generator)
         found[candidates] = total_variation(frequencies(drawn), law)
     noise = sampling_noise(law, rows)
-    assert total_variation(base, law) > 5 * noise, "there must be something to correct"
+    assert total_variation(base, law) > 4 * noise, "there must be something to correct"
     assert found[1] == pytest.approx(total_variation(base, law), abs=2 * noise)
     assert found[1] > found[4] > found[32]
     assert found[32] < 1.5 * noise
@@ -174,6 +175,15 @@ def test_a_text_is_drawn_whole_and_then_cut():
     system = make(candidates=2)
     drawn = system.sample(50, max_length=1, generator=torch.Generator().manual_seed(0))
     assert {len(text) for text in drawn} == {1}
+
+
+def test_untrained_it_is_its_base():
+    system = build_tiny("residual-ebm", VOCABULARY)
+    with torch.no_grad():
+        batch = batch_of(space())
+        found = system.log_prob(batch)
+        torch.testing.assert_close(found.totals, system.base.system.log_prob(batch).totals)
+    assert torch.equal(found.low, found.high)
 
 
 def test_loss_by_hand():

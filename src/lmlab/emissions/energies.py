@@ -27,11 +27,15 @@ class InnerProductEnergy(EnergyEmission):
 
 
 class LinearEnergy(EnergyEmission):
-    """e(h, x) = -w · h: the token speaks only through what was fed (Deng et al. 2020; 000)."""
+    """e(h, x) = -w · h: the token speaks only through what was fed (Deng et al. 2020; 000).
+
+    w is zero at first, so that all texts are alike, and a residual model is its base.
+    """
 
     def __init__(self, width: int) -> None:
         super().__init__()
         self.score = nn.Linear(width, 1, bias=False)
+        nn.init.zeros_(self.score.weight)
 
     def energies(self, hidden: Tensor, tokens: Tensor) -> Tensor:
         return -self.score(hidden).squeeze(-1)

@@ -24,6 +24,7 @@ from lmlab.objectives.data_against_corruptions import Index, gram_index
 from lmlab.objectives.pooling import AllPlaces, BlanksOnly, TemplateStopped
 from lmlab.zoo._transformer import TransformerConfig
 
+EnergyName = Literal["inner-product", "linear", "squared"]
 CorruptionName = Literal["uniform", "unigram", "proposals"]
 KnownName = Literal["texts", "grams", "none"]
 
@@ -32,7 +33,7 @@ KnownName = Literal["texts", "grams", "none"]
 class EnergyConfig(TransformerConfig):
     """Settings of an energy that an encoder gives a text."""
 
-    energy: Literal["inner-product", "linear", "squared"] = "inner-product"
+    energy: EnergyName = "inner-product"
     """Energy of a place: minus the inner product of its hidden state with the embedding of the
     token fed there, a linear map of the state, or its squared distance to the origin."""
     negatives: int = field(default=1, metadata={"at_least": 1})
@@ -44,11 +45,12 @@ def make_energies(config: EnergyConfig, tokens: nn.Embedding) -> EnergyEmission:
     match config.energy:
         case "inner-product":
             emission: EnergyEmission = InnerProductEnergy(config.width, tokens)
+            initialise(emission, config.width)
         case "linear":
-            emission = LinearEnergy(config.width)
+            emission = LinearEnergy(config.width)  # which starts at zero
         case "squared":
             emission = SquaredEnergy(config.width)
-    initialise(emission, config.width)
+            initialise(emission, config.width)
     return emission
 
 

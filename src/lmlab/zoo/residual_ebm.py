@@ -17,7 +17,7 @@ from lmlab.core.residual import LanguageModelBase, Residual
 from lmlab.core.system import System
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.objectives.data_against_samples import DataAgainstSamples
-from lmlab.zoo._energies import EnergyConfig, make_energies
+from lmlab.zoo._energies import EnergyConfig, EnergyName, make_energies
 from lmlab.zoo._transformer import TRANSFORMER_RECIPES, make_tokens, make_transformer
 
 CARD = Card(
@@ -43,6 +43,8 @@ CARD = Card(
 class Config(EnergyConfig):
     """Settings of a residual energy."""
 
+    energy: EnergyName = "linear"
+    """As of an energy model; linear starts as the base itself."""
     draws: int = field(default=4096, metadata={"at_least": 2})
     """Texts of the base that Z is estimated from."""
     candidates: int = field(default=64, metadata={"at_least": 1})
@@ -50,16 +52,7 @@ class Config(EnergyConfig):
 
 
 SIZES = {
-    "tiny": Config(
-        width=16,
-        layers=1,
-        heads=2,
-        length=64,
-        dropout=0.0,
-        attention_dropout=0.0,
-        draws=200,
-        candidates=8,
-    ),
+    "tiny": Config(width=16, layers=1, heads=2, length=64, dropout=0.0, draws=200, candidates=8),
     "small": Config(),
     "base": Config(width=768, layers=12, heads=12, length=512),
 }
