@@ -226,8 +226,9 @@ def main() -> None:
         "norm-8000": lambda: norm(lines, texts[: options.sentences], 8000, options.rounds),
         "gpt": lambda: gpt(lines, texts[: 4 * options.sentences], options.rounds),
     }
-    record: dict[str, Any] = {
-        "command": " ".join(["python", *sys.argv]),
+    # Parts that are not measured now stay as they were, each with its own command.
+    record: dict[str, Any] = json.loads(options.out.read_text()) if options.out.exists() else {}
+    record |= {
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
         "transformers": transformers.__version__,
@@ -235,10 +236,11 @@ def main() -> None:
         "sizes": {"layers": LAYERS, "width": WIDTH, "heads": HEADS, "words": BERT_WORDS},
     }
     for name in options.only.split(","):
-        record[name] = parts[name]()
+        command = " ".join(["python", *sys.argv])
+        record[name] = {"command": command, **parts[name]()}
         print(name, json.dumps(record[name], indent=2), flush=True)
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        options.out.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
