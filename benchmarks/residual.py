@@ -29,7 +29,7 @@ RESIDUAL: dict[str, Any] = {
     "attention_dropout": 0.1,
     "draws": 8192,
     "epochs": 2,
-    "learning_rate": 5e-4,
+    "learning_rate": 1e-3,
     "schedule": "cosine",
     "warmup_steps": 50,
     "tokens_per_batch": 1200,

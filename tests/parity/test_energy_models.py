@@ -77,17 +77,17 @@ def batch_of(*texts: list[int]) -> Batch:
 
 
 def test_energies_of_a_place_by_hand():
-    """h = (1, 2): -(1, 2)·(3, -1) = -1;  -(2, -1)·(1, 2) = 0;  mean of (1 + 1)² and 2² is 4."""
+    """h = (1, 2): -(1, 2)·(3, -1) = -1;  -(2, 1)·(1, 2)/√2 = -√8;  mean of (1 + 1)², 2² is 4."""
     hidden, tokens = torch.tensor([[1.0, 2.0]]), torch.tensor([1])
     embedding = nn.Embedding(2, 2)
     linear, squared = LinearEnergy(2), SquaredEnergy(2)
     with torch.no_grad():
         embedding.weight[1] = torch.tensor([3.0, -1.0])
-        linear.score.weight.copy_(torch.tensor([[2.0, -1.0]]))
+        linear.score.weight.copy_(torch.tensor([[2.0, 1.0]]))
         squared.dense.weight.copy_(torch.eye(2))
         squared.dense.bias.copy_(torch.tensor([1.0, 0.0]))
     assert InnerProductEnergy(2, embedding).energies(hidden, tokens).item() == -1.0
-    assert linear.energies(hidden, tokens).item() == 0.0
+    assert linear.energies(hidden, tokens).item() == pytest.approx(-math.sqrt(8), abs=1e-6)
     assert squared.energies(hidden, tokens).item() == 4.0
 
 

@@ -27,9 +27,11 @@ class InnerProductEnergy(EnergyEmission):
 
 
 class LinearEnergy(EnergyEmission):
-    """e(h, x) = -w · h: the token speaks only through what was fed (Deng et al. 2020; 000).
+    """e(h, x) = -w · h / √W: a token speaks only through what was fed (Deng et al. 2020; 000).
 
-    w is zero at first, so that all texts are alike, and a residual model is its base.
+    w is zero at first, so that all texts are alike, and a residual model is its base. The root
+    keeps the sum over places from leaping at each step of an optimiser that moves every weight
+    alike.
     """
 
     def __init__(self, width: int) -> None:
@@ -38,7 +40,7 @@ class LinearEnergy(EnergyEmission):
         nn.init.zeros_(self.score.weight)
 
     def energies(self, hidden: Tensor, tokens: Tensor) -> Tensor:
-        return -self.score(hidden).squeeze(-1)
+        return -self.score(hidden).squeeze(-1) / hidden.shape[-1] ** 0.5
 
 
 class SquaredEnergy(EnergyEmission):
