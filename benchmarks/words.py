@@ -22,6 +22,7 @@ import json
 import os
 import platform
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -277,11 +278,9 @@ def main() -> None:
     if given.draw:
         draw(json.loads(given.draw.read_text(encoding="utf-8"))["collapse"], given.figure)
         return
-    corpus, began = open_corpus("wordnet"), time.perf_counter()
+    corpus = open_corpus("wordnet")
     before = json.loads(given.out.read_text()) if given.out and given.out.exists() else {}
     record: dict[str, Any] = before | {
-        "command": f"python benchmarks/words.py --rounds {given.rounds} --seeds {given.seeds} "
-        f"--epochs {given.epochs}",
         "versions": {
             "gensim": gensim.__version__,
             "numba": numba.__version__,
@@ -291,15 +290,22 @@ def main() -> None:
         "threads": THREADS,
     }
 
-    def save() -> None:
+    began = time.perf_counter()
+
+    def save(part: str) -> None:
+        """Each part says how it was run: parts may come from several commands."""
+        record.setdefault("made by", {})[part] = {
+            "command": " ".join(["python benchmarks/words.py", *sys.argv[1:]]),
+            "seconds since its start": time.perf_counter() - began,
+            "load of the machine at its end": os.getloadavg()[0],
+        }
         print(json.dumps(record, indent=1)[-600:], flush=True)
         if given.out is not None:
             given.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
     if "speed" in given.parts:
         record["speed"] = {name: speed(corpus, name, given.rounds) for name in RATES}
-        record["speed load"] = os.getloadavg()[0]
-        save()
+        save("speed")
     if "collapse" in given.parts:
         record["collapse"] = [
             collapse(corpus, name, negatives, seed, given.epochs)
@@ -307,16 +313,14 @@ def main() -> None:
             for negatives in (0, 1, 5)
             for seed in range(2)
         ]
-        save()
+        save("collapse")
     if "quality" in given.parts:
         record["quality"] = []
         for seed in range(given.seeds):
             for name in RATES:
                 record["quality"].append(quality(corpus, name, seed))
                 record["quality summary"] = summary(record["quality"])
-                save()
-    record["seconds"] = time.perf_counter() - began
-    save()
+                save("quality")
 
 
 if __name__ == "__main__":
