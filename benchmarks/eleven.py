@@ -1,0 +1,165 @@
+"""000's eleven sentences under its four scorers, by a BERT that is trained on `capitals` here.
+
+    python benchmarks/eleven.py [--epochs 12] [--seeds 3] [--out benchmarks/results/eleven.json]
+    python benchmarks/eleven.py --draw benchmarks/results/eleven.json [--figure FILE.svg]
+
+The scorers are those of `lmlab score --method`: simple (nothing masked), raw (each masked, inner
+product), norm (each masked, log-softmax), raw-k-mask (the four blanks masked at once), each a mean
+over all tokens as in 000; with the model's own head, and with none, hidden states times embeddings.
+What is counted: of the pairs of a true sentence and one that puts something false in its place, how
+many a scorer has in the right order.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import lmlab
+
+TRUE = ("中国的首都是北京", "法国的首都是巴黎", "日本的首都是东京", "韩国的首都是首尔")
+FALSE = {
+    "中国的首都是北京": ("中国的首都是上海", "中国的首都是巴黎"),
+    "法国的首都是巴黎": ("法本的首都是巴京",),
+    "日本的首都是东京": ("日本的首都是大阪", "日本的首都是上海", "法本的首都是巴京"),
+    "韩国的首都是首尔": ("韩国的首都是上海", "上海的首都是上海"),
+}
+SENTENCES = (
+    "中国的首都是北京",
+    "中国的首都是上海",
+    "中国的首都是巴黎",
+    "法国的首都是巴黎",
+    "日本的首都是东京",
+    "日本的首都是大阪",
+    "日本的首都是上海",
+    "韩国的首都是上海",
+    "韩国的首都是首尔",
+    "上海的首都是上海",
+    "法本的首都是巴京",
+)
+"""In 000's order."""
+BLANKS = (1, 2, 7, 8)
+SCORERS = ("simple", "raw", "norm", "raw-k-mask")
+SETTINGS = {
+    "width": 64,
+    "layers": 2,
+    "heads": 4,
+    "length": 32,
+    "dropout": 0.0,
+    "attention_dropout": 0.0,
+    "pairs": "none",
+    "segments": 0,
+    "masking": "dynamic",
+    "rate": 0.3,
+    "learning_rate": 3e-3,
+    "schedule": "cosine",
+    "warmup_steps": 50,
+    "tokens_per_batch": 1024,
+}
+
+
+def run_one(seed: int, epochs: int) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as folder:
+        result = lmlab.train(
+            "bert",
+            data="capitals",
+            out=Path(folder) / "run",
+            settings=SETTINGS,
+            epochs=epochs,
+            seed=seed,
+            quiet=True,
+        )
+        model = lmlab.load(result.path)
+        scores = {
+            f"{method}, head {head}": scored(model, method, head)
+            for head in ("own", "none")
+            for method in SCORERS
+        }
+    return {
+        "seed": seed,
+        "seconds": result.seconds,
+        "scores": scores,
+        "in order": {name: in_order(found) for name, found in scores.items()},
+    }
+
+
+def scored(model: Any, method: str, head: str) -> dict[str, float]:
+    places = {"positions": BLANKS} if "k-mask" in method else {}
+    found = model.score(SENTENCES, method=method, head=head, mean=True, **places)
+    return {score.text: score.total for score in found}
+
+
+def in_order(scores: dict[str, float]) -> float:
+    """The share of pairs, true and false, in which the true one has the higher score."""
+    pairs = [(true, false) for true, others in FALSE.items() for false in others]
+    return sum(scores[true] > scores[false] for true, false in pairs) / len(pairs)
+
+
+def draw(record: dict[str, Any], path: Path) -> None:
+    """Scores of the first seed, each scorer on its own scale from its lowest to its highest."""
+    import numpy as np
+    from matplotlib.figure import Figure
+
+    from lmlab.diagnostics.grids import Axis, Grid, draw_grids, grids_size
+    from lmlab.diagnostics.picture import Picture, render
+    from lmlab.diagnostics.showing import alone
+
+    scores = record["records"][0]["scores"]
+    columns = [[scores[name][text] for text in SENTENCES] for name in scores]
+    values = np.array([scaled(column) for column in columns]).T
+    labels = tuple(f"{'✓' if text in TRUE else '✗'} {text}" for text in SENTENCES)
+    grid = Grid(
+        values=values,
+        rows=Axis(name="", labels=labels),
+        columns=Axis(name="scorer", labels=tuple(scores), longest=24),
+    )
+
+    def drawing(figure: Figure) -> None:
+        draw_grids(figure, [grid], title="000's eleven sentences, each scorer from 0 to 1")
+
+    width, height = grids_size([grid])
+    picture = Picture(name="eleven", title="", reading="", draw=drawing, width=width, height=height)
+    path.write_text(alone(render(picture).svg), encoding="utf-8")
+
+
+def scaled(values: list[float]) -> list[float]:
+    low, high = min(values), max(values)
+    return [(value - low) / ((high - low) or 1.0) for value in values]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--epochs", type=int, default=12)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--draw", type=Path, help="a record to draw")
+    parser.add_argument("--figure", type=Path, default=Path("docs/images/eleven.svg"))
+    options = parser.parse_args()
+    if options.draw:
+        draw(json.loads(options.draw.read_text(encoding="utf-8")), options.figure)
+        return
+    torch.set_num_threads(1)
+    records = [run_one(seed, options.epochs) for seed in range(options.seeds)]
+    names = records[0]["in order"]
+    found = {
+        "command": f"python benchmarks/eleven.py --epochs {options.epochs} --seeds {options.seeds}",
+        "settings": SETTINGS,
+        "records": records,
+        "in order": {
+            name: statistics.mean(record["in order"][name] for record in records) for name in names
+        },
+    }
+    print(json.dumps(found["in order"], indent=1))
+    if options.out:
+        text = json.dumps(found, indent=1, ensure_ascii=False)
+        options.out.write_text(text + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
