@@ -230,7 +230,7 @@ def main() -> None:
                 print(f"{name} {here} seed {seed} ({found[-1]['parameters']}): {told}", flush=True)
     if options.out:
         record = {
-            "command": "python benchmarks/emissions_rank.py",
+            "command": f"python benchmarks/emissions_rank.py --seeds {options.seeds}",
             "cpu_seconds": round(time.process_time() - began, 1),
             "softmaxes": SOFTMAXES,
             "learning_rate": RATE,

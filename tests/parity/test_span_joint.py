@@ -12,6 +12,7 @@ import torch
 from lmlab.core.batch import Batch
 from lmlab.core.registry import system_module
 from lmlab.core.vocabulary import Vocabulary
+from lmlab.emissions.joint_states import SPEED
 from lmlab.inference import branches, chain
 from lmlab.inference.best_first import StateSearch
 from lmlab.inference.semirings import ENTROPY, MAX
@@ -32,7 +33,8 @@ def build(ties: str = "chain", **settings):
     with torch.no_grad():
         for name, parameter in system.named_parameters():
             if "emission" in name:
-                parameter.add_(torch.randn_like(parameter) * 0.5)
+                size = 0.05 if name.endswith(".tokens") else 0.5
+                parameter.add_(torch.randn_like(parameter) * size)
     return system.eval()
 
 
@@ -60,7 +62,7 @@ def loops(system, batch: Batch, masked: torch.Tensor, row: int) -> dict[tuple[in
     phi = (emission.unary.logits(hidden) + emission.never).tolist()
     v = [[x / math.hypot(*vector) for x in vector] for vector in emission.vectors.tolist()]
     units = torch.tensor(v, dtype=torch.float64)
-    g = [logs(row, PREDICTED) for row in (units @ emission.tokens.T).tolist()]
+    g = [logs(row, PREDICTED) for row in (units @ emission.tokens.T * SPEED).tolist()]
     r = (emission.prefer(hidden) @ units.T).tolist()
     parents, strengths = [i - 1 for i in range(len(places))], [1.0] * len(places)
     if emission.parents is not None:

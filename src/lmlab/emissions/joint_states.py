@@ -17,6 +17,9 @@ FIRST_STAY = 8.0
 FIRST_TASTE = 3.0
 """Standard deviation of how much a state likes a token at first. States that are much alike at
 first stay so: the blanks' product is a plateau, which only states with a taste leave."""
+SPEED = 10.0
+"""Vectors of tokens are kept so much shorter than they count: what a state likes has a long way to
+go, and a step of Adam is of one length for all parameters."""
 
 
 class JointStates(JointEmission):
@@ -43,8 +46,9 @@ class JointStates(JointEmission):
     ) -> None:
         super().__init__()
         self.unary = unary
-        self.vectors = nn.Parameter(torch.randn(states, rank))
-        self.tokens = nn.Parameter(torch.randn(vocabulary.size, rank) * FIRST_TASTE)
+        # Only the direction counts, and the shorter vectors are the faster they turn.
+        self.vectors = nn.Parameter(torch.randn(states, rank) * 0.1)
+        self.tokens = nn.Parameter(torch.randn(vocabulary.size, rank) * (FIRST_TASTE / SPEED))
         self.prefer = nn.Linear(width, rank)
         nn.init.zeros_(self.prefer.weight)
         nn.init.zeros_(self.prefer.bias)
@@ -63,7 +67,7 @@ class JointStates(JointEmission):
 
     def affinities(self) -> Tensor:
         """(K, V) g, how much each state likes each token."""
-        liked = self._units() @ self.tokens.T
+        liked = self._units() @ self.tokens.T * SPEED
         whole = torch.logsumexp(liked + self.never, -1, keepdim=True)
         return liked - whole
 
