@@ -127,13 +127,13 @@ def sentence_tokens() -> list[int]:
 def picture(card: Card) -> str | None:
     """What an assembly sees of a text, as SVG; None for a system that is not made of parts.
 
-    Of a Transformer all that its objective does with a text; of the others what sight is left of
-    the inputs. One that needs more than a text (an image) has no picture.
+    Of a Transformer, and of what writes beside a source, all that its objective does with a text;
+    of the others what sight is left of the inputs. One that needs more than a text (an image) has no picture.
     """
     system = tiny_instance(card.name)
     if not isinstance(system, Assembly):
         return None
-    if card.family == TRANSFORMERS:
+    if card.family == TRANSFORMERS or card.conditional:
         return show_objective(card.name, text=SENTENCE).svg if card.corpus == GRAMMAR else None
     tokens = sentence_tokens()
     generator = torch.Generator().manual_seed(0)
