@@ -68,8 +68,8 @@ def run_one(data: str, runs: Path, seed: int) -> dict[str, Any]:
         "seed": seed,
         "base_nats_per_token": -sum(score.total for score in scores["base"]) / tokens,
         "residual_nats_per_token": {
-            "from_lower_end": -sum(score.low for score in scores["residual"]) / tokens,
-            "from_upper_end": -sum(score.high for score in scores["residual"]) / tokens,
+            "from_lower_end": -sum(score.low or 0.0 for score in scores["residual"]) / tokens,
+            "from_upper_end": -sum(score.high or 0.0 for score in scores["residual"]) / tokens,
         },
         "gain_nats_per_token": sum(gains) / tokens,
         "gain_standard_error": {

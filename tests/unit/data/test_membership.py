@@ -75,7 +75,7 @@ def test_an_empty_set_holds_nothing():
 
 @pytest.mark.parametrize(("bits", "most_bytes"), [(32, 4.6), (16, 2.6)])
 def test_a_million_entries_take_few_bytes_and_mistakes_are_as_rare_as_said(bits, most_bytes):
-    """A bucket has n / 2^b entries, so an absent hash is found with probability n / 2^(b + bits)."""
+    """A bucket has n / 2^b entries, so an absent hash is found one time in 2^(b + bits) / n."""
     size = 1_000_000
     held = HashSet(mixed(np.arange(size, dtype=np.uint64)), bits=bits)
     assert len(held) == size
