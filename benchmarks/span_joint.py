@@ -173,7 +173,7 @@ def draw(record: dict[str, Any], path: Path) -> None:
     names = [name for name in MODELS if name in record["models"]]
     figure, axes = pyplot.subplots(1, 2, figsize=(10, 3.8))
     panels = (
-        ("甲甲的首都是乙乙", "kl_two_and_two", "best_product_kl_two_and_two"),
+        ("two letters each", "kl_two_and_two", "best_product_kl_two_and_two"),
         ("all lengths", "kl_all_lengths", "best_product_kl"),
     )
     for axis, (title, what, least) in zip(axes, panels, strict=True):

@@ -17,6 +17,7 @@ from lmlab.inference import branches, chain
 from lmlab.inference.best_first import StateSearch
 from lmlab.inference.semirings import ENTROPY, MAX
 from lmlab.inference.state_sums import state_sums
+from lmlab.objectives.masking import ordinary_places
 
 VOCABULARY = Vocabulary(size=9)
 PREDICTED = [i for i in range(9) if i not in (0, 2, 4)]  # no <pad>, <s>, <mask>
@@ -308,3 +309,41 @@ def test_the_search_finds_all_fillings_in_order_on_any_tree(parents):
     given_up = search.ranked(81, most=0)
     assert [each.tokens for each in given_up] == order
     assert not any(each.proven for each in given_up)
+
+
+@pytest.mark.parametrize("ties", ["chain", "tree"])
+def test_a_country_goes_with_its_capital(ties):
+    """000's case: p(中国, 北京) > p(中国, 北黎), nearer to the truth than any product can be."""
+    pairs = ["中国北京", "法国巴黎", "日本东京", "英国伦敦", "韩国首尔", "泰国曼谷"]
+    letters = sorted(set("".join(pairs)))
+    vocabulary = Vocabulary(size=6 + len(letters))
+    texts = [[2, *(6 + letters.index(letter) for letter in pair), 3] for pair in pairs]
+    batch = Batch.from_sequences(texts, pad=0)
+    torch.manual_seed(0)
+    module = system_module("span-joint")
+    sizes = {"width": 32, "layers": 1, "heads": 2, "length": 8, "states": 12, "rank": 8}
+    still = {"dropout": 0.0, "attention_dropout": 0.0}
+    system = module.build(module.Config(ties=ties, **sizes, **still), vocabulary)
+    optimizer = torch.optim.Adam(system.parameters(), lr=0.01)
+    generator = torch.Generator().manual_seed(0)
+    many = batch.select(list(range(6)) * 4)
+    for _ in range(200):
+        optimizer.zero_grad()
+        system.loss(many, generator=generator)[0].total.backward()
+        optimizer.step()
+    system.eval()
+    masked = ordinary_places(batch, vocabulary)
+    with torch.no_grad():
+        joint = system.joint_fill(batch, masked).log_prob(batch.tokens[masked])
+        wrong = batch.tokens[masked].clone()
+        wrong[3] = 6 + letters.index("黎")
+        mixed_up = system.joint_fill(batch, masked).log_prob(wrong)[0]
+        single = system.fill(batch, masked).log_probs
+        product = single.gather(1, batch.tokens[masked][:, None]).view(6, 4).sum(1)
+    assert joint[0] > mixed_up + 2
+    # Single letters at best: 国 five times in six and 京 twice, all others once in six.
+    counts = [[column.count(x) for x in column] for column in zip(*pairs, strict=True)]
+    best = math.fsum(math.log(count / 6) for column in counts for count in column) / 6
+    kl = math.log(1 / 6) - joint.mean().item()
+    assert kl < 0.5 * (math.log(1 / 6) - best)
+    assert product.mean().item() < best + 1e-6, "no product is better than that of the marginals"
