@@ -54,6 +54,8 @@ def run_one(data: str, runs: Path, seed: int) -> dict[str, Any]:
     residual = lmlab.train(
         "residual-ebm", out=paths["residual"], base=paths["base"], settings=RESIDUAL, **words
     )
+    if "interrupted" in (base.reason, residual.reason):
+        raise SystemExit("stopped before it was trained: run it again to go on")
     corpus = open_corpus(spec)
     texts = [example.text for example in corpus.splits["test"]]
     models = {name: lmlab.load(path) for name, path in paths.items()}
