@@ -29,8 +29,8 @@ class JointStates(JointEmission):
     head's score; r_i(z) = v_z · R h_i; g(z, a) = v_z · f_a; A_i(z, z') = (Q v_z) · (K v_z') with Q
     and K made of the hidden states at the two blanks. A blank hangs from the one before it, or from
     the one that `parents` chooses. g is normalised over tokens and A over the states of the later
-    blank, which takes nothing from what can be said, as r weighs the states; free, a state with
-    strong links wins all blanks and the rest never learn. One blank alone is a softmax of
+    blank, so that r alone weighs states against each other: without that a state with strong links
+    to itself wins all blanks, and the others never learn. One blank alone is a softmax of
     φ(a) + log Σ_z exp(r(z) + g(z, a)). Hidden (B, n, W); cost n (K² + K V).
     """
 
