@@ -128,7 +128,8 @@ def picture(card: Card) -> str | None:
     """What an assembly sees of a text, as SVG; None for a system that is not made of parts.
 
     Of a Transformer, and of what writes beside a source, all that its objective does with a text;
-    of the others what sight is left of the inputs. One that needs more than a text (an image) has no picture.
+    of the others what sight is left of the inputs. One that needs more than a text (an image) has
+    no picture.
     """
     system = tiny_instance(card.name)
     if not isinstance(system, Assembly):

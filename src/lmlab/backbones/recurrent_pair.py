@@ -41,8 +41,8 @@ class RecurrentPair(SourceBackbone):
         return Hidden(values=values, state=after)
 
     def read_source(self, view: View) -> Tensor:
-        values, _ = self.reader(view.inputs, view.lengths)
-        return values  # type: ignore[no-any-return]
+        values: Tensor = self.reader(view.inputs, view.lengths)[0]
+        return values
 
     def begin(self, view: View) -> TensorState:
         values, last = self.reader(view.inputs, view.lengths)

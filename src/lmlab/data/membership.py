@@ -135,7 +135,7 @@ class KnownGrams:
         first = np.arange(sums.shape[1])
         inside = first + self.size <= lengths[:, None]
         covers = inside & (first <= places[:, None]) & (places[:, None] < first + self.size)
-        return covers.any(1) & (seen | ~covers).all(1)
+        return np.asarray(covers.any(1) & (seen | ~covers).all(1))
 
 
 def text_hashes(tokens: NDArray[np.generic], offsets: NDArray[np.int64]) -> Hashes:

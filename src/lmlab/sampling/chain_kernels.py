@@ -165,10 +165,10 @@ def differ(one: Batch, other: Batch) -> Tensor:
 def _chosen(first: Tensor, one: Batch, other: Batch) -> Batch:
     """Rows of `one` where `first` (C,) is true, and of `other` elsewhere."""
     width = max(one.tokens.shape[1], other.tokens.shape[1])
-    tokens = [
+    mine, theirs = (
         torch.nn.functional.pad(each.tokens, (0, width - each.tokens.shape[1]))
         for each in (one, other)
-    ]
+    )
     lengths = torch.where(first, one.lengths, other.lengths)
-    chosen = torch.where(first[:, None], *tokens)[:, : int(lengths.max())]
+    chosen = torch.where(first[:, None], mine, theirs)[:, : int(lengths.max())]
     return with_tokens(other, chosen, lengths)

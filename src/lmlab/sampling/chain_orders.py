@@ -85,9 +85,9 @@ class Schedule:
         ):
             if value < least:
                 raise UserError(f"the {what} must be {least} or more, and {value} came.")
-        for value in (self.temperature, self.hot):
-            if value is not None and not 0 < value < float("inf"):
-                raise UserError(f"a temperature must be above 0, and {value:g} came.")
+        for heat in (self.temperature, self.hot):
+            if heat is not None and not 0 < heat < float("inf"):
+                raise UserError(f"a temperature must be above 0, and {heat:g} came.")
         if self.hot is not None and self.burn_in == 0:
             raise UserError("the burn-in is what is annealed, and there is none; give --burn-in.")
         needed = self.thin * (self.keep - 1) + 1

@@ -130,7 +130,8 @@ def begin(
     first = vocabulary.end if contiguous or vocabulary.start is None else vocabulary.start
     assert first is not None, "a vocabulary needs a start or an end symbol"
     around = around_of(layout, vocabulary)
-    tail = [vocabulary.end] * (around - 1)
+    end = vocabulary.end
+    tail = [] if end is None else [end] * (around - 1)
     rows = [
         [first, *(vocabulary.pad if id is None else id for id in form.tokens), *tail]
         for form in forms

@@ -61,7 +61,8 @@ def judge(
         )
         signatures, columns = test()
         [key] = signatures
-        first, signature = columns[key][0], str(signatures[key])
+        results: list[Any] = list(columns[key])
+        signature = str(signatures[key])
         found += [
             Judged(
                 system=system,
@@ -69,11 +70,11 @@ def judge(
                 score=float(result.score),
                 mean=float(result.mean),
                 interval=float(result.ci),
-                p_value=_p_value(result, first),
+                p_value=_p_value(result, results[0]),
                 signature=signature,
                 texts=len(references),
             )
-            for system, result in zip(systems, columns[key], strict=True)
+            for system, result in zip(systems, results, strict=True)
         ]
     return found
 

@@ -309,8 +309,11 @@ def make_encoder_decoder(
     shared: bool = False,
     scaled: bool = False,
 ) -> EncoderDecoder:
-    """Both, over one embedding, or with one of its own for the encoder (`source`); `shared`: the decoder's layers are the encoder's, but for looking
-    at the source. `scaled` multiplies embeddings by √width, as Vaswani et al. do."""
+    """Both, over one embedding, or with one of its own for the encoder (`source`).
+
+    `shared`: the decoder's layers are the encoder's, but for looking at the source. `scaled`
+    multiplies embeddings by √width, as Vaswani et al. do.
+    """
     scale = config.width**0.5 if scaled else 1.0
     encoder_stack = make_stack(config)
     settings = config if decoder_layers is None else replace(config, layers=decoder_layers)
