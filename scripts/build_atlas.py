@@ -50,7 +50,7 @@ SENTENCE = "the big dog sees a cat"
 """Drawn in the pictures; longer than the windows of the tiny sizes, so that these show."""
 NAMES = (*SYMBOLS, *SENTENCE.split())
 NEW_LINE = "\n"
-TRANSFORMERS, GRAMMAR = "transformer", "grammar"
+TRANSFORMERS, GRAMMAR, IMAGES = "transformer", "grammar", "digits"
 
 CHECKS = {
     "distribution": "its probabilities sum to one over an enumerable space",
@@ -134,8 +134,10 @@ def picture(card: Card) -> str | None:
     system = tiny_instance(card.name)
     if not isinstance(system, Assembly):
         return None
+    if card.corpus == IMAGES:
+        return None
     if card.family == TRANSFORMERS or card.conditional:
-        return show_objective(card.name, text=SENTENCE).svg if card.corpus == GRAMMAR else None
+        return show_objective(card.name, text=SENTENCE).svg
     tokens = sentence_tokens()
     generator = torch.Generator().manual_seed(0)
     sight = measure_sight(system, tokens, NAMES, generator=generator)

@@ -53,6 +53,7 @@ SIZES = {
         length=64,
         states=4,
         rank=4,
+        pre_norm=True,
         dropout=0.0,
         attention_dropout=0.0,
     ),
