@@ -1,6 +1,6 @@
 """Span-joint: a masked model that fills in all blanks of a text together, adjacent or apart.
 
-    p(x | the rest) ∝ Σ_z Π_i exp(φ_i(x_i) + g(z_i, x_i)) Π_i exp((Q_i v_{z_i}) · (K_j v_{z_j}))
+    p(x | rest) = 1/Z Σ_z Π_i exp(φ_i(x_i) + g(z_i, x_i)) Π_i exp((Q_i v_{z_i}) · (K_j v_{z_j}))
 
 BERT's product of single blanks gives 中国…北京 and 中国…北黎 alike. Here blanks have potentials of
 their own and in pairs, Q and K being made of the hidden states at blank i and the next, j, and a
