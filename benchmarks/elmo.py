@@ -6,8 +6,9 @@ An `elmo` and a `skipgram` are trained on WordNet's glosses and examples. Then, 
 changed (feature transfer):
 
 - task: the part of speech that a gloss defines (`gloss-part-of-speech`, four answers), by a linear
-  head on the mean of a text's vectors, from few and from many rows. ELMo's head learns the mix of
-  its layers too. Beside it the word vectors of the same ELMo, and skip-gram's, as wide as ELMo's.
+  head on the mean of a text's vectors, standardised, from few and from many rows. ELMo's head
+  learns the mix of its layers too. Beside it the word vectors of the same ELMo, and skip-gram's, as
+  wide as ELMo's; skip-gram sees the text five times, ELMo about once, which takes far longer.
 - words: examples of WordNet belong to a sense, so it is known whether a form is a noun or a verb in
   them. For each form that at least two examples have as a noun and two as a verb, an example is
   told by the nearer centroid (cosine) of the other examples with that form. A vector that does not
@@ -25,7 +26,7 @@ import statistics
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -61,9 +62,7 @@ class WordVectors(System):
     def __init__(self, base: System, vectors: Tensor) -> None:
         super().__init__()
         self.vocabulary, self.window = base.vocabulary, None
-        # Of the size that a head's first weights expect, so that none learns slower than another.
-        table = vectors.detach() / vectors.detach().square().mean().sqrt()
-        self.register_buffer("table", table)
+        self.register_buffer("table", vectors.detach().clone())
 
     def encode_tokens(self, batch: Batch) -> Tensor:
         found: Tensor = F.embedding(batch.tokens, self.get_buffer("table"))
@@ -74,15 +73,43 @@ class WordVectors(System):
         return (self.encode_tokens(batch) * real).sum(1) / batch.lengths[:, None]
 
 
+class Standardised(System):
+    """A system's features less their mean and over their spread, both of some texts, by number.
+
+    So that a head's first weights fit all features alike, and none learns slower for its size.
+    """
+
+    def __init__(self, base: Any, texts: list[Encoded]) -> None:
+        super().__init__()
+        self.base, self.vocabulary, self.window = base, base.vocabulary, None
+        with torch.no_grad():
+            found = torch.cat(
+                [
+                    base.eval().encode(batch_of(part, self.vocabulary.pad))
+                    for part in in_parts(texts)
+                ]
+            )
+        self.register_buffer("middle", found.mean(0))
+        self.register_buffer("spread", found.std(0).clamp(min=1e-6))
+
+    def task_parameters(self) -> Iterable[torch.nn.Parameter]:
+        return self.base.task_parameters()
+
+    def encode(self, batch: Batch) -> Tensor:
+        found: Tensor = self.base.encode(batch)
+        return (found - self.get_buffer("middle")) / self.get_buffer("spread")
+
+
 def learn_task(base: System, model: Model, rows: dict[str, list[Any]], seed: int) -> dict[str, Any]:
     """A head on frozen features; accuracy on the test rows."""
     torch.manual_seed(seed)
     task = Classify(Classify.labels_of(rows["test"]))
-    system = WithHead(base, task, width=vector_width(base, task), frozen=True)
     coded = {
         name: [task.encode(row, model.tokenizer, base.vocabulary, 10**6) for row in split]
         for name, split in rows.items()
     }
+    features = Standardised(base, coded["train"])
+    system = WithHead(features, task, width=vector_width(features, task), frozen=True)
     learnt = [p for p in system.parameters() if p.requires_grad]
     optimizer = torch.optim.Adam(learnt, lr=RATE)
     order = torch.Generator().manual_seed(seed)
@@ -349,7 +376,7 @@ def means(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=int, default=1200)
+    parser.add_argument("--steps", type=int, default=1600)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--out", type=Path)
