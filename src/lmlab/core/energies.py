@@ -173,12 +173,13 @@ class EnergyModel(EnergyAssembly):
         rows, places = masked.nonzero(as_tuple=True)
         candidates = self._candidates(batch.tokens.device)
         count, asked = len(candidates), torch.arange(len(rows) * len(candidates))
-        found = torch.empty(len(asked), device=batch.tokens.device)
+        energies = []
         for here in asked.to(rows.device).split(max(1, TOKENS_AT_ONCE // batch.tokens.shape[1])):
             which, token = here // count, candidates[here % count]
             copies = batch.select(rows[which])
-            found[here] = self._filled(copies, masked[rows[which]], places[which], token)
-        scores = torch.full((len(rows), self.vocabulary.size), -math.inf, device=found.device)
+            energies.append(self._filled(copies, masked[rows[which]], places[which], token))
+        found = torch.cat(energies)  # of the model's own type, single or double
+        scores = found.new_full((len(rows), self.vocabulary.size), -math.inf)
         scores[:, candidates] = -found.view(len(rows), count)
         if self.vocabulary.end is not None:
             inner = places + 1 < batch.lengths[rows]
