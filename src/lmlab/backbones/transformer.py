@@ -186,7 +186,7 @@ class Transformer(Backbone):
         record: dict[str, Capture] | None = None,
     ) -> Tensor:
         """(B, T, W) all places at once; inner values go into `record` where it is given."""
-        scope = _whole_scope(view, record)
+        scope = whole_scope(view, record)
         values = self.embedding(view.inputs, positions_of(view), view.segments)
         scope.note(
             "input",
@@ -212,7 +212,7 @@ class Transformer(Backbone):
             values = self.embedding(view.inputs, positions, view.segments)
         else:
             values = self.embedding(same.inputs, same.positions, same.segments)
-        found: Tensor = self.stack.at(values, _whole_scope(view), asked, same=same)
+        found: Tensor = self.stack.at(values, whole_scope(view), asked, same=same)
         return found[asked.real]
 
     def _step(self, view: View, state: TransformerState) -> Hidden:
@@ -254,7 +254,7 @@ def positions_of(view: View) -> Tensor:
     return torch.arange(view.inputs.shape[1], device=view.inputs.device)[None]
 
 
-def _whole_scope(view: View, record: dict[str, Capture] | None = None) -> Scope:
+def whole_scope(view: View, record: dict[str, Capture] | None = None) -> Scope:
     """What all places of a view may look at."""
     positions = positions_of(view)
     mask, causal = mask_of(view.visibility, view.lengths, view.inputs.shape[1])

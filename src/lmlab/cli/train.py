@@ -43,8 +43,20 @@ def train(
     objective: Annotated[str | None, typer.Option(help="What is predicted from what.")] = None,
     recipe: Annotated[str | None, typer.Option(help="Named settings that go together.")] = None,
     base: Annotated[str | None, typer.Option(metavar="RUN", help="A run to start from.")] = None,
-    index: Annotated[str | None, typer.Option(help="A search index over documents.")] = None,
-    knowledge: Annotated[str | None, typer.Option(help="A knowledge base.")] = None,
+    documents: Annotated[
+        str | None,
+        typer.Option(
+            help="What is looked up: capitals, wordnet, a file of a document a line, JSON lines "
+            "or a folder of texts; the system's own choice if not given."
+        ),
+    ] = None,
+    knowledge: Annotated[
+        str | None,
+        typer.Option(
+            help="Entities and facts: capitals, wordnet, or a folder; the system's own choice if "
+            "not given."
+        ),
+    ] = None,
     epochs: Annotated[int | None, typer.Option(help="Budget: passes over the corpus.")] = None,
     steps: Annotated[int | None, typer.Option(help="Budget: steps of the optimiser.")] = None,
     minutes: Annotated[float | None, typer.Option(help="Budget: minutes by the clock.")] = None,
@@ -73,7 +85,7 @@ def train(
         objective=objective,
         recipe=recipe,
         base=base,
-        index=index,
+        documents=documents,
         knowledge=knowledge,
         epochs=epochs,
         steps=steps,

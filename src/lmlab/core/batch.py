@@ -24,6 +24,8 @@ class Batch:
     """What each sequence is given (a source sentence), row by row."""
     labels: Tensor | None = None
     """(B, …) what is to be told of each sequence, where a task asks for more than its tokens."""
+    entities: Tensor | None = None
+    """(B, T) the entity that covers each place, -1 where none does, where a corpus tells."""
     carries: bool = False
     """Whether each row goes on where the same row of the batch before it stopped."""
 
@@ -32,6 +34,7 @@ class Batch:
         assert self.tokens.ndim == 2 and self.tokens.dtype == torch.int64, self.tokens.shape
         assert self.lengths.shape == (size,) and self.rows.shape == (size,), self.lengths.shape
         assert self.condition is None or len(self.condition) == size
+        assert self.entities is None or self.entities.shape == self.tokens.shape
 
     def __len__(self) -> int:
         """Number of sequences B."""
@@ -62,6 +65,7 @@ class Batch:
             rows=self.rows[index],
             condition=None if self.condition is None else self.condition.select(index),
             labels=None if self.labels is None else self.labels[index],
+            entities=None if self.entities is None else self.entities[index],
         )
 
     def to(self, device: torch.device | str) -> Batch:
@@ -73,6 +77,7 @@ class Batch:
             rows=self.rows.to(device, non_blocking=True),
             condition=None if self.condition is None else self.condition.to(device),
             labels=None if self.labels is None else self.labels.to(device),
+            entities=None if self.entities is None else self.entities.to(device),
         )
 
     @classmethod

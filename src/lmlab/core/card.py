@@ -36,9 +36,12 @@ class Card:
     """Terms that can be taken out by `--set off=4,6` and `lmlab ablate`, in the order of their
     numbers; a name says the term, and its `off` setting what being off means."""
     needs: tuple[str, ...] = ()
-    """Options of `train` that it can't do without or has a use for: base, index, knowledge."""
+    """Options of `train` that it can't do without or has a use for: base, documents,
+    knowledge."""
     base: str = ""
     """A system that can be its base, where it needs one: what tests and pictures build it on."""
+    tries: Mapping[str, str] = field(default_factory=dict)
+    """What it looks things up in unless told otherwise: built-in documents, built-in knowledge."""
     conditional: bool = False
     """Whether it is a distribution given another text (a translator)."""
     corpus: str = "grammar"

@@ -5,7 +5,8 @@ Parts declare what they give and take, so that a mismatch is an error that names
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import ClassVar, Protocol, runtime_checkable
 
 import numpy as np
@@ -35,6 +36,8 @@ class Hidden:
     not look."""
     state: State | None = None
     """After the last input; None where the backbone carries nothing on."""
+    recalled: Mapping[int, Mapping[str, Tensor]] = field(default_factory=dict)
+    """What the memories between layers found, by the layer that each stands after."""
 
 
 class Backbone(nn.Module):

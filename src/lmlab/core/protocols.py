@@ -1,8 +1,8 @@
 """What a system can do, as small protocols; each verb of the laboratory asks for the one it needs.
 
 A `Batch` may carry a `condition` (a source sentence, a prompt), so a translator satisfies the same
-protocols as a language model. A later protocol (Answer, …) is added here with the first system that
-has it, and its name goes on that system's card.
+protocols as a language model. A later protocol is added here with the first system that has it, and
+its name goes on that system's card.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from lmlab.core.answers import Ask
 from lmlab.core.batch import Batch
 from lmlab.core.distribution import Categorical
 from lmlab.core.errors import UserError
@@ -270,6 +271,37 @@ class Infill(Protocol):
 
 
 @runtime_checkable
+class EncodeQueries(Protocol):
+    """A question as one vector, in the space of the documents' vectors (`Encode`)."""
+
+    def encode_queries(self, batch: Batch) -> Tensor:
+        """(B, L) a vector for each question; its inner product with a document's is the score."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Retrieved:
+    """The documents that were found for each of B questions, the likeliest first."""
+
+    numbers: Tensor
+    """(B, K) by their place in the documents; -1 is the null document."""
+    log_probs: Tensor
+    """(B, K) log p(document | question), normalised over these K."""
+
+
+@runtime_checkable
+class Retrieve(Protocol):
+    """Documents looked up for a text."""
+
+    documents: Any
+    """What is looked up: a `retrieval.documents.Documents`."""
+
+    def retrieve(self, batch: Batch, *, documents: int | None = None) -> Retrieved:
+        """The likeliest documents for each row; as many as it was trained with unless told."""
+        ...
+
+
+@runtime_checkable
 class Countable(Protocol):
     """Fitted by one pass of counting over the training sequences."""
 
@@ -310,6 +342,9 @@ PROTOCOLS: dict[str, type] = {
         Energy,
         Vectors,
         Detect,
+        EncodeQueries,
+        Retrieve,
+        Ask,
         Countable,
         ExpectationMaximisation,
     )

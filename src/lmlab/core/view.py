@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from lmlab.core.batch import Batch
+from lmlab.core.mentions import Spans
 from lmlab.core.visibility import Causal, Full, Visibility
 
 NO_TARGET = -100
@@ -43,6 +44,8 @@ class View:
     """(B, T) the place in the clean text that each target came from, -1 where none."""
     mentions: Tensor | None = None
     """(B, T) id of the entity mention that covers each place, -1 where none."""
+    spans: Spans | None = None
+    """The mentions of entities that a memory may look up; none where None."""
     labels: Tensor | None = None
     """(B,) a class for the whole row (next sentence or not)."""
     decoder: View | None = None

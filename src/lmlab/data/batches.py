@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
+from lmlab.core.mentions import NO_ENTITY
 from lmlab.data.dataset import TokenDataset
 
 SHARD = 2**20
@@ -96,7 +97,11 @@ class LengthBatches:
             given = [self.dataset.condition(int(row)) for row in rows]
             condition = Batch.from_sequences(given, pad, rows=rows)
         sequences = [self.dataset[int(row)] for row in rows]
-        return Batch.from_sequences(sequences, pad, rows=rows, condition=condition)
+        batch = Batch.from_sequences(sequences, pad, rows=rows, condition=condition)
+        if not self.dataset.has_entities:
+            return batch
+        told = [self.dataset.entities(int(row)) for row in rows]
+        return replace(batch, entities=Batch.from_sequences(told, NO_ENTITY).tokens)
 
 
 def _cuts(lengths: NDArray[np.int64], budget: int) -> list[int]:
@@ -179,4 +184,5 @@ def split_rows(batch: Batch, rank: int, world: int) -> Batch:
 def _trimmed(batch: Batch) -> Batch:
     longest = int(batch.lengths.max())
     condition = None if batch.condition is None else _trimmed(batch.condition)
-    return replace(batch, tokens=batch.tokens[:, :longest], condition=condition)
+    entities = None if batch.entities is None else batch.entities[:, :longest]
+    return replace(batch, tokens=batch.tokens[:, :longest], condition=condition, entities=entities)

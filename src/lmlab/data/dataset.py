@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from lmlab.core.errors import UserError
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.corpus import Layout, Split
-from lmlab.data.encoding import encoded_chunks
+from lmlab.data.encoding import Named, encoded_chunks
 from lmlab.data.lines import ReadingReport
 from lmlab.data.store import Columns, ColumnWriter, cache_key, default_cache, open_columns
 from lmlab.data.tokenizers import Tokenizer
@@ -46,6 +46,7 @@ class TokenDataset:
         self._offsets = columns["offsets"]
         self._condition_tokens = columns.get("condition_tokens")
         self._condition_offsets = columns.get("condition_offsets")
+        self._entities = columns.get("entities")
         # A line of contiguous text is shown with the </s> before it, which is the last line's.
         self._overlap = 1 if layout.kind == "contiguous" else 0
 
@@ -60,23 +61,28 @@ class TokenDataset:
         progress: bool = True,
         condition_tokenizer: Tokenizer | None = None,
         in_memory: int = IN_MEMORY,
+        entities: Named | None = None,
     ) -> TokenDataset:
         """Tokenise a split, or open what was tokenised before.
 
         `cache`: folder of the memory-mapped files; LMLAB_CACHE or the user's cache folder unless
         given. `condition_tokenizer`: for the source side of pairs, if it is another. `in_memory`:
-        a split of more tokens than this goes to files, in constant memory.
+        a split of more tokens than this goes to files, in constant memory. `entities`: numbers of
+        what the texts name, where a corpus tells.
         """
         source = condition_tokenizer or tokenizer
         place = (default_cache() if cache is None else Path(cache)) / cache_key(
             split=split.fingerprint(),
             tokenizers=[tokenizer.fingerprint(), source.fingerprint()],
             layout=asdict(layout),
+            **({} if entities is None else {"entities": entities.fingerprint()}),
         )
         stored = open_columns(place)
         if stored is not None:
             return cls(stored.columns, layout, tokenizer.vocabulary, stored.report)
-        chunks = encoded_chunks(split, tokenizer, source, layout, progress=progress)
+        chunks = encoded_chunks(
+            split, tokenizer, source, layout, progress=progress, entities=entities
+        )
         first, tokens = [], 0
         for chunk in chunks:
             first.append(chunk)
@@ -110,6 +116,16 @@ class TokenDataset:
             raise UserError("only a corpus of pairs has conditions; this one holds single texts.")
         offsets = self._condition_offsets
         return self._condition_tokens[offsets[index] : offsets[index + 1]]
+
+    @property
+    def has_entities(self) -> bool:
+        """Whether it tells which entity each token names."""
+        return self._entities is not None
+
+    def entities(self, index: int) -> NDArray[Any]:
+        """The entity of each token of sequence `index`, -1 where none is told."""
+        assert self._entities is not None, "built without entities"
+        return self._entities[self._offsets[index] : self._offsets[index + 1]]
 
     @property
     def has_condition(self) -> bool:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,14 +21,35 @@ CHUNK_EXAMPLES = 4096
 CHUNK_CHARACTERS = 2**20
 
 
+class Named(Protocol):
+    """What gives entities their numbers: a knowledge base."""
+
+    @property
+    def numbers(self) -> Mapping[str, int]:
+        """The number of each entity by its name."""
+        ...
+
+    def fingerprint(self) -> str:
+        """A string that changes when any number does."""
+        ...
+
+
 def encoded_chunks(
-    split: Split, tokenizer: Tokenizer, source: Tokenizer, layout: Layout, *, progress: bool
+    split: Split,
+    tokenizer: Tokenizer,
+    source: Tokenizer,
+    layout: Layout,
+    *,
+    progress: bool,
+    entities: Named | None = None,
 ) -> Iterator[Columns]:
     """The columns of a split, a few thousand examples at a time.
 
     tokens, one entry a token; offsets, the place of each sequence's first predicted or context
     token and after the last the end; characters and unknown, one entry an example; for pairs also
-    condition_tokens and condition_offsets. Concatenated over chunks they are the whole split.
+    condition_tokens and condition_offsets; with `entities` also entities, one entry a token: the
+    number of the one that the corpus tells it names, -1 where none. Concatenated over chunks they
+    are the whole split.
     """
     target_side = _Side(tokenizer, layout)
     source_side = _Side(source, Layout()) if layout.kind == "pairs" else None
@@ -39,6 +60,8 @@ def encoded_chunks(
                 given = source_side.encode([_condition(example) for example in examples])
                 columns["condition_tokens"] = given["tokens"]
                 columns["condition_offsets"] = given["offsets"]
+            if entities is not None:
+                columns["entities"] = _entity_column(examples, target_side, entities)
             advance()
             yield columns
 
@@ -47,6 +70,34 @@ def _condition(example: Example) -> str:
     if example.condition is None:
         raise UserError(f"expected a pair, but the text {example.text[:40]!r} has no source.")
     return example.condition
+
+
+def _entity_column(examples: Sequence[Example], side: _Side, entities: Named) -> NDArray[np.int32]:
+    """The entity of each token of some examples, one after another; -1 where none is told."""
+    if side.layout.kind == "contiguous":
+        raise UserError("contiguous text has no mentions; give a corpus of single texts.")
+    flat: list[int] = []
+    head, tail = frame(side.tokenizer.vocabulary, side.layout)
+    for example in examples:
+        covered = [-1] * len(head)
+        _, spans = side.tokenizer.encode_with_offsets(example.text)
+        for low, high in spans:
+            covered.append(_entity_at(example, low, high, entities))
+        flat += [*covered, *[-1] * len(tail)][: side.layout.cut]
+    return np.array(flat, dtype=np.int32)
+
+
+def _entity_at(example: Example, low: int, high: int, entities: Named) -> int:
+    """The number of the entity whose mention holds characters of [low, high)."""
+    for mention in example.mentions:
+        if low < mention.end and mention.start < high:
+            if mention.entity not in entities.numbers:
+                raise UserError(
+                    f"the text {example.text[:40]!r} names the entity {mention.entity!r}, which "
+                    "the knowledge does not have; add it, or give the knowledge it belongs to."
+                )
+            return entities.numbers[mention.entity]
+    return -1
 
 
 @dataclass

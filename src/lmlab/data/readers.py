@@ -20,6 +20,18 @@ from lmlab.data.lines import Errors, ReadingReport, numbered_lines
 
 
 @dataclass(frozen=True, slots=True)
+class Mention:
+    """Words of a text that name an entity."""
+
+    start: int
+    """The first character."""
+    end: int
+    """The character after the last."""
+    entity: str
+    """The entity's name in the knowledge that it belongs to."""
+
+
+@dataclass(frozen=True, slots=True)
 class Example:
     """One text of a corpus."""
 
@@ -29,6 +41,8 @@ class Example:
     """What the text is given: the source sentence of a pair."""
     name: str | None = None
     """Where it has one: a FASTA identifier."""
+    mentions: tuple[Mention, ...] = ()
+    """What it names, where the corpus tells, from left to right and none over another."""
 
 
 class Reader(Protocol):
@@ -71,7 +85,7 @@ class JsonLines:
     """A JSON object a line: `text` or `sentence`, or the two sides of a pair.
 
     The sides are `source` and `target`; an object with both is read as a pair, whatever else it
-    holds.
+    holds. A text may have `mentions` of entities, a list of [start, end, entity] by characters.
     """
 
     path: Path
@@ -120,9 +134,28 @@ def _json_example(line: str) -> Example:
         return Example(_json_text(row, "target"), condition=_json_text(row, "source"))
     for key in ("text", "sentence"):
         if key in row:
-            return Example(_json_text(row, key))
+            return Example(_json_text(row, key), mentions=_json_mentions(row, key))
     keys = ", ".join(map(repr, row)) or "none"
     raise ValueError(f"expected 'text', 'sentence', or 'source' and 'target'; its keys are {keys}")
+
+
+def _json_mentions(row: dict[str, object], key: str) -> tuple[Mention, ...]:
+    """`mentions`, a list of [start, end, entity]: characters of the text as it stands there."""
+    listed, text = row.get("mentions", []), str(row[key])
+    if not isinstance(listed, list):
+        raise ValueError(f"expected a list in 'mentions', got {type(listed).__name__}")
+    before, found, cut = 0, [], len(text) - len(text.lstrip())
+    for each in listed:
+        match each:
+            case [int(start), int(end), str(entity)] if before <= start < end <= len(text):
+                found.append(Mention(max(0, start - cut), end - cut, entity))
+                before = end
+            case _:
+                raise ValueError(
+                    "expected mentions as [start, end, entity] inside the text, from left to right "
+                    f"and none over another, got {each!r}"
+                )
+    return tuple(found)
 
 
 def _json_text(row: dict[str, object], key: str) -> str:

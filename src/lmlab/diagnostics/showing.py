@@ -34,6 +34,7 @@ from lmlab.diagnostics.subjects import corpus_of, fits, framed, sentence_of
 from lmlab.scoring.evaluating import device_of, evaluating
 from lmlab.training.config import apply_settings
 from lmlab.training.files import telling_disk_errors, write_bytes, write_text
+from lmlab.training.memories import tiny_memories
 from lmlab.training.runs import Model, build_system, build_tiny, load_run
 
 TEXT = "the cat sat on the mat . it was warm , so it slept there ."
@@ -238,7 +239,8 @@ def _untrained(card: Card, vocabulary: Vocabulary, settings: dict[str, Any]) -> 
     normal = {key.strip().replace("-", "_"): value for key, value in settings.items()}
     config = apply_settings(system_module(card.name).SIZES["small"], normal)
     base = build_tiny(card.base, vocabulary) if card.base else None
-    return build_system(card.name, asdict(config), vocabulary, seed=0, base=base)
+    memories = tiny_memories(card)
+    return build_system(card.name, asdict(config), vocabulary, seed=0, base=base, memories=memories)
 
 
 def _run_stage(model: Model, text: str | None, condition: str | None) -> _Stage:

@@ -14,6 +14,7 @@ from lmlab.core.batch import Batch
 from lmlab.data.batches import LengthBatches, StreamBatches
 from lmlab.data.corpus import Corpus
 from lmlab.data.dataset import TokenDataset
+from lmlab.data.encoding import Named
 from lmlab.data.tokenizers import Tokenizer
 from lmlab.training.config import TrainingConfig
 
@@ -72,11 +73,13 @@ def training_data(
     *,
     progress: bool = True,
     source_tokenizer: Tokenizer | None = None,
+    entities: Named | None = None,
 ) -> TrainingData:
     """Tokenise a corpus and set up its batches.
 
     Where it has no validation split, the loss on its test split is shown but chooses nothing.
-    `source_tokenizer` is for what texts are given, where it is another.
+    `source_tokenizer` is for what texts are given, where it is another; `entities` gives numbers to
+    what the texts name, where the corpus tells.
     """
     held_out_split = next((name for name in ("validation", "test") if name in corpus.splits), None)
 
@@ -87,6 +90,7 @@ def training_data(
             corpus.layout,
             progress=progress,
             condition_tokenizer=source_tokenizer,
+            entities=entities,
         )
 
     dataset = tokenised("train")

@@ -1,6 +1,7 @@
 """Run folders: everything about one trained system, enough to load it and to repeat it.
 
 RUN/  config.json  tokenizer.json  model.safetensors  trainer/  metrics.jsonl  environment.json
+     memory/ where it looks things up
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from lmlab.data.tokenizers import Tokenizer
 from lmlab.training import checkpoints
 from lmlab.training.config import apply_settings
 from lmlab.training.files import read_tensors, telling_disk_errors, write_json, write_tensors
+from lmlab.training.memories import Memories, load_memories, tiny_memories
 
 REMEMBERED = "weights-"
 """How the files of weights that are averaged at the end begin."""
@@ -66,6 +68,11 @@ class RunFolder:
     def source_tokenizer(self) -> Path:
         """Of what texts are given, where it is another."""
         return self.path / "source_tokenizer.json"
+
+    @property
+    def memory(self) -> Path:
+        """Documents and knowledge, where it looks anything up."""
+        return self.path / "memory"
 
     @property
     def weights(self) -> Path:
@@ -241,7 +248,10 @@ def load_run(path: Path | str) -> Model:
     tokenizer = Tokenizer.load(run.tokenizer)
     vocabulary = _vocabulary(config, tokenizer, run)
     module = system_module(config["system"])
-    system = build_described(config, vocabulary)
+    memories = load_memories(config, run.memory)
+    system = build_described(config, vocabulary, memories)
+    if memories.given():
+        system.meet_tokenizer(tokenizer)  # what is looked up is made of texts
     _load_weights(system, run)
     return Model(
         system=system.eval(),
@@ -281,7 +291,9 @@ def _source_tokenizer(config: Mapping[str, Any], run: RunFolder) -> Tokenizer | 
     return tokenizer
 
 
-def build_described(config: Mapping[str, Any], vocabulary: Vocabulary) -> System:
+def build_described(
+    config: Mapping[str, Any], vocabulary: Vocabulary, memories: Memories | None = None
+) -> System:
     """The system that a config.json describes, with its base where it has one; untrained."""
     described, source = config.get("base"), config.get("source_vocabulary")
     return build_system(
@@ -291,6 +303,7 @@ def build_described(config: Mapping[str, Any], vocabulary: Vocabulary) -> System
         seed=0,
         base=None if described is None else build_described(described, vocabulary),
         source=None if source is None else Vocabulary(**source),
+        memories=memories,
     )
 
 
@@ -298,7 +311,8 @@ def build_tiny(name: str, vocabulary: Vocabulary, *, seed: int = 0) -> System:
     """A system at its tiny size, on the base that its card names where it needs one; untrained."""
     card, config = find_system(name), asdict(system_module(name).SIZES["tiny"])
     base = build_tiny(card.base, vocabulary, seed=seed) if card.base else None
-    return build_system(name, config, vocabulary, seed=seed, base=base)
+    memories = tiny_memories(card)
+    return build_system(name, config, vocabulary, seed=seed, base=base, memories=memories)
 
 
 def build_system(
@@ -309,11 +323,13 @@ def build_system(
     seed: int,
     base: System | None = None,
     source: Vocabulary | None = None,
+    memories: Memories | None = None,
 ) -> System:
     """A new system of the zoo; `seed` decides its first weights, torch's own is left alone.
 
     `base` is a trained system that it is built on, for those that need one; it stays as it is.
-    `source` is the vocabulary of what texts are given, where it is not the same.
+    `source` is the vocabulary of what texts are given, where it is not the same; `memories` what
+    it looks things up in, for those that do.
     """
     module = system_module(name)
     if source is not None and "source" not in inspect.signature(module.build).parameters:
@@ -329,6 +345,7 @@ def build_system(
         torch.manual_seed(seed)
         given = {"base": base, "source": source}
         words = {key: value for key, value in given.items() if value is not None}
+        words |= {} if memories is None else memories.given()
         system: System = module.build(settings, vocabulary, **words)
     return system
 

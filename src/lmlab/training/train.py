@@ -21,6 +21,7 @@ from lmlab.training.config import TrainingConfig
 from lmlab.training.data import TrainingData, training_data
 from lmlab.training.fitters import FITTERS
 from lmlab.training.loop import Job, Judge, Outcome
+from lmlab.training.memories import find_memories
 from lmlab.training.plans import (
     Plan,
     check_needs,
@@ -73,7 +74,7 @@ def train(
     objective: str | None = None,
     recipe: str | None = None,
     base: str | Path | None = None,
-    index: str | None = None,
+    documents: str | None = None,
     knowledge: str | None = None,
     epochs: int | None = None,
     steps: int | None = None,
@@ -97,7 +98,8 @@ def train(
     keep_memory()
     run, accelerator = RunFolder(Path(out)), make_accelerator()
     card = find_system(system)
-    check_needs(card, base=None if base is None else str(base), index=index, knowledge=knowledge)
+    looked_up = {"documents": documents, "knowledge": knowledge}
+    check_needs(card, base=None if base is None else str(base), **looked_up)
     given = dict(settings or {}) | objective_setting(card, objective)
     budget = {"epochs": epochs, "steps": steps, "minutes": minutes}
     before = run.read_config() if continues(run, resume) else None
@@ -107,6 +109,7 @@ def train(
     else:
         plan = continued_plan(before, card, size, recipe, given, budget, seed)
     built_on = find_base(card, base, before, run)
+    memories = find_memories(card, looked_up, before, run.memory)
 
     if data_seed is None:
         data_seed = 0 if before is None else int(before["corpus"]["seed"])
@@ -127,10 +130,17 @@ def train(
             reads = _source_tokenizer(run, trained_on, source_tokenizer, plan.training)
         description = describe(plan, corpus, spec, chosen, data_seed, errors, reads)
         description |= {} if built_on is None else {"base": built_on.description}
+        if memories.given():
+            description |= {"memories": memories.describe(looked_up)}
         if before is not None:
             check_same(before, description, run)
         prepared = training_data(
-            trained_on, chosen, plan.training, progress=not quiet, source_tokenizer=reads
+            trained_on,
+            chosen,
+            plan.training,
+            progress=not quiet,
+            source_tokenizer=reads,
+            entities=memories.knowledge,
         )
     _check_data(prepared, plan, accelerator)
     vocabulary = system_vocabulary(chosen, corpus)
@@ -143,12 +153,14 @@ def train(
         seed=plan.training.seed,
         base=None if built_on is None else built_on.system,
         source=None if reads is None else reads.vocabulary,
+        memories=memories,
     ).to(accelerator.device)
     model.check_length(prepared.longest)
     model.check_condition_length(prepared.longest_condition)
     model.meet_tokenizer(chosen)
     model.meet_data(*prepared.flat())
     if accelerator.is_main_process:
+        memories.save(run.memory)
         _begin(run, description, chosen, reads)  # nothing that a user can mend fails after this
     reporter = Reporter(
         run.metrics,

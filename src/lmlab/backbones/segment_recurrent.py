@@ -1,0 +1,224 @@
+"""The segment-recurrent Transformer: a text in segments, each with a memory of those before it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from lmlab.backbones.transformer import Stack, TransformerState, note_hidden
+from lmlab.core.capture import Capture
+from lmlab.core.parts import Backbone, Hidden
+from lmlab.core.state import State, TensorState
+from lmlab.core.view import View
+from lmlab.core.visibility import Causal
+from lmlab.layers.input_embedding import InputEmbedding
+from lmlab.layers.key_values import KeyValues
+from lmlab.layers.scope import Scope
+from lmlab.layers.transformer_block import BlockCache
+
+
+class SegmentRecurrent(Backbone):
+    """Each layer reads the places of a segment and, before them, a memory (Dai et al. 2019).
+
+        h^n_τ+1 = Layer(query = h^n-1_τ+1, keys and values = [SG(h^n-1_τ), h^n-1_τ+1])
+
+    A view is read in segments of `segment` places. What is remembered of a text are the hidden
+    states below each layer at its last places; no gradient goes into them (SG), but it does into
+    the maps that make keys and values of them. Who sees what depends on the mode of the module:
+
+    - in training a place sees the places of its segment up to its own and the whole memory, which
+      is of the last `memory` places before the segment;
+    - in evaluation it sees itself and, in each layer, the `memory_evaluation` places before it,
+      wherever segments begin (`same_length` in the authors' code). So what a text scores does not
+      depend on how it is cut: at once, block after block and token by token are the same. A text
+      of at most memory_evaluation + 1 places is seen whole; of a longer one a prediction knows at
+      most layers · memory_evaluation places back, by way of the hidden states between.
+
+    Inputs (B, T), hidden (B, T, W); cost O(T (S + M) W + T W² (1 + M / S)) a layer, for segments of
+    S and a memory of M. The state after a text is the memory. To step, from `initial_state`, keys
+    and values are kept instead, at most twice `memory_evaluation` of them: O(M W + W²) a token.
+    """
+
+    honours: ClassVar[tuple[type, ...]] = (Causal,)
+    reads_best: ClassVar[int | None] = 1024
+
+    def __init__(
+        self,
+        embedding: InputEmbedding,
+        stack: Stack,
+        *,
+        width: int,
+        segment: int,
+        memory: int,
+        memory_evaluation: int,
+    ) -> None:
+        super().__init__()
+        self.embedding = embedding
+        self.stack = stack
+        self.width = width
+        self.segment = segment
+        self.memory = memory
+        self.memory_evaluation = memory_evaluation
+
+    def forward(self, view: View, state: State | None = None) -> Hidden:
+        """Hidden states of a view that goes on from a memory, or from a state of stepping."""
+        if isinstance(state, TransformerState):
+            return self._step(view, state)
+        assert state is None or isinstance(state, TensorState)
+        # In evaluation any size gives the same; with smaller ones the memory is read more often.
+        size = self.segment if self.training else max(self.segment, self.memory_evaluation)
+        read = []
+        for part in in_segments(view, size):
+            hidden = self._read(part, state)
+            state = hidden.state
+            read.append(hidden.values)
+        if not read:
+            return Hidden(values=self._embedded(view.inputs), state=state)
+        return Hidden(values=torch.cat(read, 1), state=state)
+
+    def _read(
+        self, view: View, memory: TensorState | None, record: dict[str, Capture] | None = None
+    ) -> Hidden:
+        """One segment."""
+        scope, values = self._scope(view, memory), self._embedded(view.inputs)
+        if record is not None:
+            scope = scope.recording(record)
+        scope, below = self.stack.biased(scope), {}
+        for layer, block in self.stack.layers():
+            inside = self.stack.within(scope, layer)
+            below[_name(layer)] = values.detach()
+            joined = None if memory is None else torch.cat([memory[_name(layer)], values], 1)
+            values = block(values, inside, content=joined)
+            note_hidden(inside, values)
+        state = self._remember(view, below, memory)
+        return Hidden(values=self.stack.finish(values), state=state)
+
+    def _embedded(self, inputs: Tensor) -> Tensor:
+        """(B, T, W) what goes into the first layer, which does not know where it stands."""
+        places = torch.arange(inputs.shape[1], device=inputs.device)[None]
+        values: Tensor = self.embedding(inputs, places)
+        return values
+
+    def _scope(self, view: View, memory: TensorState | None) -> Scope:
+        """The segment's places are 0, 1, 2 …, those of the memory count back from there."""
+        places = torch.arange(view.inputs.shape[1], device=view.inputs.device)[None]
+        keys, known = places, torch.ones_like(places, dtype=torch.bool)
+        if memory is not None:
+            past, rows = memory["positions"], len(view.inputs)
+            keys = torch.cat([past, places.expand(rows, -1)], 1)
+            known = torch.cat([past < 0, known.expand(rows, -1)], 1)
+        reach = None if self.training else self.memory_evaluation
+        return Scope(
+            mask=_looking_back(places, keys, known, _shorter(reach, view)),
+            query_positions=places,
+            key_positions=keys,
+        )
+
+    def _remember(
+        self, view: View, below: dict[str, Tensor], before: TensorState | None
+    ) -> TensorState:
+        """The last real places of each row, as many as the mode remembers.
+
+        `positions` counts back from the next place: -1 is the last one; 0 marks what is not there,
+        in rows that have had fewer places than others.
+        """
+        rows, time = view.inputs.shape
+        place = torch.arange(time, device=view.inputs.device)
+        positions = (place - view.lengths[:, None]).clamp(max=0)
+        if before is not None:
+            past = before["positions"]
+            moved = past.where(past == 0, past - view.lengths[:, None])
+            positions = torch.cat([moved, positions], 1)
+            below = {name: torch.cat([before[name], new], 1) for name, new in below.items()}
+        real = positions < 0
+        most = self.memory if self.training else self.memory_evaluation
+        count = min(most, int(real.sum(1).max()))
+        # What is not there first, what is behind it in its order; the last of it is kept.
+        kept = real.long().argsort(dim=1, stable=True)[:, real.shape[1] - count :]
+        row = torch.arange(rows, device=kept.device)[:, None]
+        layers = {name: each[row, kept] for name, each in below.items()}
+        return TensorState({"positions": positions[row, kept], **layers})
+
+    # Token by token -----------------------------------------------------------------------------
+
+    def initial_state(self, rows: int) -> TransformerState:
+        layers = tuple(block.begin(rows) for _, block in self.stack.layers())
+        device = next(self.parameters()).device
+        nothing = torch.zeros(rows, 0, dtype=torch.long, device=device)
+        return TransformerState(layers, nothing, nothing.bool())
+
+    def _step(self, view: View, state: TransformerState) -> Hidden:
+        """New places (B, new), all of them real, by the sight of evaluation in either mode."""
+        if state.positions.shape[1] >= 2 * self.memory_evaluation:
+            state = _shortened(state, self.memory_evaluation)
+        places = _next_places(view, state)
+        keys = torch.cat([state.positions, places], 1)
+        known = torch.ones_like(keys, dtype=torch.bool)
+        scope = Scope(
+            mask=_looking_back(places, keys, known, _shorter(self.memory_evaluation, view)),
+            query_positions=places,
+            key_positions=keys,
+        )
+        values = self.embedding(view.inputs, places)
+        values, layers = self.stack.step(values, scope, state.layers, places)
+        return Hidden(values=values, state=TransformerState(layers, keys, known))
+
+    def reveal(self, view: View) -> dict[str, Capture]:
+        """Every layer's attention, its sublayers' outputs and its hidden states, in one segment."""
+        record: dict[str, Capture] = {}
+        self._read(view, None, record)
+        return record
+
+
+def in_segments(view: View, size: int) -> Iterator[View]:
+    """The places of a view, `size` after `size`; rows that have ended are all padding."""
+    for first in range(0, view.inputs.shape[1], size):
+        inputs = view.inputs[:, first : first + size]
+        lengths = (view.lengths - first).clamp(0, inputs.shape[1])
+        yield View(inputs=inputs, lengths=lengths, visibility=view.visibility)
+
+
+def _name(layer: int) -> str:
+    return f"layer.{layer}"
+
+
+def _shorter(reach: int | None, view: View) -> int | None:
+    """The places before it that a place may see, as far as the view lets it; None for all."""
+    assert isinstance(view.visibility, Causal)
+    if view.visibility.window is None:
+        return reach
+    allowed = view.visibility.window - 1
+    return allowed if reach is None else min(reach, allowed)
+
+
+def _looking_back(queries: Tensor, keys: Tensor, known: Tensor, reach: int | None) -> Tensor:
+    """(B or 1, 1, Tq, Tk) whether each key is known and stands 0 to `reach` places back."""
+    distance = queries[:, :, None] - keys[:, None, :]
+    seen = (distance >= 0) & known[:, None]
+    if reach is not None:
+        seen = seen & (distance <= reach)
+    return seen[:, None]
+
+
+def _next_places(view: View, state: TransformerState) -> Tensor:
+    """(B, new) the positions after the last one that is remembered; distances alone count."""
+    rows, new = view.inputs.shape
+    following = torch.arange(new, device=view.inputs.device).expand(rows, -1)
+    if not state.positions.shape[1]:
+        return following
+    return following + state.positions[:, -1:] + 1
+
+
+def _shortened(state: TransformerState, memory: int) -> TransformerState:
+    """The last `memory` places alone."""
+    first = state.positions.shape[1] - memory
+    layers = tuple(
+        BlockCache(KeyValues.of(layer.own.keys[:, :, first:], layer.own.values[:, :, first:]))
+        for layer in state.layers
+    )
+    kept = replace(state, positions=state.positions[:, first:], seen=state.seen[:, first:])
+    return replace(kept, layers=layers)

@@ -1,0 +1,86 @@
+"""How a segment-recurrent Transformer is put together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from torch import nn
+
+from lmlab.backbones.segment_recurrent import SegmentRecurrent
+from lmlab.backbones.transformer import Stack
+from lmlab.core.errors import UserError
+from lmlab.layers.initialising import initialise
+from lmlab.layers.relative_attention import RelativePositions
+from lmlab.layers.transformer_block import Block
+from lmlab.zoo._transformer import (
+    PositionName,
+    TransformerConfig,
+    make_embedding,
+    make_stack,
+)
+
+RELATIVE: tuple[PositionName, ...] = (
+    "transformer-xl",
+    "buckets",
+    "shaw",
+    "nezha",
+    "alibi",
+    "rotary",
+    "none",
+)
+"""Positions that mean the same in every segment."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SegmentConfig(TransformerConfig):
+    """Settings of a Transformer that remembers the segments before."""
+
+    length: int = field(default=128, metadata={"at_least": 1})
+    """Places of a segment: a longer text, or span of contiguous text, is read in several. What is
+    evaluated does not depend on it."""
+    memory: int = field(default=128, metadata={"at_least": 0})
+    """Places before a segment that all of it sees, in training."""
+    memory_evaluation: int = field(default=256, metadata={"at_least": 0})
+    """Places before its own that each place sees, in scoring and writing."""
+    positions: PositionName = "transformer-xl"
+    """transformer-xl, buckets, shaw, nezha, alibi, rotary or none: those that only know how far
+    apart two places are, so that a segment and its memory agree."""
+    untied_biases: bool = False
+    """Whether each layer has its own u and v; else all share them, as the authors' do."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.positions not in RELATIVE:
+            raise UserError(
+                f"a place of the memory was counted in another segment, so positions must be one "
+                f"of {', '.join(RELATIVE)}, and {self.positions} came."
+            )
+
+
+def make_segment_recurrent(config: SegmentConfig, tokens: nn.Embedding) -> SegmentRecurrent:
+    """The layers over embeddings times √width, with their first weights."""
+    stack = make_stack(config, both_ways=False)
+    backbone = SegmentRecurrent(
+        make_embedding(config, tokens, scale=config.width**0.5),
+        stack,
+        width=config.width,
+        segment=config.length,
+        memory=config.memory,
+        memory_evaluation=config.memory_evaluation,
+    )
+    initialise(backbone, config.width, layers=config.layers if config.pre_norm else 0)
+    if not config.untied_biases:
+        share_biases(stack)
+    return backbone
+
+
+def share_biases(stack: Stack) -> None:
+    """Let all layers have the u and v of the first."""
+    first: RelativePositions | None = None
+    for block in stack.blocks:
+        assert isinstance(block, Block)
+        positions = block.attention.positions
+        if not isinstance(positions, RelativePositions):
+            return
+        first = first or positions
+        positions.content_bias, positions.position_bias = first.content_bias, first.position_bias
