@@ -1,0 +1,104 @@
+"""Mentions told by a corpus, from its file to the batch that a system reads."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from lmlab.core.errors import UserError
+from lmlab.core.mentions import NO_ENTITY, told_spans
+from lmlab.data.batches import split_rows
+from lmlab.data.corpus import Layout, open_corpus
+from lmlab.data.dataset import TokenDataset
+from lmlab.data.tokenizers import Tokenizer, tokenizer_for
+from lmlab.knowledge.knowledge import Entity, Knowledge
+from lmlab.training.config import TrainingConfig
+from lmlab.training.data import training_data
+
+KNOWLEDGE = Knowledge(entities=tuple(Entity(name=name) for name in ("cat", "york", "dog")))
+ROWS = [
+    {"text": "the cat of new york", "mentions": [[4, 7, "cat"], [11, 19, "york"]]},
+    {"text": " dog dog", "mentions": [[1, 4, "dog"], [5, 8, "cat"]]},
+    {"text": "nothing here"},
+]
+
+
+def write(path: Path, rows: list[dict[str, object]]) -> Path:
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def entities_of(path: Path, kind: str, **words) -> list[list[int]]:
+    corpus = open_corpus(path)
+    tokenizer: Tokenizer = tokenizer_for(corpus, kind)
+    dataset = TokenDataset.build(
+        corpus.splits["train"],
+        tokenizer,
+        Layout(**words),
+        progress=False,
+        entities=KNOWLEDGE,
+    )
+    return [dataset.entities(row).tolist() for row in range(len(dataset))]
+
+
+def test_words_have_the_entity_of_the_mention_they_stand_in(tmp_path: Path):
+    found = entities_of(write(tmp_path / "told.jsonl", ROWS), "word")
+    # <s> the cat of new york </s>; cat is entity 0, york 1; the space before dog is stripped.
+    assert found == [[-1, -1, 0, -1, 1, 1, -1], [-1, 2, 0, -1], [-1, -1, -1, -1]]
+
+
+def test_characters_have_it_too_and_a_cut_text_keeps_step(tmp_path: Path):
+    found = entities_of(write(tmp_path / "told.jsonl", ROWS), "char", cut=8)
+    # <s> t h e _ c a t, cut after eight.
+    assert found[0] == [-1, -1, -1, -1, -1, 0, 0, 0]
+    assert found[1] == [-1, 2, 2, 2, -1, 0, 0, 0]
+
+
+def test_a_batch_carries_them_and_its_parts_do(tmp_path: Path):
+    corpus = open_corpus(write(tmp_path / "told.jsonl", ROWS))
+    tokenizer = tokenizer_for(corpus, "word")
+    data = training_data(corpus, tokenizer, TrainingConfig(), progress=False, entities=KNOWLEDGE)
+    batch = next(data.train.epoch(0))
+    assert batch.entities is not None and batch.entities.shape == batch.tokens.shape
+    by_row = {int(row): batch.entities[place] for place, row in enumerate(batch.rows)}
+    assert by_row[0].tolist() == [-1, -1, 0, -1, 1, 1, -1]
+    short = split_rows(batch.select([list(by_row).index(1)]), 0, 1)
+    assert short.entities is not None and short.entities.tolist() == [[-1, 2, 0, -1]]
+
+
+def test_spans_are_read_off_with_both_ends():
+    told = torch.tensor([[-1, 4, 4, 5, -1, 4], [-1, -1, -1, -1, -1, -1], [7, -1, 7, 7, -1, -1]])
+    spans = told_spans(told)
+    assert spans.rows.tolist() == [0, 0, 0, 2, 2]
+    assert spans.first.tolist() == [1, 3, 5, 0, 2]
+    assert spans.last.tolist() == [2, 3, 5, 0, 3]
+    assert spans.entities.tolist() == [4, 5, 4, 7, 7]
+    assert len(spans) == 5 and spans.candidates.shape == (5, 0)
+    assert len(told_spans(torch.full((2, 3), NO_ENTITY))) == 0
+
+
+def test_an_entity_that_the_knowledge_lacks_is_named(tmp_path: Path):
+    rows = [{"text": "a cow", "mentions": [[2, 5, "cow"]]}]
+    with pytest.raises(UserError, match=r"names the entity 'cow', which the knowledge"):
+        entities_of(write(tmp_path / "told.jsonl", rows), "word")
+
+
+@pytest.mark.parametrize(
+    "mentions",
+    [
+        "cat",
+        [[0, 3]],
+        [[0, 9, "cat"]],
+        [[2, 2, "cat"]],
+        [[0, 3, "cat"], [2, 5, "dog"]],
+        [[0, 3, 1]],
+    ],
+)
+def test_bad_mentions_are_named_by_line(tmp_path: Path, mentions: object):
+    rows = [{"text": "fine"}, {"text": "a cow", "mentions": mentions}]
+    with pytest.raises(UserError, match=r"told.jsonl, line 2: expected .*mentions"):
+        open_corpus(write(tmp_path / "told.jsonl", rows))
+        entities_of(tmp_path / "told.jsonl", "word")
