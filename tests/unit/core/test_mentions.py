@@ -100,5 +100,4 @@ def test_an_entity_that_the_knowledge_lacks_is_named(tmp_path: Path):
 def test_bad_mentions_are_named_by_line(tmp_path: Path, mentions: object):
     rows = [{"text": "fine"}, {"text": "a cow", "mentions": mentions}]
     with pytest.raises(UserError, match=r"told.jsonl, line 2: expected .*mentions"):
-        open_corpus(write(tmp_path / "told.jsonl", rows))
-        entities_of(tmp_path / "told.jsonl", "word")
+        entities_of(write(tmp_path / "told.jsonl", rows), "word")
