@@ -1,0 +1,208 @@
+"""Documents as a memory: their tokens, a vector of each, and the search for the nearest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lmlab.core.batch import Batch
+from lmlab.core.errors import UserError
+from lmlab.core.protocols import Pieces
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.retrieval.documents import Document, Documents
+
+NO_DOCUMENT = -1
+"""Number of the null document, which is empty."""
+SCORES_AT_ONCE = 2**24
+"""Scores of queries and documents that are held together in a search."""
+
+EncodeBatch = Callable[[Batch], Tensor]
+"""Texts to vectors, (M, width)."""
+
+
+class DocumentMemory(nn.Module):
+    """N documents that a system looks up by inner product (Guu et al. 2020, Lewis et al. 2020).
+
+        found(q) = the k documents z with the largest q · vectors[z]
+
+    Tokens and vectors are buffers, so that a checkpoint holds the very index that training stood
+    at: between two refreshes it is older than the encoder. Before the tokeniser is known there is
+    no document, and nothing is found. Cost of a search: B · N · width; of the memory: N · width
+    numbers and all tokens.
+    """
+
+    tokens: Tensor
+    """(all tokens,) of the documents one after another, without start and end symbols."""
+    offsets: Tensor
+    """(N + 1,) where each document begins."""
+    vectors: Tensor
+    """(N, width) zero until they are embedded."""
+
+    def __init__(
+        self, documents: Documents, vocabulary: Vocabulary, *, width: int, longest: int
+    ) -> None:
+        """`longest`: tokens of a document at most, <s> and </s> counted; the rest is cut off."""
+        super().__init__()
+        assert longest > 2, "a document has tokens between <s> and </s>"
+        self.documents = documents
+        self.vocabulary = vocabulary
+        self.width = width
+        self.longest = longest
+        self.register_buffer("tokens", torch.zeros(0, dtype=torch.int32))
+        self.register_buffer("offsets", torch.zeros(1, dtype=torch.int64))
+        self.register_buffer("vectors", torch.zeros(0, width))
+
+    def __len__(self) -> int:
+        """Documents that can be found."""
+        return len(self.offsets) - 1
+
+    def meet_tokenizer(self, pieces: Pieces) -> None:
+        """Tokenise all documents; their vectors are zero until `embed`."""
+        every = self._encode(pieces, [words_of(document) for document in self.documents])
+        self._set_tokens(every)
+        self.vectors = self.vectors.new_zeros(len(every), self.width)
+
+    def inner(self, numbers: Tensor) -> tuple[Tensor, Tensor]:
+        """(M, L) tokens of documents (M,) without start and end, and (M,) their lengths.
+
+        The null document has none.
+        """
+        real = numbers.clamp(min=0)
+        lengths = (self.offsets[real + 1] - self.offsets[real]) * (numbers >= 0)
+        place = torch.arange(int(lengths.max()) if len(lengths) else 0, device=numbers.device)
+        inside = place < lengths[:, None]
+        at = torch.where(inside, self.offsets[real][:, None] + place, 0)
+        # A memory of nothing but null documents has no token to look at.
+        found = self.tokens[at] if len(self.tokens) else torch.zeros_like(at)
+        return torch.where(inside, found.long(), self.vocabulary.pad), lengths
+
+    def batch(self, numbers: Tensor) -> Batch:
+        """Documents (M,) as rows `<s> … </s>`; of the null document the symbols alone."""
+        tokens, lengths = self.inner(numbers)
+        return with_symbols(tokens, lengths, self.vocabulary, rows=numbers)
+
+    @torch.no_grad()
+    def embed(
+        self,
+        encode: EncodeBatch,
+        *,
+        rows: int = 256,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> None:
+        """Set the vectors of all documents by `encode`, `rows` of like length at once.
+
+        `progress` is told how many are done, of how many.
+        """
+        order = (self.offsets[1:] - self.offsets[:-1]).argsort(stable=True)
+        vectors = torch.zeros_like(self.vectors)
+        for first in range(0, len(order), rows):
+            numbers = order[first : first + rows]
+            vectors[numbers] = self._checked(encode(self.batch(numbers))).to(vectors.dtype)
+            if progress is not None:
+                progress(min(first + rows, len(order)), len(order))
+        self.vectors = vectors
+
+    @torch.no_grad()
+    def search(self, queries: Tensor, k: int, *, without: Tensor | None = None) -> Tensor:
+        """(B, K) numbers of the best documents for queries (B, width), the best first.
+
+        K is k, or as many documents as there are. `without` (B, E) are documents that a row may
+        not find, -1 for none; where too few are left, the null document stands last.
+        """
+        found = min(k, len(self))
+        if found == 0:
+            return torch.zeros(len(queries), 0, dtype=torch.int64, device=queries.device)
+        size = max(1, SCORES_AT_ONCE // len(self))
+        parts = []
+        for first in range(0, len(queries), size):
+            left_out = None if without is None else without[first : first + size]
+            parts.append(self._best(queries[first : first + size], found, left_out))
+        return torch.cat(parts) if parts else queries.new_zeros(0, found, dtype=torch.int64)
+
+    def _best(self, queries: Tensor, k: int, without: Tensor | None) -> Tensor:
+        scores = queries.to(self.vectors.dtype) @ self.vectors.T
+        if without is not None:
+            row = torch.arange(len(scores), device=scores.device)[:, None].expand_as(without)
+            scores[row[without >= 0], without[without >= 0]] = -torch.inf
+        best = scores.topk(k, dim=1)
+        return best.indices.masked_fill(best.values == -torch.inf, NO_DOCUMENT)
+
+    @torch.no_grad()
+    def replace(self, document: Document, pieces: Pieces, encode: EncodeBatch) -> None:
+        """Put a document in the place of that with its name: its tokens and its vector too."""
+        changed = self.documents.replacing(document)
+        number = changed.numbers[document.name]
+        first, last = self.offsets[number : number + 2].tolist()
+        [inner] = self._encode(pieces, [words_of(document)])
+        new = self.tokens.new_tensor(inner)
+        offsets = self.offsets.clone()
+        offsets[number + 1 :] += len(inner) - (last - first)
+        self.documents, self.offsets = changed, offsets
+        self.tokens = torch.cat([self.tokens[:first], new, self.tokens[last:]])
+        vectors = self.vectors.clone()
+        here = torch.tensor([number], device=vectors.device)
+        vectors[number] = self._checked(encode(self.batch(here)))[0].to(vectors.dtype)
+        self.vectors = vectors
+
+    def _encode(self, pieces: Pieces, texts: Sequence[str]) -> list[list[int]]:
+        return [pieces.encode(text)[: self.longest - 2] for text in texts]
+
+    def _set_tokens(self, documents: Sequence[Sequence[int]]) -> None:
+        lengths = torch.tensor([0, *(len(tokens) for tokens in documents)])
+        flat = [token for tokens in documents for token in tokens]
+        self.tokens = torch.tensor(flat, dtype=torch.int32, device=self.tokens.device)
+        self.offsets = lengths.cumsum(0).to(self.offsets.device)
+
+    def _checked(self, vectors: Tensor) -> Tensor:
+        if vectors.shape[-1] != self.width:
+            raise UserError(
+                f"the memory holds vectors of {self.width} numbers, and the encoder gives "
+                f"{vectors.shape[-1]}; build it with the encoder that it is searched by."
+            )
+        return vectors
+
+    def _load_from_state_dict(
+        self, state_dict: Mapping[str, Any], prefix: str, *args: Any, **words: Any
+    ) -> None:
+        """How many tokens there are is known from what is loaded, or from the tokeniser."""
+        for name in ("tokens", "offsets", "vectors"):
+            loaded, own = state_dict.get(f"{prefix}{name}"), getattr(self, name)
+            if loaded is not None and loaded.shape[1:] == own.shape[1:]:
+                setattr(self, name, own.new_zeros(loaded.shape))
+        super()._load_from_state_dict(state_dict, prefix, *args, **words)
+
+
+def words_of(document: Document) -> str:
+    """What is read of a document: its title too, unless the text begins with it."""
+    if not document.title or document.text.startswith(document.title):
+        return document.text
+    return f"{document.title} : {document.text}"
+
+
+def with_symbols(
+    tokens: Tensor, lengths: Tensor, vocabulary: Vocabulary, *, rows: Tensor | None = None
+) -> Batch:
+    """Texts (M, L) of `lengths` (M,) between a start and, where there is one, an end symbol."""
+    ends = int(vocabulary.end is not None)
+    padded = nn.functional.pad(tokens, (1, ends), value=vocabulary.pad)
+    padded[:, 0] = vocabulary.opening
+    if vocabulary.end is not None:
+        padded.scatter_(1, (lengths + 1)[:, None], vocabulary.end)
+    if rows is None:
+        rows = torch.arange(len(tokens), device=tokens.device)
+    return Batch(tokens=padded, lengths=lengths + 1 + ends, rows=rows)
+
+
+@contextmanager
+def resting(module: nn.Module) -> Iterator[None]:
+    """Nothing is dropped inside, as when a text is embedded amid training."""
+    training = module.training
+    module.eval()
+    try:
+        yield
+    finally:
+        module.train(training)
