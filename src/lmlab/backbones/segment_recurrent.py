@@ -20,6 +20,9 @@ from lmlab.layers.key_values import KeyValues
 from lmlab.layers.scope import Scope
 from lmlab.layers.transformer_block import BlockCache
 
+SLACK = 32
+"""Places too many that a state of stepping may hold: to drop each at once is to copy the rest."""
+
 
 class SegmentRecurrent(Backbone):
     """Each layer reads the places of a segment and, before them, a memory (Dai et al. 2019).
@@ -40,7 +43,7 @@ class SegmentRecurrent(Backbone):
 
     Inputs (B, T), hidden (B, T, W); cost O(T (S + M) W + T W² (1 + M / S)) a layer, for segments of
     S and a memory of M. The state after a text is the memory. To step, from `initial_state`, keys
-    and values are kept instead, at most twice `memory_evaluation` of them: O(M W + W²) a token.
+    and values are kept instead, of a bounded number of places: a token costs the same everywhere.
     """
 
     honours: ClassVar[tuple[type, ...]] = (Causal,)
@@ -153,7 +156,7 @@ class SegmentRecurrent(Backbone):
 
     def _step(self, view: View, state: TransformerState) -> Hidden:
         """New places (B, new), all of them real, by the sight of evaluation in either mode."""
-        if state.positions.shape[1] >= 2 * self.memory_evaluation:
+        if state.positions.shape[1] >= self.memory_evaluation + SLACK:
             state = _shortened(state, self.memory_evaluation)
         places = _next_places(view, state)
         keys = torch.cat([state.positions, places], 1)
