@@ -32,6 +32,21 @@ class Spans:
         return self.rows.shape[0]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Linked:
+    """A mention in a batch, and the entity that a system takes it for."""
+
+    row: int
+    first: int
+    """The place of its first token in the batch."""
+    last: int
+    """The place of its last token."""
+    entity: int
+    """The entity's number in the system's knowledge; NO_ENTITY where it is taken for none."""
+    probability: float
+    """Of that entity given the mention, among those that it might be; of none, how sure that is."""
+
+
 def told_spans(entities: Tensor) -> Spans:
     """The mentions that a corpus tells of, without candidates.
 

@@ -19,6 +19,7 @@ from lmlab.core.batch import Batch
 from lmlab.core.distribution import Categorical
 from lmlab.core.errors import UserError
 from lmlab.core.kinds import Kind
+from lmlab.core.mentions import Linked
 from lmlab.core.registry import catalogue
 from lmlab.core.state import State
 from lmlab.core.vocabulary import Vocabulary
@@ -302,6 +303,21 @@ class Retrieve(Protocol):
 
 
 @runtime_checkable
+class Link(Protocol):
+    """Mentions of entities found in a text, and told apart by what stands around them."""
+
+    knowledge: Any
+    """Whose entities they are: a `knowledge.knowledge.Knowledge`."""
+
+    def link(self, batch: Batch) -> list[Linked]:
+        """Every mention in the rows of a clean batch, by row, first and last place.
+
+        Mentions may overlap. What the batch tells of entities is not looked at.
+        """
+        ...
+
+
+@runtime_checkable
 class Countable(Protocol):
     """Fitted by one pass of counting over the training sequences."""
 
@@ -345,6 +361,7 @@ PROTOCOLS: dict[str, type] = {
         EncodeQueries,
         Retrieve,
         Ask,
+        Link,
         Countable,
         ExpectationMaximisation,
     )
