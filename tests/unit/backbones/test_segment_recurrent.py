@@ -1,0 +1,266 @@
+"""The segment-recurrent Transformer: what it remembers of whom, and what carries it on."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import pytest
+import torch
+
+from lmlab.core.batch import Batch
+from lmlab.core.errors import UserError
+from lmlab.core.view import View
+from lmlab.core.visibility import Causal
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.data.corpus import Corpus, Layout, Split
+from lmlab.data.tokenizers import tokenizer_for
+from lmlab.sampling.beam import Beam, beam_search
+from lmlab.scoring.score import Scorer
+from lmlab.training.runs import RunFolder
+from lmlab.training.train import train
+from lmlab.zoo import transformer_xl
+from lmlab.zoo._segments import RELATIVE
+
+VOCABULARY = Vocabulary(size=20)
+ABSOLUTE = ("learned", "sinusoidal", "concatenated", "pairs")
+
+
+def build(seed: int = 0, vocabulary: Vocabulary = VOCABULARY, **settings):
+    torch.manual_seed(seed)
+    config = replace(transformer_xl.SIZES["tiny"], **settings)
+    return transformer_xl.build(config, vocabulary).eval()
+
+
+def draw(rows: int, time: int, seed: int = 1) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(5, 20, (rows, time), generator=generator)
+
+
+def show(tokens: torch.Tensor, lengths=None, window: int | None = None) -> View:
+    told = torch.full((len(tokens),), tokens.shape[1]) if lengths is None else lengths
+    return View(inputs=tokens, lengths=told, visibility=Causal(window))
+
+
+def read(system, tokens, state=None, lengths=None, window=None):
+    with torch.no_grad():
+        return system.backbone(show(tokens, lengths, window), state)
+
+
+# What is remembered ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
+def test_memory_is_of_the_last_real_places_of_each_row(training: bool):
+    """Rows of 3, 6 and 1 places, then of 4, 0 and 6: each remembers what it would have alone."""
+    system = build(memory=5, memory_evaluation=5, length=100).train(training)
+    parts = [(draw(3, 6), torch.tensor([3, 6, 1])), (draw(3, 6, seed=2), torch.tensor([4, 0, 6]))]
+    state = None
+    for tokens, lengths in parts:
+        state = read(system, tokens, state, lengths).state
+    assert state["positions"].tolist() == [list(range(-5, 0))] * 3
+    for row in range(3):
+        alone = None
+        for tokens, lengths in parts:
+            real = tokens[row : row + 1, : int(lengths[row])]
+            alone = read(system, real, alone).state
+        for name in ("layer.1", "layer.2"):
+            torch.testing.assert_close(state[name][row], alone[name][0], atol=1e-6, rtol=0)
+
+
+def test_rows_that_are_shorter_than_the_memory_mark_what_is_not_there():
+    state = read(build(), draw(2, 4), lengths=torch.tensor([2, 4])).state
+    assert state["positions"].tolist() == [[0, 0, -2, -1], [-4, -3, -2, -1]]
+
+
+def test_what_padding_holds_changes_nothing_later():
+    system, tokens, lengths = build(), draw(2, 6), torch.tensor([2, 6])
+    other = tokens.clone()
+    other[0, 2:] = 7
+    following = draw(2, 3, seed=3)
+    first, second = (
+        read(system, following, read(system, each, lengths=lengths).state).values
+        for each in (tokens, other)
+    )
+    assert torch.equal(first, second)
+
+
+@pytest.mark.parametrize(
+    ("training", "expected"), [(True, 4), (False, 9)], ids=["training", "evaluation"]
+)
+def test_the_modes_remember_each_their_own_number_of_places(training: bool, expected: int):
+    system = build(memory=4, memory_evaluation=9).train(training)
+    state = read(system, draw(2, 20)).state
+    assert state["positions"].shape == (2, expected)
+    assert state["layer.2"].shape == (2, expected, 16)
+
+
+def reached(system, place: int, state_of: int = 0) -> list[int]:
+    """Places whose token changes the hidden state at `place`; the first `state_of` as memory."""
+    tokens, found = draw(1, 20), []
+
+    def values(tokens):
+        state = read(system, tokens[:, :state_of]).state if state_of else None
+        return read(system, tokens[:, state_of:], state).values[0, place - state_of]
+
+    before = values(tokens)
+    for changed in range(20):
+        other = tokens.clone()
+        other[0, changed] = 5 if tokens[0, changed] != 5 else 6
+        if not torch.equal(values(other), before):
+            found.append(changed)
+    return found
+
+
+def test_in_training_a_place_sees_its_segment_and_the_memory():
+    """Segments of 8 from place 6 on (after a memory): place 15 is of the second one, 14 … 21."""
+    system = build(layers=1, memory=3, length=8).train()
+    assert reached(system, 15, state_of=6) == [11, 12, 13, 14, 15]
+    assert reached(system, 13, state_of=6) == list(range(3, 14))
+
+
+def test_in_evaluation_a_place_sees_as_many_before_it_wherever_it_stands():
+    system = build(layers=1, memory=3, memory_evaluation=5, length=8)
+    for place, state_of in itertools.product((12, 15), (0, 6, 11)):
+        assert reached(system, place, state_of) == list(range(place - 5, place + 1))
+
+
+def test_layers_on_each_other_see_further():
+    """A memory of 3 in each of two layers: 6 places back."""
+    system = build(layers=2, memory_evaluation=3)
+    assert reached(system, 15, state_of=6) == list(range(9, 16))
+
+
+@pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
+def test_a_window_of_the_view_is_kept_to(training: bool):
+    """Causal(window=3) shows two places before, of the memory too: as a memory of 2 does."""
+    tokens = draw(1, 12)
+    system = build(memory_evaluation=8).train(training)
+    expected = read(build(memory_evaluation=2), tokens).values
+    state = read(system, tokens[:, :5], window=3).state
+    found = read(system, tokens[:, 5:], state, window=3).values
+    torch.testing.assert_close(found, expected[:, 5:], atol=1e-5, rtol=0)
+
+
+def test_no_place_at_all_leaves_the_memory_as_it_was():
+    system = build()
+    state = read(system, draw(2, 5)).state
+    hidden = read(system, draw(2, 5)[:, :0], state)
+    assert hidden.values.shape == (2, 0, 16) and hidden.state is state
+
+
+# Positions ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("positions", RELATIVE)
+def test_every_scheme_of_distances_steps_as_it_reads(positions: str):
+    """80 tokens with a memory of 5: the state of stepping forgets twice on the way."""
+    system, tokens = build(positions=positions, memory_evaluation=5), draw(2, 80)
+    batch = Batch.from_sequences([[2, *row] for row in tokens.tolist()], pad=0)
+    with torch.no_grad():
+        at_once = system.log_prob(batch).per_token
+        state, stepped = system.start(2), []
+        for token in tokens.unbind(1):
+            stepped.append(system.peek(state).log_prob(token))
+            state = system.advance(state, token)
+    torch.testing.assert_close(torch.stack(stepped, 1), at_once, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("positions", ABSOLUTE)
+def test_positions_that_count_from_a_segments_start_are_refused(positions: str):
+    with pytest.raises(UserError, match=f"transformer-xl.*{positions} came"):
+        build(positions=positions)
+
+
+def test_layers_share_their_biases_unless_told():
+    for untied, count in ((False, 1), (True, 3)):
+        system = build(layers=3, untied_biases=untied)
+        biases = [block.attention.positions.content_bias for block in system.backbone.stack.blocks]
+        assert len({id(each) for each in biases}) == count
+
+
+# Token by token -------------------------------------------------------------------------------
+
+
+def test_a_state_of_stepping_is_bounded_and_older_ones_stay_what_they_were():
+    system = build(memory_evaluation=4)
+    state, sizes, early = system.start(1), set(), None
+    with torch.no_grad():
+        for place, token in enumerate(draw(1, 200)[0]):
+            if place == 34:
+                early, before = state, system.peek(state).log_probs
+            state = system.advance(state, token[None])
+            sizes.add(state.memory.positions.shape[1])
+            assert state.memory.layers[0].own.storage.keys.shape[2] <= 96
+    assert max(sizes) == 36
+    assert torch.equal(system.peek(early).log_probs, before)
+    with torch.no_grad():
+        again = system.advance(early.select(torch.tensor([0, 0])), torch.tensor([5, 6]))
+        alone = system.advance(early, torch.tensor([6]))
+    torch.testing.assert_close(again.values[1:], alone.values, atol=1e-6, rtol=0)
+
+
+def test_what_beam_search_writes_has_the_log_prob_that_scoring_gives_it():
+    """Texts longer than the memory, whose rows are reordered on the way."""
+    system = build(vocabulary=Vocabulary(size=8), memory_evaluation=2)
+    found = beam_search(system, Beam(width=5, best=5, length_penalty=3.0, max_length=9))[0]
+    assert len(found) >= 3 and max(len(each.tokens) for each in found) > 3
+    ends = [[3] if each.finished else [] for each in found]
+    texts = [[2, *each.tokens, *end] for each, end in zip(found, ends, strict=True)]
+    with torch.no_grad():
+        log_probs = system.log_prob(Batch.from_sequences(texts, pad=0)).totals
+    assert [each.log_prob for each in found] == pytest.approx(log_probs.tolist(), abs=1e-5)
+
+
+# Text that goes on ----------------------------------------------------------------------------
+
+
+def contiguous(lines: list[str]) -> Corpus:
+    splits = {
+        name: Split.listed(lines, identity=f"lines {name}", name=name)
+        for name in ("train", "validation")
+    }
+    return Corpus(name="lines", splits=splits, layout=Layout(kind="contiguous"))
+
+
+def test_contiguous_text_scores_the_same_in_any_blocks_and_by_the_memory_of_evaluation():
+    lines = ["a b a a b", "b b a", "a a a a b a b", "b"]
+    tokenizer = tokenizer_for(contiguous(lines), "word")
+    system = build(vocabulary=tokenizer.vocabulary, memory=2, memory_evaluation=7)
+
+    def scores(tokens: int) -> list[float]:
+        scorer = Scorer(system, tokenizer, Layout(kind="contiguous"), tokens_per_batch=tokens)
+        return [score.total for score in scorer.score(lines)]
+
+    whole = scores(1000)
+    for block in (1, 3, 5):
+        assert scores(block) == pytest.approx(whole, abs=1e-4)
+    system.backbone.memory_evaluation = 2
+    assert scores(1000) != pytest.approx(whole, abs=1e-3)
+
+
+def test_training_carries_the_memory_and_resumes_to_the_bit(tmp_path):
+    """Six steps at once and three and three: the carried memory is in the checkpoint."""
+    corpus = contiguous(["a b b a", "b a", "a a b b b a"] * 8)
+    settings = {"lanes": 2, "span": 5, "log_every": 1, "memory": 7}
+
+    def weights(out, steps: int, resume: bool = False) -> dict[str, torch.Tensor]:
+        result = train(
+            "transformer-xl",
+            data=corpus,
+            out=out,
+            size="tiny",
+            settings=settings,
+            steps=steps,
+            resume=resume,
+            quiet=True,
+        )
+        checkpoint = RunFolder(result.path).load_checkpoint(print)
+        assert checkpoint is not None
+        assert checkpoint.carried["layer.1"].shape == (2, 7, 16)
+        return checkpoint.model | checkpoint.carried
+
+    whole = weights(tmp_path / "whole", 6)
+    weights(tmp_path / "halves", 3)
+    halves = weights(tmp_path / "halves", 6, resume=True)
+    assert all(torch.equal(whole[name], halves[name]) for name in whole)
