@@ -65,6 +65,10 @@ class Pieces(Protocol):
         """The ids of a text."""
         ...
 
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of some ids, symbols left out."""
+        ...
+
 
 @runtime_checkable
 class LogProb(Protocol):
