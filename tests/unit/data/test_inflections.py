@@ -1,0 +1,47 @@
+"""Lemmas found in texts, inflected or not."""
+
+from __future__ import annotations
+
+import pytest
+
+from lmlab.data.wordnet import load
+from lmlab.data.wordnet.glosses import tokenize
+from lmlab.data.wordnet.inflections import base_forms, find_lemma
+
+
+@pytest.mark.parametrize(
+    ("text", "lemma", "part", "places"),
+    [
+        ("she frosts her hair", "frost", "v", (1, 1)),  # a regular ending
+        ("the churches of rome", "church", "n", (1, 1)),
+        ("he was stopping there", "stop", "v", (2, 2)),  # an exception: a doubled letter
+        ("wolves howl", "wolf", "n", (0, 0)),
+        ("we went without water", "go", "v", (1, 1)),
+        ("a happier man", "happy", "a", (1, 1)),
+        ("he worked harder", "hard", "r", (2, 2)),
+        ("they looked up the word", "look up", "v", (1, 2)),  # a word of two is inflected
+        ("two Attorneys General met", "attorney general", "n", (1, 2)),
+        ("he ran the run", "run", "v", (3, 3)),  # the lemma itself goes before its forms
+        ("the children sagged", "sag", "n", None),  # no noun ends in -ged
+        ("he held up his end", "start", "n", None),
+        ("end", "the end", "n", None),  # a lemma longer than the text
+    ],
+)
+def test_where_a_lemma_stands(text: str, lemma: str, part: str, places: tuple[int, int] | None):
+    assert find_lemma(text.split(), lemma, part) == places
+
+
+def test_forms_are_not_all_words():
+    assert base_forms("Axes", "n") == {"axes", "ax", "axis", "axe"}
+
+
+def test_nearly_every_example_holds_its_word():
+    """Of every fiftieth synset: the rest tells the word by another or within a compound."""
+    found = []
+    for place, (name, _, examples) in enumerate(load().glosses()):
+        if place % 50 == 0:
+            lemmas = [tokenize(lemma) for lemma in load()[name].lemmas]
+            for words in (tokenize(example).split() for example in examples):
+                found.append(any(find_lemma(words, lemma, name[-1]) for lemma in lemmas))
+    assert len(found) > 500
+    assert sum(found) / len(found) > 0.96
