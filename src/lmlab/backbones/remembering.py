@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import ClassVar
 
 from torch import Tensor, nn
 
 from lmlab.backbones.transformer import Stack, Transformer, note_hidden, positions_of, whole_scope
 from lmlab.core.capture import Capture
-from lmlab.core.memory import HiddenMemory
+from lmlab.core.memory import HiddenMemory, Recalled
 from lmlab.core.parts import Backbone, Hidden
 from lmlab.core.state import State
 from lmlab.core.view import View
@@ -21,7 +22,8 @@ class RememberingTransformer(Transformer):
     """h^l = memory_l(block_l(h^{l-1})) after the layers that have a memory; all places at once.
 
     `memories` by the number of the layer that they stand after, counted from 1; 0 is the embedding.
-    What each of them found is in `Hidden.recalled`, by the same number.
+    What each of them found is in `Hidden.recalled`, by the same number; mentions that one of them
+    detects itself are those of the memories after it.
     """
 
     honours: ClassVar[tuple[type, ...]] = (Full, Blind, Explicit)
@@ -55,19 +57,19 @@ class RememberingTransformer(Transformer):
         scope = self.stack.biased(whole_scope(view, record))
         values = self.embedding(view.inputs, positions_of(view), view.segments)
         recalled: dict[int, dict[str, Tensor]] = {}
-        values = self._after(0, values, view, recalled)
+        values, view = self._after(0, values, view, recalled)
         for layer, block in self.stack.layers():
             inside = self.stack.within(scope, layer)
-            values = self._after(layer, block(values, inside), view, recalled)
+            values, view = self._after(layer, block(values, inside), view, recalled)
             note_hidden(inside, values)
         return Hidden(values=self.stack.finish(values), recalled=recalled)
 
     def _after(
         self, layer: int, values: Tensor, view: View, recalled: dict[int, dict[str, Tensor]]
-    ) -> Tensor:
+    ) -> tuple[Tensor, View]:
+        """The hidden states with what is remembered there, and the view with what was looked up."""
         if str(layer) not in self.memories:
-            return values
-        found = self.memories[str(layer)](values, view)
+            return values, view
+        found: Recalled = self.memories[str(layer)](values, view)
         recalled[layer] = found.found
-        remembered: Tensor = found.values
-        return remembered
+        return found.values, view if found.spans is None else replace(view, spans=found.spans)

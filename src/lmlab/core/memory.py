@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor, nn
 
+from lmlab.core.mentions import Spans
 from lmlab.core.view import View
 
 
@@ -22,6 +23,8 @@ class Recalled:
     found: dict[str, Tensor] = field(default_factory=dict)
     """What it looked up and how sure it was, by name: an objective learns from it, a picture shows
     it. The memory says what its names mean."""
+    spans: Spans | None = None
+    """The mentions that it looked up; memories after it look up the same. None for the view's."""
 
 
 class HiddenMemory(nn.Module):
