@@ -58,15 +58,16 @@ def find_lemma(words: Sequence[str], lemma: str, part_of_speech: str) -> tuple[i
     go before forms of it. Of a lemma of several words each may be inflected (attorneys general,
     looked up), and they stand side by side.
     """
-    sought = lemma.lower().replace("_", " ").split()
+    first, *others = lemma.lower().replace("_", " ").split()
     lower = [word.lower() for word in words]
-    starts = range(len(lower) - len(sought) + 1)
+    starts = range(len(lower) - len(others))
     for start in starts:
-        if sought and lower[start : start + len(sought)] == sought:
-            return start, start + len(sought) - 1
+        if lower[start : start + len(others) + 1] == [first, *others]:
+            return start, start + len(others)
     for start in starts:
-        here = lower[start : start + len(sought)]
-        forms = (base_forms(word, part_of_speech) for word in here)
-        if sought and all(word in form for word, form in zip(sought, forms, strict=True)):
-            return start, start + len(sought) - 1
+        if first in base_forms(lower[start], part_of_speech) and all(
+            other in base_forms(lower[start + place], part_of_speech)
+            for place, other in enumerate(others, 1)
+        ):
+            return start, start + len(others)
     return None

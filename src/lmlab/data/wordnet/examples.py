@@ -1,0 +1,107 @@
+"""WordNet's example sentences as questions: a word left out, to be found by what it means."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from lmlab.data.corpus import SPLITS, Corpus, Layout, Split
+from lmlab.data.lines import ReadingReport
+from lmlab.data.readers import Example
+from lmlab.data.wordnet.glosses import split_of, tokenize
+from lmlab.data.wordnet.inflections import find_lemma
+from lmlab.data.wordnet.reader import data_hash, load
+from lmlab.data.wordnet.records import Synset
+
+BLANK = "___"
+"""What stands for the word that is left out."""
+VERSION = 1
+"""Raised whenever the questions made from the same WordNet change."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Question:
+    """An example sentence without the word that it is an example of."""
+
+    synset: str
+    """Whose example it is."""
+    text: str
+    """The sentence, tokenised, with a blank."""
+    answer: str
+    """The lemma that stood there, tokenised, not inflected."""
+
+
+@cache
+def questions_by_split() -> dict[str, tuple[Question, ...]]:
+    """The questions of each split, by the synset's; one that an earlier split has is left out.
+
+    Of 48,345 examples 47,286 hold a lemma of their synset; of several the longest is taken. An
+    example that is nothing but the lemma is no question.
+    """
+    found: dict[str, list[Question]] = {name: [] for name in SPLITS}
+    for synset, _, examples in load().glosses():
+        if examples:
+            found[split_of(synset)] += questions_of(load()[synset])
+    seen: set[str] = set()
+    kept = {}
+    for name in SPLITS:
+        kept[name] = tuple(each for each in found[name] if each.text not in seen)
+        seen.update(each.text for each in kept[name])
+    return kept
+
+
+def questions_of(synset: Synset) -> Iterator[Question]:
+    """The examples of a synset that hold one of its words, with that left out."""
+    lemmas = sorted(map(tokenize, synset.lemmas), key=lambda lemma: -len(lemma.split()))
+    for words in (tokenize(example).split() for example in synset.examples):
+        for lemma in lemmas:
+            places = find_lemma(words, lemma, synset.part_of_speech)
+            if places is not None:
+                first, last = places
+                blanked = [*words[:first], BLANK, *words[last + 1 :]]
+                if len(blanked) > 1:
+                    yield Question(synset=synset.id, text=" ".join(blanked), answer=lemma)
+                break
+
+
+def gloss_text(synset: Synset) -> str:
+    """The words of a synset and their definition: a document of `retrieval.documents`."""
+    title = " , ".join(map(tokenize, synset.lemmas))
+    return tokenize(f"{title} : {synset.definition}")
+
+
+@dataclass(frozen=True)
+class QuestionReader:
+    """The questions of one split, as what texts are given."""
+
+    split: str
+    kind: str
+    """Of the texts, for caches."""
+    text: Callable[[Question], str]
+
+    def read(self, report: ReadingReport) -> Iterator[Example]:
+        for question in questions_by_split()[self.split]:
+            yield Example(self.text(question), condition=question.text, name=question.synset)
+
+    def identity(self) -> str:
+        return f"wordnet-{self.kind}:{data_hash()}:{VERSION}:{self.split}"
+
+    def files(self) -> Sequence[Path]:
+        return ()
+
+
+def question_corpus(kind: str, text: Callable[[Question], str], *, description: str) -> Corpus:
+    """Pairs of a question and what `text` makes of it; nothing is read yet.
+
+    Words met once in training are <unk> by default, as in the corpus of glosses.
+    """
+    return Corpus(
+        name=f"wordnet-{kind}",
+        splits={name: Split(QuestionReader(name, kind, text), name=name) for name in SPLITS},
+        layout=Layout(kind="pairs"),
+        tokenizer="word",
+        min_count=2,
+        description=description,
+    )

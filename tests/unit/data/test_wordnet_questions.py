@@ -1,0 +1,40 @@
+"""Examples of WordNet as questions, with glosses or words as their answers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from lmlab.data.corpus import SPLITS, open_corpus
+from lmlab.data.wordnet import load
+from lmlab.data.wordnet.examples import BLANK, gloss_text, questions_of
+from lmlab.retrieval.documents import _gloss
+
+
+def test_the_word_is_left_out_and_asked_for():
+    [frost] = [s for s in load().find("frost", "v") if "frost the glass" in s.examples]
+    asked = [(each.text, each.answer) for each in questions_of(frost)]
+    assert asked == [(f"{BLANK} the glass", "frost"), (f"she {BLANK} her hair", "frost")]
+
+
+def test_of_several_lemmas_the_longest_is_left_out():
+    [synset] = load().find("course of action", "n")
+    texts = {each.answer: each.text for each in questions_of(synset)}
+    assert BLANK in texts["course of action"]
+    assert "of action" not in texts["course of action"]
+
+
+def test_an_example_that_is_nothing_but_its_word_is_no_question():
+    synset = replace(load().find("fine", "r")[0], examples=("Fine", "he is fine"))
+    assert [each.text for each in questions_of(synset)] == [f"he is {BLANK}"]
+
+
+def test_documents_are_the_ones_that_are_looked_up():
+    for name in list(load())[::20000]:
+        assert gloss_text(load()[name]) == _gloss(name, load()[name].definition).text
+
+
+def test_both_corpora_are_built_in():
+    for name in ("wordnet-examples", "wordnet-questions"):
+        corpus = open_corpus(name)
+        assert corpus.layout.kind == "pairs"
+        assert tuple(corpus.splits) == SPLITS
