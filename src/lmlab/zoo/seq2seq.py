@@ -15,7 +15,7 @@ from lmlab.backbones.writers import Writer
 from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.core.writing import SequenceToSequence
-from lmlab.zoo._translating import TranslatingConfig, build_translating
+from lmlab.zoo._translating import MULTI30K, TranslatingConfig, build_translating
 
 CARD = Card(
     family="recurrent",
@@ -41,7 +41,7 @@ SIZES = {
     "small": Config(),
     "base": Config(width=512, layers=2, cell="lstm", reversed=True),
 }
-RECIPES: dict[str, dict[str, object]] = {}
+RECIPES = {"multi30k": {**MULTI30K, "width": 512, "reversed": True, "epochs": 12}}
 
 
 def build(

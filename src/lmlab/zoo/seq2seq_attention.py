@@ -22,7 +22,7 @@ from lmlab.core.vocabulary import Vocabulary
 from lmlab.core.writing import SequenceToSequence
 from lmlab.layers.cells import Cell
 from lmlab.layers.glances import GLANCES, GlanceName
-from lmlab.zoo._translating import TranslatingConfig, build_translating
+from lmlab.zoo._translating import MULTI30K, TranslatingConfig, build_translating
 
 CARD = Card(
     family="recurrent",
@@ -60,7 +60,7 @@ SIZES = {
     "small": Config(),
     "base": Config(width=512, layers=2, cell="lstm", looks="after", score="general", feeding=True),
 }
-RECIPES: dict[str, dict[str, object]] = {}
+RECIPES = {"multi30k": {**MULTI30K, "width": 512, "epochs": 12}}
 
 
 def build(

@@ -15,6 +15,7 @@ from lmlab.core.vocabulary import Vocabulary
 from lmlab.core.writing import SequenceToSequence
 from lmlab.objectives.given_source import NextTokenGivenSource
 from lmlab.zoo._transformer import (
+    MULTI30K,
     TRANSFORMER_RECIPES,
     PositionName,
     TransformerConfig,
@@ -55,7 +56,7 @@ SIZES = {
     "small": Config(),
     "base": Config(width=512, layers=6, heads=8, length=512, activation="relu"),
 }
-RECIPES = TRANSFORMER_RECIPES
+RECIPES = {**TRANSFORMER_RECIPES, "multi30k": MULTI30K}
 
 
 def build(

@@ -1,0 +1,181 @@
+"""From two RNNs to the Transformer on multi30k, German to English (002 §3.5): BLEU and its causes.
+
+    python benchmarks/translation.py --data DATA --runs RUNS --out FILE.json [--only NAME]
+    python benchmarks/translation.py --draw FILE.json --figures FOLDER
+
+Each system is trained by its recipe, `lmlab train SYSTEM --recipe multi30k --tokenizer bpe`, and
+judged on test_2016_flickr by sacreBLEU (tokenize=none: the text is tokenised and in lower case)
+after a beam of 5. Then
+
+- length: BLEU of the sentences of each length, where a fixed vector is too narrow for long ones;
+- beams: BLEU, log-probability and length of what beams of several widths find.
+
+What is trained is resumed, and what is measured is not measured again. --draw also makes the
+figures of the docs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import lmlab
+from lmlab.data.corpus import open_corpus
+from lmlab.sampling.judging import evaluate_translators
+from lmlab.sampling.translating import make_translator
+from lmlab.scoring.translations import make_metric
+
+SYSTEMS = ("seq2seq", "seq2seq-attention", "transformer")
+BEAM = 5
+BEAMS = (1, 2, 3, 5, 10, 20, 50, 100)
+SENTENCES = 200
+"""The first so many are translated with beams of all widths."""
+LENGTHS = ((1, 8), (9, 10), (11, 12), (13, 15), (16, 19), (20, 60))
+"""Words of the German sentence, from and to."""
+
+
+def train(name: str, data: Path, runs: Path, seed: int) -> tuple[Path, dict[str, Any]]:
+    """The run of a system, trained or resumed, and how it was."""
+    out = runs / f"{name}-seed{seed}"
+    began = time.perf_counter()
+    result = lmlab.train(
+        name,
+        data=f"multi30k-de-en:{data}",
+        out=out,
+        recipe="multi30k",
+        tokenizer="bpe",
+        seed=seed,
+        resume=(out / "config.json").exists(),
+    )
+    told = {
+        "command": f"lmlab train {name} --data multi30k-de-en:DATA --recipe multi30k "
+        f"--tokenizer bpe --seed {seed}",
+        "parameters": result.parameters,
+        "epochs": result.epochs,
+        "minutes": round(max(result.seconds, time.perf_counter() - began) / 60, 1),
+    }
+    return out, told
+
+
+def bleu(found: Sequence[str], references: Sequence[str]) -> float:
+    return round(float(make_metric("bleu").corpus_score(list(found), [list(references)]).score), 2)
+
+
+def by_length(
+    found: Sequence[str], sources: Sequence[str], references: Sequence[str]
+) -> list[dict[str, float]]:
+    """BLEU of the sentences of each length."""
+    rows = []
+    for low, high in LENGTHS:
+        places = [i for i, text in enumerate(sources) if low <= len(text.split()) <= high]
+        score = bleu([found[i] for i in places], [references[i] for i in places])
+        rows.append({"from": low, "to": high, "sentences": len(places), "bleu": score})
+    return rows
+
+
+def by_beam(model: Any, sources: Sequence[str], references: Sequence[str]) -> list[dict[str, Any]]:
+    """What beams of several widths find for the same sentences."""
+    rows = []
+    for width in BEAMS:
+        translator = make_translator(
+            model.system, model.tokenizer, model.model.reads_by, method="beam", beam=width
+        )
+        began = time.perf_counter()
+        found = list(translator.translate([list(sources)]))
+        best = [each.written[0] for each in found]
+        rows.append(
+            {
+                "beam": width,
+                "bleu": bleu([each.text for each in found], references),
+                "log_prob": round(sum(each.log_prob for each in best) / len(best), 4),
+                "tokens": round(sum(each.tokens for each in best) / len(best), 3),
+                "seconds": round(time.perf_counter() - began, 1),
+            }
+        )
+        print(f"  beam {width}: {rows[-1]}", flush=True)
+    return rows
+
+
+def measure(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
+    run, told = train(name, arguments.data, arguments.runs, arguments.seed)
+    corpus = open_corpus(f"multi30k-de-en:{arguments.data}")
+    examples = list(corpus.split("test"))
+    sources = [example.condition or "" for example in examples]
+    references = [example.text for example in examples]
+    model = lmlab.load(run)
+    found = evaluate_translators({name: model.model}, corpus, method="beam", beam=BEAM)
+    few = slice(SENTENCES)
+    return {
+        **told,
+        "test": [each.as_dict() for each in found.judged],
+        "length": by_length(found.translations[name], sources, references),
+        "beams": by_beam(model, sources[few], references[few]),
+        "beams_sentences": len(sources[few]),
+    }
+
+
+def draw(record: dict[str, Any], folder: Path) -> None:
+    """BLEU against the length of a sentence, and against the width of the beam."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    from matplotlib import pyplot
+
+    folder.mkdir(parents=True, exist_ok=True)
+    names = [name for name in SYSTEMS if name in record["systems"]]
+    figure, axis = pyplot.subplots(figsize=(6.5, 3.8))
+    for name in names:
+        rows = record["systems"][name]["length"]
+        labels = [f"{row['from']}-{row['to']}" for row in rows]
+        axis.plot(labels, [row["bleu"] for row in rows], marker="o", label=name)
+    axis.set(xlabel="words of the German sentence", ylabel="BLEU", ylim=(0, None))
+    axis.legend(frameon=False)
+    figure.tight_layout()
+    figure.savefig(folder / "translation-length.svg")
+
+    figure, axes = pyplot.subplots(1, 2, figsize=(9, 3.6))
+    for axis, what in zip(axes, ("bleu", "log_prob"), strict=True):
+        for name in names:
+            rows = record["systems"][name]["beams"]
+            axis.plot([r["beam"] for r in rows], [r[what] for r in rows], marker="o", label=name)
+        axis.set(xscale="log", xlabel="width of the beam")
+    axes[0].set(ylabel="BLEU")
+    axes[1].set(ylabel="log-probability of a translation, nats")
+    axes[0].legend(frameon=False)
+    figure.tight_layout()
+    figure.savefig(folder / "translation-beams.svg")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--data", type=Path, help="the folder with the research corpora")
+    parser.add_argument("--runs", type=Path, default=Path("runs/translation"))
+    parser.add_argument("--only", choices=SYSTEMS, action="append")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--draw", type=Path, help="a record to draw instead of training")
+    parser.add_argument("--figures", type=Path, default=Path("docs/images"))
+    arguments = parser.parse_args()
+    if arguments.draw:
+        draw(json.loads(arguments.draw.read_text(encoding="utf-8")), arguments.figures)
+        return
+    if arguments.data is None or arguments.out is None:
+        parser.error("--data and --out are needed, or --draw")
+    record: dict[str, Any] = {"seed": arguments.seed, "systems": {}}
+    if arguments.out.exists():
+        record = json.loads(arguments.out.read_text(encoding="utf-8"))
+    for name in arguments.only or SYSTEMS:
+        if name not in record["systems"]:
+            record["systems"][name] = measure(name, arguments)
+            text = json.dumps(record, indent=1, ensure_ascii=False)
+            arguments.out.write_text(text + "\n", encoding="utf-8")
+        for each in record["systems"][name]["test"]:
+            print(f"{name}: {each['metric']} {each['score']:.2f} ({each['signature']})", flush=True)
+
+
+if __name__ == "__main__":
+    main()
