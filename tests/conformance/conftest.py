@@ -47,6 +47,14 @@ def write_corpus(folder: Path) -> Path:
     return corpus
 
 
+@cache
+def write_documents(folder: Path) -> Path:
+    """Documents in the words of the corpus, so that who looks them up can tell them apart."""
+    path = folder / "documents.txt"
+    path.write_text("\n".join(dict.fromkeys(draw_lines(40, seed=3))) + "\n", encoding="utf-8")
+    return path
+
+
 def train_tiny(name: str, corpus: Path, out: Path, *, steps: int = STEPS, **words) -> Path:
     """A tiny run. One iteration of EM goes over all the text, so it takes epochs, at most ten.
 
@@ -56,6 +64,8 @@ def train_tiny(name: str, corpus: Path, out: Path, *, steps: int = STEPS, **word
     fitting = card.fitting
     if card.base:
         words["base"] = tiny_base(card.base, corpus)
+    if "documents" in card.needs:
+        words["documents"] = str(write_documents(corpus.parent))
     train(
         name,
         data=str(corpus),

@@ -1,0 +1,128 @@
+"""Encoders of documents and of questions into one space, the documents' of which rests."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+
+import torch
+from torch import Tensor, nn
+
+from lmlab.core.batch import Batch
+from lmlab.core.frozen import Frozen
+from lmlab.core.protocols import Encode, EncodeQueries, require
+from lmlab.core.system import System
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.retrieval.memory import DocumentMemory
+
+SATURATION, BY_LENGTH = 1.5, 0.75
+"""BM25's k and b: how soon a word that comes again counts no more, how far long documents pay."""
+
+
+class BiEncoder(nn.Module):
+    """p(z | x) ∝ exp(d(z) · q(x)); d is fixed, so that documents are embedded once (RAG)."""
+
+    width: int
+    """Numbers in a vector."""
+
+    def meet_documents(self, memory: DocumentMemory) -> None:
+        """Told the tokens of the documents before training; few need to know."""
+        return
+
+    def encode(self, batch: Batch) -> Tensor:
+        """(B, width) d(z) of each document."""
+        raise TypeError(f"{type(self).__name__} does not define encode")
+
+    def encode_queries(self, batch: Batch) -> Tensor:
+        """(B, width) q(x) of each question."""
+        raise TypeError(f"{type(self).__name__} does not define encode_queries")
+
+
+class BagOfWords(BiEncoder):
+    """BM25 on random directions: words that a document and a question share, the rarer the more.
+
+        d(z) = Σ_{w ∈ z} idf(w) tf(w) (k + 1) / (tf(w) + k (1 - b + b |z| / mean)) r_w
+        q(x) = Σ_{w ∈ x} e_w, which starts from e_w = r_w
+
+    r_w are random vectors of length one, so that at first d · q is the score of Robertson et al.
+    1995, but for noise that falls with √width (Johnson and Lindenstrauss 1984). It stands in where
+    no trained encoder is given. Only the questions' vectors e learn.
+    """
+
+    directions: Tensor
+    """(V, width) r."""
+    rarity: Tensor
+    """(V,) idf."""
+    mean_length: Tensor
+    """() words of a document."""
+
+    def __init__(self, vocabulary: Vocabulary, width: int) -> None:
+        super().__init__()
+        self.width = width
+        directions = nn.functional.normalize(torch.randn(vocabulary.size, width), dim=1)
+        self.register_buffer("directions", directions)
+        self.register_buffer("rarity", torch.ones(vocabulary.size))
+        self.register_buffer("mean_length", torch.ones(()))
+        # Kept √width times as long: a step of Adam is of one size, and numbers of the order one
+        # learn at the pace of the writer's.
+        self.scale = width**-0.5
+        self.questions = nn.Embedding(vocabulary.size, width, _weight=directions / self.scale)
+
+    @torch.no_grad()
+    def meet_documents(self, memory: DocumentMemory) -> None:
+        """idf(w) = log(1 + (N - n_w + ½) / (n_w + ½)), n_w of N documents having w."""
+        size, lengths = len(self.rarity), memory.offsets.diff()
+        document = torch.repeat_interleave(lengths)
+        pairs = torch.unique(document * size + memory.tokens.long())
+        having = torch.bincount(pairs % size, minlength=size).to(self.rarity)
+        self.rarity = torch.log1p((len(memory) - having + 0.5) / (having + 0.5))
+        self.mean_length = lengths.to(self.rarity).mean().clamp(min=1)
+
+    def encode(self, batch: Batch) -> Tensor:
+        inner = batch.mask()
+        inner[:, 0] = False
+        inner.scatter_(1, (batch.lengths - 1)[:, None], False)
+        counts = self.rarity.new_zeros(len(batch), len(self.rarity))
+        counts.scatter_add_(1, batch.tokens, inner.to(counts))
+        length = inner.sum(1, keepdim=True) / self.mean_length
+        often = counts * (SATURATION + 1)
+        often = often / (counts + SATURATION * (1 - BY_LENGTH + BY_LENGTH * length))
+        return (often * self.rarity) @ self.directions
+
+    def encode_queries(self, batch: Batch) -> Tensor:
+        vectors: Tensor = self.questions(batch.tokens)
+        return (vectors * batch.mask()[..., None]).sum(1) * self.scale
+
+
+class Trained(BiEncoder):
+    """A trained system that encodes documents and questions: DPR, say.
+
+    Documents are read by a frozen copy of it; of the copy that reads questions only what they go
+    through learns on.
+    """
+
+    def __init__(self, base: System) -> None:
+        super().__init__()
+        require(base, Encode, "looking documents up")
+        require(base, EncodeQueries, "looking documents up")
+        self.documents = Frozen(base)
+        self.questions = deepcopy(base)
+        probe = Batch.from_sequences([[base.vocabulary.opening]], base.vocabulary.pad)
+        probe = probe.to(next(base.parameters()).device)
+        vectors = self.encode_queries(probe)
+        self.width = vectors.shape[-1]
+        self._rest_unused(vectors)
+
+    def _rest_unused(self, vectors: Tensor) -> None:
+        """What a question does not go through gets no gradient, and need not wait for one."""
+        learning = [each for each in self.questions.parameters() if each.requires_grad]
+        found = torch.autograd.grad(vectors.sum(), learning, allow_unused=True)
+        for parameter, gradient in zip(learning, found, strict=True):
+            parameter.requires_grad_(gradient is not None)
+
+    def encode(self, batch: Batch) -> Tensor:
+        inner: Encode = self.documents.system  # type: ignore[assignment]
+        return inner.encode(batch)
+
+    def encode_queries(self, batch: Batch) -> Tensor:
+        inner: EncodeQueries = self.questions  # type: ignore[assignment]
+        return inner.encode_queries(batch)

@@ -1,0 +1,117 @@
+"""What both RAG systems share: their settings and how they are put together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from lmlab.backbones.encoder_decoder import EncoderDecoder
+from lmlab.backbones.reading_writing import Copying
+from lmlab.core.copying import CopyingWriter
+from lmlab.core.errors import UserError
+from lmlab.core.system import System
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.core.writing import SequenceToSequence
+from lmlab.layers.initialising import initialise
+from lmlab.layers.pointer import Pointer
+from lmlab.objectives.given_source import NextTokenGivenSource
+from lmlab.objectives.marginal import Marginal
+from lmlab.retrieval.augmented import RetrievalAugmented
+from lmlab.retrieval.bi_encoders import BagOfWords, Trained
+from lmlab.retrieval.documents import Documents
+from lmlab.retrieval.memory import DocumentMemory
+from lmlab.zoo._transformer import (
+    TransformerConfig,
+    make_encoder_decoder,
+    make_softmax,
+    make_tokens,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RagConfig(TransformerConfig):
+    """Settings of RAG; those of a Transformer are the writer's."""
+
+    width: int = field(default=128, metadata={"at_least": 1})
+    """Numbers in a hidden state."""
+    layers: int = field(default=2, metadata={"at_least": 1})
+    """Blocks of the encoder."""
+    decoder_layers: int = field(default=0, metadata={"at_least": 0})
+    """Blocks of the decoder; 0 for as many as the encoder has."""
+    retrieved: int = field(default=5, metadata={"at_least": 1})
+    """Documents that are looked up for a question, K."""
+    document_length: int = field(default=48, metadata={"at_least": 3})
+    """Tokens of a document that are read at most, with its symbols; its question has the rest of
+    the length."""
+    retriever_width: int = field(default=256, metadata={"at_least": 1})
+    """Numbers in the vectors of documents and questions, where no base brings its own."""
+    copies: bool = True
+    """Whether the writer may copy words of what it reads (See et al. 2017). BART, from which the
+    paper starts, has learnt to copy from its pre-training; a small writer has not."""
+
+
+TINY = {
+    "width": 16,
+    "layers": 1,
+    "heads": 2,
+    "length": 64,
+    "dropout": 0.0,
+    "attention_dropout": 0.0,
+    "retrieved": 2,
+    "document_length": 16,
+    "retriever_width": 32,
+}
+"""What tests build."""
+LARGE = {"width": 768, "layers": 6, "heads": 12, "length": 512, "document_length": 256}
+"""A writer of BART's base size."""
+
+
+def make_rag(
+    config: RagConfig,
+    vocabulary: Vocabulary,
+    documents: Documents,
+    base: System | None,
+    marginal: Marginal,
+) -> RetrievalAugmented:
+    """A writer, and the trained retriever or one of words alone, under one of the two sums."""
+    if config.document_length > config.length - 2:
+        raise UserError(
+            f"length={config.length} leaves no room for a question beside "
+            f"document_length={config.document_length}; give a longer one by --set length=…"
+        )
+    retriever = BagOfWords(vocabulary, config.retriever_width) if base is None else Trained(base)
+    return RetrievalAugmented(
+        vocabulary=vocabulary,
+        writer=make_writer(config, vocabulary),
+        retriever=retriever,
+        memory=DocumentMemory(
+            documents, vocabulary, width=retriever.width, longest=config.document_length
+        ),
+        marginal=marginal,
+        retrieved=config.retrieved,
+    )
+
+
+def make_writer(config: RagConfig, vocabulary: Vocabulary) -> SequenceToSequence:
+    """An encoder-decoder, which may copy."""
+    tokens = make_tokens(config, vocabulary)
+    backbone = make_encoder_decoder(config, tokens, decoder_layers=config.decoder_layers or None)
+    kind: type[SequenceToSequence] = SequenceToSequence
+    if config.copies:
+        kind, backbone = CopyingWriter, make_copying(config, backbone, vocabulary)
+    writer = kind(
+        vocabulary=vocabulary,
+        backbone=backbone,
+        emission=make_softmax(config, vocabulary, tokens, bias=True),
+        objective=NextTokenGivenSource(vocabulary),
+    )
+    # A source is read as a whole, with its start and its end.
+    writer.window = config.length - 1
+    return writer
+
+
+def make_copying(
+    config: RagConfig, backbone: EncoderDecoder, vocabulary: Vocabulary
+) -> EncoderDecoder:
+    pointer = Pointer(config.width)
+    initialise(pointer, config.width)
+    return Copying(backbone.encoder, backbone.decoder, pointer, vocabulary)

@@ -1,0 +1,52 @@
+"""RAG-Token: each token of an answer may rest on another of a few retrieved documents.
+
+    p(y | x) = Π_t Σ_{z ∈ top-k} p(z | x) p(y_t | x, z, y_<t),  p(z | x) ∝ exp(d(z) · q(x))
+
+d is fixed, q and the writer learn together. `--base` is a trained bi-encoder (the paper's is DPR);
+without one, documents and questions are bags of words on random vectors. p(z | x) is normalised
+over the k documents found, so that the sum is one. It is an ordinary writer for every decoding.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lmlab.core.card import Card
+from lmlab.core.system import System
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.objectives.marginal import EachTokenItsOwn
+from lmlab.retrieval.augmented import RetrievalAugmented
+from lmlab.retrieval.documents import Documents
+from lmlab.zoo._rag import LARGE, TINY, RagConfig, make_rag
+from lmlab.zoo._transformer import TRANSFORMER_RECIPES
+
+CARD = Card(
+    family="retrieval",
+    kind="exact",
+    paper="Lewis et al. 2020, Retrieval-Augmented Generation for Knowledge-Intensive NLP Tasks",
+    source="004 §1.3.2",
+    protocols=("LogProb", "Step", "Encode", "EncodeQueries", "Retrieve", "Ask"),
+    needs=("base", "documents"),
+    conditional=True,
+    corpus="capitals-questions",
+    oracle="transformers' RagTokenForGeneration, and sums by hand: tests/parity/test_rag.py",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(RagConfig):
+    """Settings of RAG-Token."""
+
+
+SIZES = {"tiny": Config(**TINY), "small": Config(), "base": Config(**LARGE)}
+RECIPES = TRANSFORMER_RECIPES
+
+
+def build(
+    config: Config,
+    vocabulary: Vocabulary,
+    *,
+    documents: Documents,
+    base: System | None = None,
+) -> RetrievalAugmented:
+    return make_rag(config, vocabulary, documents, base, EachTokenItsOwn())
