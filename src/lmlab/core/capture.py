@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from torch import Tensor
 
@@ -18,6 +19,8 @@ AXES = {
     "token": "entries of the vocabulary",
     "unit": "numbers of a hidden or latent vector",
     "move": "places from one slot's token to the next slot's, 0 in the middle, back on the left",
+    "entity": "entities that a memory knows, by the names that its capture gives",
+    "fact": "facts that a memory knows, by the names that its capture gives",
     "choice": "ways of a discrete choice that are named nowhere else",
 }
 """One vocabulary of axes; a picture is chosen by them."""
@@ -32,6 +35,8 @@ class Capture:
     """The meaning of each dimension, names of `AXES`; no batch where it belongs to the model."""
     reading: str
     """One sentence on how to read it."""
+    names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """What the entries of an axis are called, where the capture itself must tell."""
 
     def __post_init__(self) -> None:
         assert len(self.axes) == self.values.ndim, "one name for each dimension"

@@ -44,6 +44,9 @@ MOST_MATRIX = 48
 MOST_PANELS = 6
 MOST_TOKENS = 20
 WORDS_A_STATE = 8
+FEW_NAMES = 3
+LISTED = {"token": "tokens", "entity": "entities", "fact": "facts"}
+"""Axes of which the likeliest entries are listed, and what these are called."""
 CHOSEN = ("state", "next state", "choice")
 """Axes along which one of several ways is taken."""
 PANEL_FIRST = (
@@ -74,6 +77,8 @@ AXIS_NAMES = {
     "token": "token",
     "unit": "unit",
     "choice": "choice",
+    "entity": "entity",
+    "fact": "fact",
 }
 
 
@@ -193,7 +198,7 @@ def capture_picture(
         shown = shown.at(0, 0)
     if shown.values.ndim == 1:
         picture = _vector(shown, title=name)
-    elif "token" in shown.axes:
+    elif set(LISTED) & set(shown.axes):
         picture = _words_of(shown, labels.order, title=name)
     elif shown.values.ndim == 2:
         picture = _matrix(shown, title=name)
@@ -212,7 +217,7 @@ def prepare(capture: Capture, labels: Labels) -> Shown:
         values=values,
         axes=capture.axes,
         names=tuple(labels.name_of(axis, size) for axis, size in sizes),
-        labels=tuple(labels.of(axis, size) for axis, size in sizes),
+        labels=tuple(capture.names.get(axis) or labels.of(axis, size) for axis, size in sizes),
     )
     for axis in reversed(range(values.ndim)):
         name, size = shown.axes[axis], shown.values.shape[axis]
@@ -310,8 +315,13 @@ def _perplexity(shares: Values) -> float:
 
 
 def _words_of(shown: Shown, order: Places | None, *, title: str) -> Picture:
-    """The likeliest tokens of each state, choice or place, a line each; busiest states first."""
-    axis = shown.axes.index("token")
+    """The likeliest tokens of each state, choice or place, a line each; busiest states first.
+
+    Likewise entities and facts, which have long names, so that fewer are told.
+    """
+    listed = next(each for each in LISTED if each in shown.axes)
+    axis = shown.axes.index(listed)
+    most, name_of = (WORDS_A_STATE, short_label) if listed == "token" else (FEW_NAMES, str)
     names, others = shown.labels[axis], tuple(a for a in range(shown.values.ndim) if a != axis)
     assert names is not None
     table = shown.values.transpose(*others, axis).reshape(-1, shown.values.shape[axis])
@@ -321,13 +331,15 @@ def _words_of(shown: Shown, order: Places | None, *, title: str) -> Picture:
     rows = []
     for row in (order if known and order is not None else np.arange(len(table)))[:MOST_STATES]:
         values = table[row]
-        best = by_size(np.nan_to_num(values, nan=-np.inf))[:WORDS_A_STATE]
-        words = " · ".join(f"{short_label(names[t])} {values[t]:.2g}" for t in best)
+        if np.isnan(values).all():
+            continue  # Nothing is told of this place.
+        best = by_size(np.nan_to_num(values, nan=-np.inf))[:most]
+        words = " · ".join(f"{name_of(names[t])} {values[t]:.2g}" for t in best)
         rows.append((str(row) if labels is None else short_label(labels[row].split()[0]), words))
-    listing = Listing(header=(kind, "likeliest tokens"), rows=tuple(rows), places=(0.0, 1.0))
-    left = len(table) - len(rows)
+    listing = Listing(header=(kind, f"likeliest {LISTED[listed]}"), rows=tuple(rows), places=(0.0, 1.0))
+    left = len(table) > MOST_STATES
     which = "busiest" if known else "first"
-    more = f"Shown are the {which} {len(rows)} of {len(table)}." if left else ""
+    more = f"Shown are the {which} {MOST_STATES} of {len(table)}." if left else ""
     return Picture(
         name="",
         title=title,
