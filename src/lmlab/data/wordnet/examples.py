@@ -33,23 +33,21 @@ class Question:
     """The lemma that stood there, tokenised, not inflected."""
 
 
-@cache
-def questions_by_split() -> dict[str, tuple[Question, ...]]:
-    """The questions of each split, by the synset's; one that an earlier split has is left out.
+def read_questions(split: str) -> Iterator[Question]:
+    """The questions of a split, that of their synset; one that an earlier split has is left out.
 
     Of 48,345 examples 47,286 hold a lemma of their synset; of several the longest is taken. An
     example that is nothing but the lemma is no question.
     """
-    found: dict[str, list[Question]] = {name: [] for name in SPLITS}
+    seen = set[str]().union(*map(_texts, SPLITS[: SPLITS.index(split)]))
     for synset, _, examples in load().glosses():
-        if examples:
-            found[split_of(synset)] += questions_of(load()[synset])
-    seen: set[str] = set()
-    kept = {}
-    for name in SPLITS:
-        kept[name] = tuple(each for each in found[name] if each.text not in seen)
-        seen.update(each.text for each in kept[name])
-    return kept
+        if examples and split_of(synset) == split:
+            yield from (each for each in questions_of(load()[synset]) if each.text not in seen)
+
+
+@cache
+def _texts(split: str) -> frozenset[str]:
+    return frozenset(question.text for question in read_questions(split))
 
 
 def questions_of(synset: Synset) -> Iterator[Question]:
@@ -82,7 +80,7 @@ class QuestionReader:
     text: Callable[[Question], str]
 
     def read(self, report: ReadingReport) -> Iterator[Example]:
-        for question in questions_by_split()[self.split]:
+        for question in read_questions(self.split):
             yield Example(self.text(question), condition=question.text, name=question.synset)
 
     def identity(self) -> str:
