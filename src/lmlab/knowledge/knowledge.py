@@ -87,18 +87,26 @@ class Knowledge:
         return {key: tuple(objects) for key, objects in found.items()}
 
     def fingerprint(self) -> str:
-        """Hash of all that it holds."""
-        return hashlib.blake2b(self.to_bytes(), digest_size=16).hexdigest()
+        """Hash of all that it holds; made once."""
+        return self._fingerprint
+
+    @cached_property
+    def _fingerprint(self) -> str:
+        return hashlib.blake2b(self._to_json(), digest_size=16).hexdigest()
 
     def to_bytes(self) -> bytes:
         """As packed JSON, the same bytes for the same knowledge."""
+        # Knowledge is large: the next levels of gzip take many times as long for a tenth of it.
+        return gzip.compress(self._to_json(), compresslevel=4, mtime=0)
+
+    def _to_json(self) -> bytes:
         content = {
             "entities": [[e.name, e.title, e.description] for e in self.entities],
             "relations": list(self.relations),
             "aliases": [[a.words, a.entity, a.count] for a in self.aliases],
             "facts": [[f.subject, f.relation, f.object] for f in self.facts],
         }
-        return gzip.compress(json.dumps(content, ensure_ascii=False).encode(), mtime=0)
+        return json.dumps(content, ensure_ascii=False).encode()
 
     @classmethod
     def from_bytes(cls, packed: bytes, *, where: Path | str) -> Knowledge:

@@ -61,6 +61,14 @@ def decode_senses(column: str) -> tuple[Sense, ...]:
     return tuple(map(_decode_sense, column.split("|")))
 
 
+def decode_targets(column: str) -> list[tuple[str, str]]:
+    """Symbol and target of each relation in the third column of a line, and nothing else."""
+    if not column:
+        return []
+    fields = (text.split(" ", 2) for text in column.split("|"))
+    return [(field[0], field[1]) for field in fields]
+
+
 def write(path: Path, synsets: Iterable[Synset], exceptions: Exceptions) -> None:
     """Write the file, with nothing in it that tells when or where."""
     lines = [HEADER, *map(encode, synsets), ""]

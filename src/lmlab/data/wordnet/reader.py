@@ -45,6 +45,13 @@ class WordNet(Mapping[str, Synset]):
             if name[-1] == part_of_speech:
                 yield name, compact.decode_senses(line.split("\t", 2)[1])
 
+    def columns(self) -> Iterator[tuple[str, str, str, str, bool]]:
+        """Of each synset its id, its senses and relations as `compact` packs them, its definition,
+        and whether it has examples: for whoever goes over all of them and needs a part of each."""
+        for name, line in self._lines.items():
+            _, senses, relations, definition, *examples = line.split("\t")
+            yield name, senses, relations, definition, bool(examples)
+
     @cached_property
     def lemmas(self) -> Mapping[str, tuple[str, ...]]:
         """Ids of a lemma's synsets, nouns first, then verbs, adjectives, adverbs, by sense number.

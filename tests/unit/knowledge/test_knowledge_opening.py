@@ -1,0 +1,143 @@
+"""Knowledge from a folder of tables and from WordNet: what it holds, and which row is wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from lmlab.core.errors import UserError
+from lmlab.data.lines import ReadingReport
+from lmlab.data.wordnet.inflections import base_forms
+from lmlab.data.wordnet.reader import load
+from lmlab.knowledge.inflecting import Inflections
+from lmlab.knowledge.knowledge import Alias, Entity, Fact
+from lmlab.knowledge.opening import open_knowledge
+
+
+def write(folder: Path, **tables: str) -> Path:
+    for name, text in tables.items():
+        stem, _, ending = name.partition("__")
+        (folder / f"{stem}.{ending or 'tsv'}").write_text(text, encoding="utf-8")
+    return folder
+
+
+ENTITIES = "Q142\tFrance\ta country\nQ90\tParis\nQ1\n"
+
+
+def test_a_folder_of_tables(tmp_path):
+    folder = write(
+        tmp_path,
+        entities=ENTITIES,
+        aliases="France\tQ142\t9\nparis\tQ90\n",
+        facts="Q142\tcapital\tQ90\nQ90\tcapital of\tQ142\nQ142\tcapital\tQ90\n",
+    )
+    found = open_knowledge(folder)
+    assert found.entities == (
+        Entity(name="Q142", title="France", description="a country"),
+        Entity(name="Q90", title="Paris"),
+        Entity(name="Q1"),
+    )
+    assert found.aliases == (Alias("France", 0, 9.0), Alias("paris", 1, 1.0))
+    assert found.relations == ("capital", "capital of")
+    # The third row says the first again.
+    assert found.facts == (Fact(0, 0, 1), Fact(1, 1, 0))
+
+
+def test_objects_say_the_same_as_columns(tmp_path):
+    rows = [{"name": "Q142", "title": "France", "description": "a country"}, {"name": "Q90"}]
+    facts = {"subject": "Q142", "relation": "capital", "object": "Q90"}
+    text = "".join(f"{json.dumps(row)}\n" for row in rows)
+    folder = write(tmp_path, entities__jsonl=text, facts__jsonl=json.dumps(facts))
+    found = open_knowledge(folder)
+    assert [e.title for e in found.entities] == ["France", ""]
+    # Without a table of aliases, titles name entities, and names where there is no title.
+    assert found.aliases == (Alias("France", 0, 1.0), Alias("Q90", 1, 1.0))
+    assert found.facts == (Fact(0, 0, 1),)
+
+
+@pytest.mark.parametrize(
+    ("tables", "said"),
+    [
+        ({"entities": "Q1\tone\nQ1\tagain\n"}, "entities.tsv, line 2: there is an entity"),
+        ({"entities": "a\tb\tc\td\n"}, "entities.tsv, line 1: expected 1 to 3 columns"),
+        ({"entities": ENTITIES, "aliases": "France\tQ7\n"}, "aliases.tsv, line 1: there is no"),
+        ({"entities": ENTITIES, "aliases": "x\tQ1\n\ny\tQ1\tmany\n"}, "line 3: expected a number"),
+        ({"entities": ENTITIES, "aliases": "x\tQ1\t-2\n"}, "expected a count above 0"),
+        ({"entities": ENTITIES, "facts": "Q142\tcapital\n"}, "facts.tsv, line 1: expected 3 to 3"),
+        ({"entities": ENTITIES, "facts": "Q142\tcapital\tQ7\n"}, "line 1: there is no entity"),
+        ({"entities": ENTITIES, "facts": ""}, "facts.tsv has no row of subject, relation, object"),
+        ({"entities": ""}, "entities.tsv has no row of name, title, description; add one."),
+        ({"entities__jsonl": '{"title": "x"}\n'}, "entities.jsonl, line 1: expected 1 to 3"),
+        ({"entities__jsonl": "[1]\n"}, "line 1: expected an object, got list"),
+        ({"facts": "a\tb\tc\n"}, "expected entities.tsv"),
+    ],
+)
+def test_a_bad_row_is_named(tmp_path, tables, said):
+    folder = write(tmp_path, **tables)
+    with pytest.raises(UserError) as told:
+        open_knowledge(folder)
+    assert said in str(told.value)
+
+
+def test_bad_rows_are_left_out_and_counted_where_that_is_asked(tmp_path):
+    folder = write(
+        tmp_path,
+        entities=ENTITIES + "Q1\ttwice\n",
+        facts="Q142\tcapital\tQ90\nQ142\tcapital\nQ8\tcapital\tQ90\n",
+    )
+    report = ReadingReport()
+    found = open_knowledge(folder, errors="replace", report=report)
+    assert report.bad_rows == 3
+    assert (len(found.entities), len(found.facts)) == (3, 1)
+
+
+def test_what_is_no_knowledge_is_told(tmp_path):
+    with pytest.raises(UserError, match="did you mean"):
+        open_knowledge("wordnet-comon")
+    (tmp_path / "facts.tsv").write_text("a\tb\tc\n", encoding="utf-8")
+    with pytest.raises(UserError, match="give the folder"):
+        open_knowledge(tmp_path / "facts.tsv")
+
+
+def test_letters_of_wordnet():
+    """`a` stands for seven things in WordNet, and the ampere is a unit of current."""
+    found = open_knowledge("wordnet-letters")
+    named = {found.entities[each.entity].title for each in found.aliases if each.words == "a"}
+    assert (
+        named == {lemmas[0] for lemmas in (load()[name].lemmas for name in load().lemmas["a"])}
+        and {"ampere", "angstrom", "vitamin A"} <= named
+    )
+    ampere = next(n for n, e in enumerate(found.entities) if e.title == "ampere")
+    above = found.objects[ampere, found.relation("hypernym")]
+    assert [found.entities[number].title for number in above] == ["current unit"]
+
+
+def test_synsets_in_use_as_knowledge():
+    """44,781 were tagged in some text or have an example; priors are counts of tagged senses."""
+    found = open_knowledge("wordnet-common")
+    assert len(found.entities) == 44_781
+    dog = found.number("02084071-n")
+    assert found.entities[dog].title == "dog"
+    assert found.entities[dog].description.startswith("a member of the genus canis")
+    named = {each.words: each.count for each in found.aliases if each.entity == dog}
+    # Sense 1 of dog was tagged 42 times, `domestic dog` never.
+    assert named["dog"] == named["dogs"] == 42 + 1
+    assert named["domestic dog"] == named["domestic dogs"] == 0 + 1
+    assert found.fingerprint() == found.fingerprint()
+
+
+def test_forms_are_those_that_lemmatising_undoes():
+    """Each form is one of which the lemma is a base form, by WordNet's own morphology."""
+    forms = Inflections(load().exceptions)
+    assert forms("wolf", "n")[-1] == "wolves"
+    assert forms("abet", "v")[-2:] == ["abetted", "abetting"]
+    assert forms("look up", "v") == ["looks up", "looked up", "looking up"]
+    assert forms("domestic dog", "n") == ["domestic dogs"]
+    assert forms("quickly", "r") == []
+    regular = {"n": ("dog", "box", "city", "day"), "v": ("carry", "bake", "see", "play", "miss")}
+    for part, lemmas in regular.items():
+        for lemma in lemmas:
+            for form in forms(lemma, part):
+                assert lemma in base_forms(form, part), (lemma, form)
