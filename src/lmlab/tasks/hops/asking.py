@@ -1,0 +1,107 @@
+"""A run that was put to questions over several hops: loaded again, and asked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+
+from lmlab.core.errors import UserError
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.data.tokenizers import Tokenizer
+from lmlab.layers.hop_settings import HopSettings
+from lmlab.tasks.hops.answers import HopAnswer, answer_questions
+from lmlab.tasks.hops.encoding import NodeEncoder
+from lmlab.tasks.hops.memory import load_paragraphs, starts_of
+from lmlab.tasks.hops.reader import HopReader
+from lmlab.tasks.hops.rows import TASK, Question
+from lmlab.tasks.hops.system import CogQA
+from lmlab.training.files import read_tensors
+from lmlab.training.runs import RunFolder, build_described
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class HopModel:
+    """CogQA with its paragraphs, ready to answer."""
+
+    system: CogQA
+    tokenizer: Tokenizer
+    path: Path
+    common: tuple[str, ...] = ()
+    """Names that are words of asking."""
+
+    @cached_property
+    def paragraphs(self) -> Mapping[str, str]:
+        """What the run keeps of what it was trained on, by entity."""
+        return load_paragraphs(self.path)
+
+    @cached_property
+    def _names(self) -> Mapping[str, str]:
+        return {name.lower(): name for name in self.paragraphs}
+
+    @cached_property
+    def _encoder(self) -> NodeEncoder:
+        reader = self.system.reader
+        return NodeEncoder(self.tokenizer, reader.vocabulary, reader.longest)
+
+    def answer(self, question: str) -> HopAnswer:
+        """The answer to a bare question about entities that the run has paragraphs of."""
+        return self.predict([{"question": question}])[0]
+
+    def predict(self, rows: Sequence[Mapping[str, Any]]) -> list[HopAnswer]:
+        """The answer to each row; of what a row has only question, start and paragraphs are used.
+
+        Without `start` entities are looked for in the question, without `paragraphs` those of the
+        run are read.
+        """
+        asked = [self._question(number, row) for number, row in enumerate(rows, start=1)]
+        return answer_questions(self.system, self._encoder, asked)
+
+    def _question(self, number: int, row: Mapping[str, Any]) -> Question:
+        text = row.get("question")
+        if not isinstance(text, str) or not text.strip():
+            raise UserError(f"row {number} of {TASK} needs a question.")
+        own = row.get("paragraphs")
+        if own is not None and not isinstance(own, Mapping):
+            raise UserError(f"row {number} of {TASK}: paragraphs is an object of texts by entity.")
+        paragraphs = self.paragraphs if own is None else own
+        start = row.get("start")
+        if start is None:
+            names = self._names if own is None else {name.lower(): name for name in own}
+            start = starts_of(text, names, self.common)
+        if not start:
+            raise UserError(
+                f"the question {text!r} names no entity that there is a paragraph of; give start "
+                "and paragraphs in a row, or ask about one of those the run was trained on."
+            )
+        return Question(text=text, start=tuple(map(str, start)), paragraphs=paragraphs)
+
+
+def load_hops(path: Path | str) -> HopModel:
+    """The model of a run's folder."""
+    run = RunFolder(Path(path))
+    config = run.read_config()
+    told = config.get("task", {})
+    if told.get("name") != TASK:
+        raise UserError(f"{run.path} was not put to the task {TASK}; see lmlab finetune --help.")
+    if not run.tokenizer.exists():
+        raise UserError(f"the run {run.path} has lost its tokenizer.json.")
+    base = build_described(config, Vocabulary(**config["vocabulary"]))
+    system = CogQA(HopReader(base, HopSettings.of(told["settings"])))
+    if not run.weights.exists():
+        raise UserError(f"the run {run.path} has no weights yet; go on with --resume.")
+    try:
+        system.load_state_dict(read_tensors(run.weights))
+    except (SafetensorError, RuntimeError, OSError) as error:
+        first = str(error).splitlines()[0]
+        raise UserError(f"{run.weights} is damaged or not of this run ({first}).") from error
+    return HopModel(
+        system=system.eval(),
+        tokenizer=Tokenizer.load(run.tokenizer),
+        path=run.path,
+        common=tuple(told.get("common", ())),
+    )
