@@ -291,11 +291,22 @@ def _way(method: str, best: int, given: dict[str, Any], tokenizer: Any) -> Way:
         max_length=LONGEST,
     )
     phrases = {
-        name: tuple(tuple(tokenizer.encode(text)) for text in given.get(name, ()))
+        name: tuple(_known(text, tokenizer, f"{name} word") for text in given.get(name, ()))
         for name in ("required", "banned")
     }
-    prefix = tuple(tokenizer.encode(given.get("prefix", "")))
+    prefix = _known(given.get("prefix", ""), tokenizer, "prefix")
     return BySearch(beam=beam, constraints=Constraints(**phrases), prefix=prefix)
+
+
+def _known(text: str, tokenizer: Any, what: str) -> tuple[int, ...]:
+    """The tokens of what a translation must or must not hold, all of which it could write."""
+    tokens = tuple(tokenizer.encode(text))
+    if tokenizer.vocabulary.unknown in tokens:
+        raise UserError(
+            f"the {what} {text!r} holds what the model has no token for, so it is never written; "
+            "leave it out."
+        )
+    return tokens
 
 
 def by_mean_utility(written: Sequence[Written], utility: Utility) -> list[Written]:

@@ -120,3 +120,37 @@ def test_values_out_of_range_are_refused(bad):
 def test_the_callers_grad_mode_is_left_alone(random_table):
     beam_search(random_table, Beam(width=2, max_length=3))
     assert torch.is_grad_enabled()
+
+
+def kept_prefixes(system, width: int, longest: int) -> list[set[tuple[int, ...]]]:
+    """The open prefixes of each length that a textbook search keeps: the `width` likeliest of all
+    that go on from those kept before."""
+    kept: list[set[tuple[int, ...]]] = [{()}]
+    for _ in range(longest - 1):
+        grown = [
+            (*prefix, token)
+            for prefix in kept[-1]
+            for token in range(system.vocabulary.size)
+            if token != system.vocabulary.end and system.mass.get((*prefix, token), 0.0) > 0
+        ]
+        kept.append(set(sorted(grown, key=lambda each: -system.mass[each])[:width]))
+    return kept
+
+
+def test_a_wider_beam_is_worse_only_where_the_search_lost_the_better_one(table):
+    """Over random tables: what a narrower beam found and a wider one does not beat was really
+    pruned on the way, by likelier prefixes of the same length; nothing finished is lost."""
+    lost, longest, widths = 0, 6, range(1, 8)
+    space = list(itertools.product((5, 6, 7), repeat=longest))
+    for seed in range(20):
+        weights = torch.rand(len(space), generator=torch.Generator().manual_seed(seed)).double()
+        shares = (weights**4 / (weights**4).sum()).tolist()
+        system = table(dict(zip(space, shares, strict=True)), 8)
+        best = {k: beam_search(system, Beam(width=k, max_length=7))[0][0] for k in widths}
+        for narrow, wide in itertools.combinations(widths, 2):
+            better = best[narrow].tokens
+            if best[narrow].log_prob > best[wide].log_prob + 1e-12:
+                lost += 1
+                kept = kept_prefixes(system, wide, longest + 1)
+                assert any(better[:n] not in kept[n] for n in range(longest + 1))
+    assert lost > 0, "the law is put to no test: choose tables where a wide beam loses something"
