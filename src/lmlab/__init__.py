@@ -19,11 +19,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from lmlab.api import LanguageModel as LanguageModel
     from lmlab.api import ablate as ablate
+    from lmlab.api import build_index as build_index
     from lmlab.api import compare as compare
     from lmlab.api import doctor as doctor
     from lmlab.api import evaluate as evaluate
     from lmlab.api import inspect as inspect
     from lmlab.api import load as load
+    from lmlab.api import open_index as open_index
     from lmlab.api import show_objective as show_objective
     from lmlab.api import systems as systems
     from lmlab.api import train as train
@@ -37,6 +39,7 @@ __all__ = [
     "LanguageModel",
     "UserError",
     "ablate",
+    "build_index",
     "compare",
     "doctor",
     "evaluate",
@@ -44,6 +47,7 @@ __all__ = [
     "inspect",
     "load",
     "load_task",
+    "open_index",
     "show_objective",
     "systems",
     "train",
@@ -54,6 +58,7 @@ _HOMES = {
     "LanguageModel": "lmlab.api",
     "UserError": "lmlab.core.errors",
     "ablate": "lmlab.api",
+    "build_index": "lmlab.api",
     "compare": "lmlab.api",
     "doctor": "lmlab.api",
     "evaluate": "lmlab.api",
@@ -61,6 +66,7 @@ _HOMES = {
     "inspect": "lmlab.api",
     "load": "lmlab.api",
     "load_task": "lmlab.tasks.runs",
+    "open_index": "lmlab.api",
     "show_objective": "lmlab.api",
     "systems": "lmlab.api",
     "train": "lmlab.api",

@@ -52,6 +52,9 @@ if TYPE_CHECKING:
     from lmlab.diagnostics.doctor.records import Examination
     from lmlab.diagnostics.inspection import Inspection
     from lmlab.diagnostics.showing import ShownObjective
+    from lmlab.retrieval.documents import Documents
+    from lmlab.retrieval.encoders import TextEncoder
+    from lmlab.retrieval.stored import StoredIndex
     from lmlab.sampling.chain_report import Chains
 
 __all__ = [
@@ -59,11 +62,13 @@ __all__ = [
     "RunResult",
     "Text",
     "ablate",
+    "build_index",
     "compare",
     "doctor",
     "evaluate",
     "inspect",
     "load",
+    "open_index",
     "show_objective",
     "systems",
     "train",
@@ -689,6 +694,58 @@ def ablate(
     found = run_ablation(question, Path(out), jobs=jobs, quiet=quiet, tell=tell)
     write_tables(found)
     return found
+
+
+def build_index(
+    documents: str | Path | Documents,
+    encoder: str | Path | LanguageModel | TextEncoder,
+    out: Path | str,
+    *,
+    errors: str = "strict",
+    **options: Any,
+) -> StoredIndex:
+    """Write an index of documents into a folder, all of it or nothing, and open it.
+
+    `documents` are a built-in set (capitals, wordnet), a file, a folder, or `Documents`. `encoder`
+    is a run or model with `Encode`, a folder in the Hub's format, or "bm25" for an index by words.
+    `options` are those of `lmlab.retrieval.stored.build_index`: kind (flat, ivf, hnsw), recall,
+    batch, seed, progress.
+
+    >>> index = lmlab.build_index("capitals", "bm25", "indexes/capitals")
+    >>> [hit.document.text for hit in index.search(["Peru"], k=1)[0]]
+    ['the capital of Peru is Lima']
+    """
+    # Imported late: no other verb needs it.
+    from lmlab.data.lines import check_errors
+    from lmlab.interop.text_encoders import as_encoder
+    from lmlab.retrieval.documents import open_documents
+    from lmlab.retrieval.stored import BM25
+    from lmlab.retrieval.stored import build_index as build
+
+    if isinstance(documents, (str, Path)):
+        documents = open_documents(documents, errors=check_errors(errors))
+    given = encoder.model if isinstance(encoder, LanguageModel) else encoder
+    return build(documents, None if given == BM25 else as_encoder(given), out, **options)
+
+
+def open_index(
+    path: Path | str, *, encoder: str | Path | LanguageModel | TextEncoder | None = None
+) -> StoredIndex:
+    """The index of a folder, to be searched by texts; vectors stay on the disk until looked at.
+
+    `encoder` is the one that it was built with, from where it was then unless given.
+
+    >>> index = lmlab.open_index("indexes/capitals")
+    >>> len(index), [hit.number for hit in index.search(["the capital of Peru"], k=1)[0]]
+    (186, [47])
+    """
+    from lmlab.interop.text_encoders import as_encoder, find_encoder
+    from lmlab.retrieval.stored import open_index as open_stored
+
+    if encoder is None:
+        return open_stored(path, find_encoder=find_encoder)
+    given = encoder.model if isinstance(encoder, LanguageModel) else encoder
+    return open_stored(path, find_encoder=lambda *_: as_encoder(given))
 
 
 def systems() -> list[Card]:

@@ -28,6 +28,7 @@ from lmlab.cli import (
     find,
     finetune,
     import_hf,
+    index,
     inspect,
     pairs,
     sample,
@@ -65,6 +66,11 @@ data_app = typer.Typer(cls=Verbs, help="The corpora at hand, and what is in one.
 data_app.command("list")(data.list_corpora)
 data_app.command("describe")(data.describe)
 
+index_app = typer.Typer(cls=Verbs, help="Documents that are searched by texts.")
+index_app.command("build")(index.build)
+index_app.command("search")(index.search)
+index_app.command("info")(index.info)
+
 app.command("systems")(systems.systems)
 app.command("find")(find.find)
 app.add_typer(data_app, name="data")
@@ -88,6 +94,7 @@ app.command("export-arpa")(arpa.export_arpa)
 app.command("import-arpa")(arpa.import_arpa)
 app.command("export-hf")(export_hf.export_hf)
 app.command("import-hf")(import_hf.import_hf)
+app.add_typer(index_app, name="index")
 app.command("words")(words.words)
 app.command("demo")(demo.demo)
 

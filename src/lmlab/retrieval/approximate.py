@@ -3,8 +3,8 @@
 IVF (Jégou, Douze, Schmid 2011): k-means divides the vectors into lists, and a question looks into
 the `nprobe` lists whose means are nearest. HNSW (Malkov, Yashunin 2016): each vector is linked with
 its neighbours, and a question walks the links, keeping the `efSearch` best so far. How far they
-look is set by trying, on some of the vectors themselves, until the recall that is asked for is
-reached.
+look is set by trying, on questions near some of the vectors, until the recall that is asked for
+is reached.
 """
 
 from __future__ import annotations
@@ -125,32 +125,39 @@ def _small_world(faiss: Any, vectors: Floats, seed: int) -> Any:
 def widen(index: Approximate, vectors: Floats, recall: float, seed: int) -> float:
     """Let it look twice as far until it finds that share of neighbours; what it finds then.
 
-    Tried on vectors that are in it, themselves not counted. Questions from elsewhere are harder.
+    Tried on questions near some of the vectors, see `questions_near`. Those from elsewhere may be
+    harder.
     """
-    count = min(TRIED, index.size)
-    chosen = np.sort(np.random.default_rng(seed).permutation(index.size)[:count])
-    asked = np.ascontiguousarray(vectors[chosen])
-    k = min(NEIGHBOURS + 1, index.size)
+    asked = questions_near(vectors, seed)
+    k = min(NEIGHBOURS, index.size)
     _, truth = largest(asked, vectors, k)
     index.reach = min(LEAST_REACH[index.kind], index.most_reach)
     while True:
-        found = share_found(index.search(asked, k)[1], truth, without=chosen)
+        found = share_found(index.search(asked, k)[1], truth)
         if found >= recall or index.reach >= index.most_reach:
             return found
         index.reach = min(2 * index.reach, index.most_reach)
 
 
-def share_found(found: Numbers, truth: Numbers, *, without: Numbers | None = None) -> float:
-    """Recall: the share of the true neighbours (B, k) that are among those found (B, k).
+def questions_near(vectors: Floats, seed: int) -> Floats:
+    """Some of the vectors, each moved in a random direction about as far as its tenth neighbour is.
 
-    `without` (B,) are numbers that count on neither side: of the questions themselves.
+    Unmoved they would be too easy: a small world that has found one of its own has its neighbours
+    for nothing.
     """
-    hit = wanted = 0
-    for row, (some, every) in enumerate(zip(found.tolist(), truth.tolist(), strict=True)):
-        wished = set(every) - ({int(without[row])} if without is not None else set())
-        hit += len(wished & set(some))
-        wanted += len(wished)
-    return hit / wanted if wanted else 1.0
+    random = np.random.default_rng(seed)
+    chosen = np.sort(random.permutation(len(vectors))[:TRIED])
+    here = np.ascontiguousarray(vectors[chosen])
+    _, near = largest(here, vectors, min(NEIGHBOURS + 1, len(vectors)))
+    away = np.linalg.norm(here - vectors[near[:, -1]], axis=1, keepdims=True)
+    steps = random.standard_normal(here.shape) / math.sqrt(here.shape[1])
+    return (here + away * steps).astype(np.float32)
+
+
+def share_found(found: Numbers, truth: Numbers) -> float:
+    """Recall: the share of the true neighbours (B, k) that are among those found (B, k)."""
+    pairs = zip(found.tolist(), truth.tolist(), strict=True)
+    return sum(len(set(some) & set(every)) for some, every in pairs) / max(truth.size, 1)
 
 
 def read(path: Path, *, mapped: bool) -> Approximate:

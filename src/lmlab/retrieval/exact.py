@@ -87,16 +87,16 @@ def largest_by_numpy(queries: Floats, vectors: Floats, k: int) -> tuple[Floats, 
     numbers = np.empty((rows, 0), dtype=np.int64)
     for first in range(0, len(vectors), at_once):
         part = queries @ vectors[first : first + at_once].T
-        places = _best(part, k)
+        places = best_places(part, k)
         scores = np.hstack([scores, np.take_along_axis(part, places, 1)])
         numbers = np.hstack([numbers, places + first])
-        best = _best(scores, k)
+        best = best_places(scores, k)
         scores = np.take_along_axis(scores, best, 1)
         numbers = np.take_along_axis(numbers, best, 1)
     return scores, numbers
 
 
-def _best(scores: Floats, k: int) -> Numbers:
+def best_places(scores: Floats, k: int) -> Numbers:
     """Places (B, k) of the largest scores of each row, the largest first."""
     found = scores.shape[1]
     if k >= found:

@@ -1,0 +1,188 @@
+"""`lmlab index build DOCS`, `lmlab index search INDEX "…"` and `lmlab index info INDEX`."""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from lmlab.cli.options import Errors, Json
+from lmlab.cli.output import console, print_json, print_table
+
+if TYPE_CHECKING:
+    from lmlab.retrieval.stored import Hit, IndexDescription
+
+SHOWN = 120
+"""Characters of a document that are printed."""
+FOUND = 5
+"""Documents that are found where nobody says how many."""
+
+Index = Annotated[str, typer.Argument(metavar="INDEX", help="The folder of an index.")]
+
+
+def build(
+    documents: Annotated[
+        str,
+        typer.Argument(
+            metavar="DOCS",
+            help="A built-in set (capitals, wordnet), a .jsonl file of objects with text, name and "
+            "title, a text file with a document a line, or a folder of .txt files.",
+        ),
+    ],
+    encoder: Annotated[
+        str,
+        typer.Option(
+            help="What makes vectors of them: a run, a folder in the Hub's format, or bm25 for an "
+            "index by words.",
+        ),
+    ],
+    out: Annotated[str, typer.Option(help="The folder to write.")],
+    kind: Annotated[
+        str,
+        typer.Option(help="flat looks at every vector; ivf and hnsw at some, faster."),
+    ] = "flat",
+    recall: Annotated[
+        float,
+        typer.Option(help="Share of the nearest documents that ivf and hnsw should find."),
+    ] = 0.95,
+    batch: Annotated[int, typer.Option(help="Documents that are encoded together.")] = 64,
+    seed: Annotated[int, typer.Option(help="Decides what is random in ivf and hnsw.")] = 0,
+    errors: Errors = "strict",
+    as_json: Json = False,
+) -> None:
+    """Make an index of documents, to be searched by questions."""
+    from lmlab.api import build_index
+
+    with progress_bar() as progress:
+        built = build_index(
+            documents,
+            encoder,
+            out,
+            kind=kind,
+            recall=recall,
+            batch=batch,
+            seed=seed,
+            errors=errors,
+            progress=progress,
+        )
+    _print_description(built.about, out, as_json=as_json)
+
+
+def search(
+    index: Index,
+    questions: Annotated[
+        list[str], typer.Argument(metavar="TEXT…", help="What to look for; one or several texts.")
+    ],
+    k: Annotated[
+        int | None, typer.Option("-k", help=f"Documents to find for each text; {FOUND} if so many.")
+    ] = None,
+    encoder: Annotated[
+        str | None,
+        typer.Option(help="Where the encoder is that the index was built with, if it has moved."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Find the documents of an index that fit a text best."""
+    from lmlab.api import open_index
+
+    opened = open_index(index, encoder=encoder)
+    found = opened.search(questions, min(FOUND, len(opened)) if k is None else k)
+    if opened.cut:
+        print(
+            f"lmlab: {opened.cut} of {len(questions)} texts exceeded the encoder's window of "
+            f"{opened.encoder.window} tokens; only the beginning was looked for.",
+            file=sys.stderr,
+        )
+    if as_json:
+        print_json([_as_dict(q, hits) for q, hits in zip(questions, found, strict=True)])
+        return
+    for place, (question, hits) in enumerate(zip(questions, found, strict=True)):
+        if len(questions) > 1:
+            print(f"{chr(10) if place else ''}{question}\n")
+        _print_hits(hits)
+
+
+def info(index: Index, as_json: Json = False) -> None:
+    """Tell what is in an index, and what it was built with."""
+    from lmlab.retrieval.stored import open_index
+
+    _print_description(open_index(index).about, index, as_json=as_json)
+
+
+def _as_dict(question: str, hits: list[Hit]) -> dict[str, Any]:
+    found = [
+        {"rank": rank, "score": hit.score, "number": hit.number, **asdict(hit.document)}
+        for rank, hit in enumerate(hits, 1)
+    ]
+    return {"question": question, "found": found}
+
+
+def _print_hits(hits: list[Hit]) -> None:
+    if not hits:
+        print("nothing was found: no document has a word of the text in it.")
+        return
+    rows = [
+        (
+            str(rank),
+            f"{hit.score:.4f}",
+            hit.document.name,
+            shortened(hit.document.title, SHOWN // 3),
+            shortened(hit.document.text, SHOWN),
+        )
+        for rank, hit in enumerate(hits, 1)
+    ]
+    print_table(("rank", "score", "name", "title", "text"), rows)
+
+
+def shortened(text: str, most: int) -> str:
+    """A text in one line of at most so many characters."""
+    line = " ".join(text.split())
+    if len(line) <= most:
+        return line
+    cut = textwrap.shorten(line, most, placeholder=" …")
+    return cut if len(cut) > most // 2 else f"{line[: most - 1]}…"
+
+
+def _print_description(about: IndexDescription, path: str, *, as_json: bool) -> None:
+    if as_json:
+        print_json({"path": path, **asdict(about)})
+        return
+    mebibytes = sum(about.files.values()) / 2**20
+    print(f"{path}: {about.documents:,} documents, {about.kind}, {mebibytes:,.1f} MiB on the disk")
+    if about.encoder is not None:
+        where = f" ({about.encoder.path})" if about.encoder.path else ""
+        print(f"encoder: {about.encoder.name}{where}, vectors of width {about.width}")
+        if about.kind != "flat" and about.recall is not None:
+            print(f"recall: {about.recall:.1%} of the ten nearest, tried when it was built")
+        if about.cut:
+            print(
+                f"{about.cut:,} documents are longer than the encoder's window, and were cut; "
+                "divide them if their ends should be found."
+            )
+    print(f"written by lmlab {about.lmlab}, format {about.format}")
+
+
+@contextmanager
+def progress_bar() -> Iterator[Callable[[str, int, int], None]]:
+    """A bar on standard error where somebody looks; gives what is told how far things are."""
+    if not sys.stderr.isatty():
+        yield lambda what, done, of: None
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+    from rich.progress import TimeRemainingColumn as Remaining
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Remaining())
+    with Progress(*columns, console=console(stderr=True), transient=True) as bar:
+        tasks: dict[str, Any] = {}
+
+        def told(what: str, done: int, of: int) -> None:
+            if what not in tasks:
+                tasks[what] = bar.add_task(what, total=of)
+            bar.update(tasks[what], completed=done)
+
+        yield told

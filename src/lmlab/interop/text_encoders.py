@@ -1,0 +1,153 @@
+"""Encoders of texts for an index, from a run with `Encode` or from a checkpoint of the Hub."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lmlab.core.batch import Batch
+from lmlab.core.errors import UserError
+from lmlab.core.protocols import Encode, EncodeQueries, require
+from lmlab.interop.hf.folders import WANTED
+from lmlab.interop.hf.sentence_checkpoints import SentenceCheckpoint, read_sentences
+from lmlab.interop.opening import is_checkpoint
+from lmlab.retrieval.encoders import EncoderDescription, TextEncoder
+from lmlab.retrieval.exact import Floats
+from lmlab.retrieval.stored import IndexDescription
+from lmlab.scoring.evaluating import device_of, evaluating
+from lmlab.training.runs import Model, load_run
+
+READ_AT_ONCE = 2**20
+FEWEST = 2
+"""Tokens of any text: the start and the end."""
+
+
+def open_encoder(path: Path | str) -> TextEncoder:
+    """The encoder of a run's folder, or of a checkpoint's in the Hub's format."""
+    folder = Path(path)
+    if is_checkpoint(folder):
+        return CheckpointEncoder(read_sentences(folder), folder)
+    return RunEncoder(load_run(folder))
+
+
+def find_encoder(path: Path, about: IndexDescription) -> TextEncoder:
+    """The encoder that an index was built with, from where it was then."""
+    assert about.encoder is not None, "words need no encoder"
+    if not about.encoder.path or not Path(about.encoder.path).is_dir():
+        raise UserError(
+            f"the encoder of {path} ({about.encoder.name}) is not at "
+            f"{about.encoder.path or 'any path'}; say by --encoder where it is."
+        )
+    return open_encoder(about.encoder.path)
+
+
+class RunEncoder:
+    """A run's own vectors of texts (`Encode`), and of questions where it tells them apart."""
+
+    def __init__(self, model: Model) -> None:
+        system: Any = model.system
+        require(system, Encode, "encoding documents")
+        self._model = model
+        self._documents: Callable[[Batch], Tensor] = system.encode
+        self._queries: Callable[[Batch], Tensor] = (
+            system.encode_queries if isinstance(system, EncodeQueries) else system.encode
+        )
+        self.window = None if system.window is None else system.window + 1
+        self.cut = 0
+        self.description = EncoderDescription(
+            name=model.card.name,
+            path=str(model.path.resolve()) if model.stored else "",
+            fingerprint=model_fingerprint(model),
+        )
+        self.width = self._encode(["a"], self._documents).shape[1]
+
+    def encode_documents(self, texts: Sequence[str]) -> Floats:
+        """(B, W) a vector for each document."""
+        return self._encode(texts, self._documents)
+
+    def encode_queries(self, texts: Sequence[str]) -> Floats:
+        """(B, W) a vector for each question."""
+        return self._encode(texts, self._queries)
+
+    def _encode(self, texts: Sequence[str], encode: Callable[[Batch], Tensor]) -> Floats:
+        if not texts:
+            return np.empty((0, self.width), dtype=np.float32)
+        tokenizer, system = self._model.reads_by, self._model.system
+        vocabulary = tokenizer.vocabulary
+        end = [] if vocabulary.end is None else [vocabulary.end]
+        found = tokenizer.encode_batch(list(texts))
+        if self.window is not None:
+            most = self.window - FEWEST
+            self.cut += sum(len(ids) > most for ids in found)
+            found = [ids[:most] for ids in found]
+        rows = [[vocabulary.opening, *ids, *end] for ids in found]
+        batch = Batch.from_sequences(rows, pad=vocabulary.pad).to(device_of(system))
+        with evaluating(system):
+            return encode(batch).float().cpu().numpy()
+
+
+class CheckpointEncoder:
+    """A checkpoint of the Hub's vectors of texts, pooled as sentence-transformers would."""
+
+    def __init__(self, checkpoint: SentenceCheckpoint, folder: Path) -> None:
+        self._checkpoint = checkpoint
+        self.window = checkpoint.window
+        self.cut = 0
+        self.description = EncoderDescription(
+            name=checkpoint.name,
+            path=str(folder.resolve()),
+            fingerprint=folder_fingerprint(folder),
+        )
+        self.width = self._encode(["a"], "").shape[1]
+
+    def encode_documents(self, texts: Sequence[str]) -> Floats:
+        """(B, W) a vector for each document."""
+        return self._encode(texts, self._checkpoint.document_prompt)
+
+    def encode_queries(self, texts: Sequence[str]) -> Floats:
+        """(B, W) a vector for each question."""
+        return self._encode(texts, self._checkpoint.query_prompt)
+
+    def _encode(self, texts: Sequence[str], prompt: str) -> Floats:
+        if not texts:
+            return np.empty((0, self.width), dtype=np.float32)
+        with torch.no_grad():
+            vectors, cut = self._checkpoint.vectors([prompt + text for text in texts])
+        self.cut += cut
+        return vectors.float().cpu().numpy()
+
+
+def model_fingerprint(model: Model) -> str:
+    """Hash of a model's settings, weights and tokeniser, in memory: some have no files."""
+    digest = hashlib.blake2b(digest_size=16)
+    settings = model.config.get("system_config", {})
+    for told in (model.card.name, repr(settings), model.reads_by.fingerprint()):
+        digest.update(f"{told}\n".encode())
+    for name, value in sorted(model.system.state_dict().items()):
+        digest.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
+        digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+    return digest.hexdigest()
+
+
+def folder_fingerprint(folder: Path) -> str:
+    """Hash of a checkpoint's files, those of its modules included."""
+    digest = hashlib.blake2b(digest_size=16)
+    for path in sorted({path for pattern in WANTED for path in folder.rglob(pattern)}):
+        digest.update(f"{path.relative_to(folder).as_posix()} {path.stat().st_size}\n".encode())
+        with path.open("rb") as file:
+            while part := file.read(READ_AT_ONCE):
+                digest.update(part)
+    return digest.hexdigest()
+
+
+def as_encoder(encoder: str | Path | Model | TextEncoder) -> TextEncoder:
+    """The encoder that is meant: a path, a model, or one already."""
+    if isinstance(encoder, (str, Path)):
+        return open_encoder(encoder)
+    return RunEncoder(encoder) if isinstance(encoder, Model) else encoder
