@@ -58,12 +58,15 @@ def write_documents(folder: Path) -> Path:
 def train_tiny(name: str, corpus: Path, out: Path, *, steps: int = STEPS, **words) -> Path:
     """A tiny run. One iteration of EM goes over all the text, so it takes epochs, at most ten.
 
-    A system that is built on another gets a tiny run of that one, trained once for each corpus.
+    A system that is built on another gets a tiny run of that one, trained once for each corpus; one
+    that needs knowledge gets some of which the corpus speaks.
     """
     card = catalogue()[name]
     fitting = card.fitting
     if card.base:
         words["base"] = tiny_base(card.base, corpus)
+    if "knowledge" in card.needs:
+        words["knowledge"] = str(write_knowledge(corpus.parent))
     if "documents" in card.needs:
         words["documents"] = str(write_documents(corpus.parent))
     train(
@@ -78,6 +81,21 @@ def train_tiny(name: str, corpus: Path, out: Path, *, steps: int = STEPS, **word
         **words,
     )
     return out
+
+
+@cache
+def write_knowledge(folder: Path) -> Path:
+    """Letters and pairs of them as entities; some words name two of them."""
+    tables = {
+        "entities": "A\tthe first\tb a\nB\tthe second\ta b\nAB\tboth\ta b b\nAA\ttwice\ta a\n",
+        "aliases": "a\tA\t3\na\tAA\nb\tB\t2\nb\tAB\na b\tAB\na a\tAA\na a\tA\n",
+        "facts": "AB\tbegins with\tA\nAB\tends with\tB\nAA\tbegins with\tA\n",
+    }
+    knowledge = folder / "letters"
+    knowledge.mkdir()
+    for name, text in tables.items():
+        (knowledge / f"{name}.tsv").write_text(text, encoding="utf-8")
+    return knowledge
 
 
 @cache
