@@ -26,7 +26,8 @@ Data = Annotated[
     typer.Option(
         metavar="ROWS",
         help="A file of JSON lines, a folder with train, valid and test files, or a built-in set: "
-        "gloss-part-of-speech, gloss-hypernym, capitals-mentions, capitals-span, gloss-word.",
+        "gloss-part-of-speech, gloss-hypernym, capitals-mentions, capitals-span, capitals-long, "
+        "gloss-word.",
     ),
 ]
 
@@ -39,12 +40,27 @@ def finetune(
     frozen: Annotated[
         bool, typer.Option("--frozen", help="Learn the head alone (feature transfer).")
     ] = False,
+    long: Annotated[
+        str | None,
+        typer.Option(
+            metavar="WAY",
+            help="How texts longer than the window are read: head, tail, head-tail, windows, "
+            "pooling (classify) or memrecall (CogLTX).",
+        ),
+    ] = None,
+    judge: Annotated[
+        str | None,
+        typer.Option(
+            metavar="BY",
+            help="What teaches memrecall's judge: labels (the rows' relevant) or interventions.",
+        ),
+    ] = None,
     examples: Annotated[
         int | None, typer.Option(metavar="N", help="Train on the first N rows only.")
     ] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="A setting of the training."),
+        typer.Option("--set", metavar="KEY=VALUE", help="A setting of the training, or of --long."),
     ] = None,
     epochs: Annotated[int | None, typer.Option(help="Budget: passes over the rows; 10.")] = None,
     steps: Annotated[int | None, typer.Option(help="Budget: steps of the optimiser.")] = None,
@@ -64,6 +80,8 @@ def finetune(
         data=data,
         out=out,
         frozen=frozen,
+        long=long,
+        judge=judge,
         examples=examples,
         settings=given,
         epochs=epochs,
@@ -99,17 +117,23 @@ def predict(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Ask a fine-tuned run: an answer for each row or text."""
+    """Ask a fine-tuned run: an answer for each row or text.
+
+    Where it reads long texts by blocks, those that were kept stand under the answer with the
+    judge's scores.
+    """
     from lmlab.tasks.runs import load_task
 
     model = load_task(run)
     rows = _rows(model.task.name, file, text or [])
-    answers = model.predict(rows)
+    found = model.answer(rows)
     if as_json:
-        print_json_list({**row, "answered": a} for row, a in zip(rows, answers, strict=True))
+        print_json_list({**row, **each.as_dict()} for row, each in zip(rows, found, strict=True))
         return
-    for answer in answers:
-        print(" ".join(answer) if isinstance(answer, list) else answer)
+    for each in found:
+        print(" ".join(each.answer) if isinstance(each.answer, list) else each.answer)
+        for block in each.kept or ():
+            print(f"    {block.score:.2f}  {block.text}")
 
 
 def prompt(
@@ -144,7 +168,7 @@ def prompt(
 def show_metrics(metrics: Any, where: str) -> None:
     """A line for each measure."""
     for name, value in metrics.items():
-        print(f"{name.replace('_', ' '):12} {value:.3f}  {where}")
+        print(f"{name.replace('_', ' '):17} {value:.3f}  {where}")
 
 
 def _rows(task: str, file: Path | None, texts: list[str]) -> list[dict[str, Any]]:

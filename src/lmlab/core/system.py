@@ -26,6 +26,7 @@ from lmlab.core.parts import (
     target_places,
 )
 from lmlab.core.protocols import LogProbs, Pieces
+from lmlab.core.recall import RecallSettings
 from lmlab.core.state import State
 from lmlab.core.view import View
 from lmlab.core.visibility import Causal
@@ -44,6 +45,9 @@ class System(nn.Module):
     watched: str = "log_prob"
     """What is measured of held-out text while it trains: its log_prob; its loss, where that is the
     cheaper and the usual one (masked models); or the part of its loss that has this name."""
+    recall: RecallSettings | None = None
+    """How it reads texts longer than its window when it is put to a task, where it has a way of its
+    own (CogLTX)."""
 
     @property
     def loss_compares(self) -> bool:

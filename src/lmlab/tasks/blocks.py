@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.tokenizers import Tokenizer
@@ -27,12 +28,13 @@ class Block:
     """Characters [start, end) of the text of each token; (0, 0) where they are none of the text."""
 
     @property
-    def start(self) -> int:
-        return self.spans[0][0]
+    def place(self) -> tuple[int, int]:
+        """Characters [start, end) of the text."""
+        return self.spans[0][0], self.spans[-1][1]
 
-    @property
-    def end(self) -> int:
-        return self.spans[-1][1]
+    def part(self, low: int, high: int) -> Block:
+        """Its tokens from `low` to before `high`."""
+        return Block(tokens=self.tokens[low:high], spans=self.spans[low:high])
 
     def blank(self) -> Block:
         """The same tokens, of which no answer is asked."""
@@ -79,30 +81,33 @@ def block_ends(costs: Sequence[int], longest: int) -> list[int]:
     return found
 
 
+def whole_text(text: str, tokenizer: Tokenizer) -> Block:
+    """A text as one block, however long."""
+    ids, spans = tokenizer.encode_with_offsets(text)
+    return Block(tokens=tuple(ids), spans=tuple(spans))
+
+
 def make_blocks(text: str, tokenizer: Tokenizer, longest: int) -> list[Block]:
     """The text as blocks of at most `longest` tokens, in its order; of no tokens, none."""
-    ids, spans = tokenizer.encode_with_offsets(text)
-    found, low = [], 0
-    for high in block_ends(end_costs(text, spans), longest):
-        found.append(Block(tokens=tuple(ids[low:high]), spans=tuple(spans[low:high])))
-        low = high
-    return found
+    whole = whole_text(text, tokenizer)
+    ends = block_ends(end_costs(text, whole.spans), longest)
+    return [whole.part(low, high) for low, high in pairwise([0, *ends])]
 
 
-def side_by_side(query: Block, blocks: Sequence[Block], vocabulary: Vocabulary) -> Encoded:
+def side_by_side(query: Block | None, blocks: Sequence[Block], vocabulary: Vocabulary) -> Encoded:
     """`<s> query </s> block </s> block </s> …`, the blocks in the order given; no labels."""
     start, end = ends_of(vocabulary)
     tokens, spans = list(start), [(0, 0)] * len(start)
-    for part in (query, *blocks):
+    for part in blocks if query is None else (query, *blocks):
         tokens += [*part.tokens, *end]
         spans += [*part.spans, *[(0, 0)] * len(end)]
     return Encoded(tokens=tokens, labels=[], spans=spans)
 
 
-def size_of(query: Block, vocabulary: Vocabulary) -> int:
+def size_of(query: Block | None, vocabulary: Vocabulary) -> int:
     """Tokens that the query takes, with the symbols around it."""
     start, end = ends_of(vocabulary)
-    return len(start) + len(query.tokens) + len(end)
+    return len(start) if query is None else len(start) + len(query.tokens) + len(end)
 
 
 def cost_of(block: Block, vocabulary: Vocabulary) -> int:

@@ -110,11 +110,42 @@ def capitals_span() -> dict[str, list[Row]]:
     return _by_country(rows, rounds=8)
 
 
+def capitals_long() -> dict[str, list[Row]]:
+    """span: the same among thirty of them, in a text longer than a small window; with `relevant`.
+
+    In every text each country is given the capital of another at random, so that nothing but the
+    text can tell. The countries of all splits are the same: whether a sentence is found again is
+    asked, not whether a name can be read that was never seen.
+    """
+    generator = np.random.default_rng(0)
+    countries = pairs()
+
+    def row() -> Row:
+        drawn = [countries[place] for place in generator.permutation(len(countries))[:30]]
+        cities = [drawn[place].capital_en for place in generator.permutation(len(drawn))]
+        told = [
+            f"the capital of {country.country_en} is {city} ."
+            for country, city in zip(drawn, cities, strict=True)
+        ]
+        asked = int(generator.integers(len(told)))
+        low = sum(len(sentence) + 1 for sentence in told[:asked])
+        return {
+            "text": " ".join(told),
+            "question": f"the capital of {drawn[asked].country_en}",
+            "answer": cities[asked],
+            "start": low + len(told[asked]) - len(f"{cities[asked]} ."),
+            "relevant": [[low, low + len(told[asked])]],
+        }
+
+    return {split: [row() for _ in range(size // 4)] for split, size in SIZES.items()}
+
+
 BUILTIN: dict[str, tuple[str, Callable[[], dict[str, list[Row]]]]] = {
     "gloss-part-of-speech": ("classify", gloss_part_of_speech),
     "gloss-hypernym": ("pair", gloss_hypernym),
     "capitals-mentions": ("tag", capitals_mentions),
     "capitals-span": ("span", capitals_span),
+    "capitals-long": ("span", capitals_long),
     "gloss-word": ("generate", gloss_word),
 }
 """The task that each set is made for, and what makes it."""

@@ -16,7 +16,10 @@ from lmlab.tasks.task import Encoded, Task, joined
 
 
 class Classify(Task):
-    """p(label | text) = softmax(W h + b), h the vector of the text."""
+    """p(label | text) = softmax(W h + b), h the vector of the text.
+
+    A row may have a `question`: it is read before the text.
+    """
 
     name = "classify"
     fields: ClassVar[Mapping[str, str]] = {"text": "the text", "label": "its label"}
@@ -26,7 +29,11 @@ class Classify(Task):
     def encode(
         self, row: Mapping[str, Any], tokenizer: Tokenizer, vocabulary: Vocabulary, longest: int
     ) -> Encoded:
-        read = joined([str(row[name]) for name in self.texts], tokenizer, vocabulary, longest)
+        question, texts = self.question(row), [str(row[name]) for name in self.texts]
+        texts = texts if question is None else [question, *texts]
+        return self.labelled(row, joined(texts, tokenizer, vocabulary, longest))
+
+    def labelled(self, row: Mapping[str, Any], read: Encoded) -> Encoded:
         labels = [self.number(str(row["label"]))] if "label" in row else []
         return replace(read, labels=labels)
 

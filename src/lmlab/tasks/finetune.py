@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
-from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
+from lmlab.core.recall import RecallSettings
 from lmlab.core.system import System
-from lmlab.data.batches import LengthBatches
-from lmlab.tasks.answering import answer_rows
 from lmlab.tasks.catalogue import find_task
 from lmlab.tasks.generate import Generate
+from lmlab.tasks.reading import LongSettings, Prepared, Reading
+from lmlab.tasks.relevance import kept_shares
 from lmlab.tasks.rows import Row, read_splits
-from lmlab.tasks.systems import Continuing, WithHead, on_top
-from lmlab.tasks.task import Encoded, Task, TooLong, batch_of
+from lmlab.tasks.systems import Continuing
+from lmlab.tasks.task import Task
+from lmlab.tasks.ways import default_way, find_reading, judged_by
 from lmlab.training.config import TrainingConfig, apply_settings, with_budget
 from lmlab.training.data import Watched
 from lmlab.training.files import read_tensors, write_json, write_text
@@ -68,6 +68,8 @@ def finetune(
     data: str | Path,
     out: Path | str,
     frozen: bool = False,
+    long: str | None = None,
+    judge: str | None = None,
     examples: int | None = None,
     settings: Mapping[str, Any] | None = None,
     epochs: int | None = None,
@@ -83,9 +85,15 @@ def finetune(
     transfer). `examples` takes so many rows of the training split. `data` is a file of JSON lines,
     a folder with one for each split, or a built-in set; `tasks/*.py` say what a row holds. With
     `resume` a fine-tuning that was stopped goes on.
+
+    `long` is how texts longer than the system takes are read: head, tail, head-tail, windows,
+    pooling or memrecall (CogLTX); where it is not told, by memrecall if the system is made for it,
+    and else cut at their ends. `judge` is what teaches memrecall's judge, labels (`relevant` of the
+    rows, the default where they have it) or interventions.
     """
     kind, folder = find_task(task), RunFolder(Path(out))
-    config = replace(apply_settings(DEFAULTS, dict(settings or {})), seed=seed)
+    of_reading, of_training = _parted(settings or {})
+    config = replace(apply_settings(DEFAULTS, of_training), seed=seed)
     config = with_budget(config, epochs=epochs, steps=steps, minutes=minutes)
     before = folder.read_config() if continues(folder, resume) else None
     model = load_run(run)
@@ -98,10 +106,22 @@ def finetune(
             raise UserError(f"there are {most} rows to train on, and {examples} were asked for.")
         splits["train"] = splits["train"][:examples]
     asked = make_task(kind, splits["train"], model)
+    way = long or default_way(model.system, asked)
+    reading = find_reading(
+        way,
+        judge=judged_by(way, judge, splits["train"]),
+        task=asked,
+        tokenizer=model.tokenizer,
+        system=model.system,
+        settings=apply_settings(_long_settings(model.system), of_reading),
+    )
     torch.manual_seed(seed)
-    system = on_top(model.system, asked, frozen=frozen)
-    prepared = {name: prepare(rows, asked, model) for name, rows in splits.items()}
-    described = _described(model, asked, config, frozen, str(data), str(run))
+    system = reading.build(model.system, frozen=frozen)
+    prepared = {
+        name: reading.prepare(rows, training=name == "train") for name, rows in splits.items()
+    }
+    reading.begin(system, prepared, seed)
+    described = _described(model, reading, config, frozen, str(data), str(run))
     if before is not None and before.get("task") != described["task"]:
         raise UserError(
             f"the run {folder.path} was begun with another task, run or data; resume it with its "
@@ -111,9 +131,26 @@ def finetune(
     model.tokenizer.save(folder.tokenizer)
     folder.write_environment()
     folder.write_config(described)
-    _fit(system, prepared, config, folder, quiet)
+    _fit(system, reading, prepared, config, folder, quiet)
     load_best(system, folder)
-    return _judge(system, asked, model, prepared, folder)
+    return _judge(system, reading, prepared, folder)
+
+
+def _parted(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Settings of how long texts are read, and those of the training."""
+    names = {spec.name for spec in fields(LongSettings)}
+    return (
+        {key: value for key, value in settings.items() if key in names},
+        {key: value for key, value in settings.items() if key not in names},
+    )
+
+
+def _long_settings(system: System) -> LongSettings:
+    """The defaults, or what the system was built with."""
+    if system.recall is None:
+        return LongSettings()
+    names = (spec.name for spec in fields(RecallSettings))
+    return LongSettings(**{name: getattr(system.recall, name) for name in names})
 
 
 def make_task(kind: type[Task], rows: Sequence[Row], model: Model) -> Task:
@@ -123,83 +160,12 @@ def make_task(kind: type[Task], rows: Sequence[Row], model: Model) -> Task:
     return kind(kind.labels_of(rows))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Prepared:
-    """The rows of one split that can be used, as the system reads them."""
-
-    rows: list[Row]
-    encoded: list[Encoded]
-    dropped: int
-
-
-def prepare(rows: Sequence[Row], task: Task, model: Model) -> Prepared:
-    """Every row encoded; those whose answer lies behind the longest input are left out."""
-    longest = 10**6 if model.system.window is None else model.system.window + 1
-    kept: list[Row] = []
-    encoded: list[Encoded] = []
-    for row in rows:
-        try:
-            encoded.append(task.encode(row, model.tokenizer, model.system.vocabulary, longest))
-        except TooLong:
-            continue
-        kept.append(row)
-    return Prepared(rows=kept, encoded=encoded, dropped=len(rows) - len(kept))
-
-
-class TaskBatches:
-    """Rows of like length side by side, as `LengthBatches` makes them, with their labels."""
-
-    def __init__(self, prepared: Prepared, config: TrainingConfig, pad: int, *, shuffle: bool):
-        self.prepared, self.pad = prepared, pad
-        self.order = LengthBatches(
-            _Lengths(prepared, pad),  # type: ignore[arg-type]
-            tokens_per_batch=config.tokens_per_batch,
-            seed=config.seed,
-            shuffle=shuffle,
-        )
-
-    def batches_per_epoch(self, number: int = 0) -> int:
-        return self.order.batches_per_epoch(number)
-
-    def epoch(self, number: int, start: int = 0) -> Iterator[Batch]:
-        for batch in self.order.epoch(number, start):
-            rows = batch.rows.tolist()
-            yield batch_of([self.prepared.encoded[row] for row in rows], self.pad, rows)
-
-
-class _Lengths:
-    """What `LengthBatches` asks of a dataset, of prepared rows."""
-
-    has_condition = False
-
-    def __init__(self, prepared: Prepared, pad: int) -> None:
-        encoded = prepared.encoded
-        self._tokens = [np.array(each.tokens) for each in encoded]
-        self._lengths = np.array(
-            [max(len(each.tokens), len(each.condition or ())) for each in encoded]
-        )
-        self.vocabulary = _Pad(pad)
-
-    def __len__(self) -> int:
-        return len(self._tokens)
-
-    def __getitem__(self, index: int) -> Any:
-        return self._tokens[index]
-
-    def lengths_between(self, low: int, high: int) -> Any:
-        return self._lengths[low:high]
-
-
-@dataclass(frozen=True)
-class _Pad:
-    pad: int
-
-
 def _described(
-    model: Model, task: Task, config: TrainingConfig, frozen: bool, data: str, run: str
+    model: Model, reading: Reading, config: TrainingConfig, frozen: bool, data: str, run: str
 ) -> dict[str, Any]:
     """config.json: the base run's, with the task on top."""
     kept = {k: v for k, v in model.config.items() if k not in ("format", "lmlab")}
+    task = reading.task
     told = {
         "name": task.name,
         "labels": list(task.labels),
@@ -208,23 +174,28 @@ def _described(
         "data": data,
         "run": run,
     }
+    if reading.name:
+        told |= {"long": reading.name, "judge": reading.judge}
+        # As JSON gives it back, so that a resumed run compares.
+        told["long_settings"] = json.loads(json.dumps(asdict(reading.settings)))
     return {**kept, "seed": config.seed, "training": asdict(config), "task": told}
 
 
 def _fit(
     system: System,
+    reading: Reading,
     prepared: Mapping[str, Prepared],
     config: TrainingConfig,
     folder: RunFolder,
     quiet: bool,
 ) -> None:
     accelerator = make_accelerator()
-    pad = system.vocabulary.pad
     held = next((s for s in ("validation", "test") if prepared.get(s)), None)
-    train = TaskBatches(prepared["train"], config, pad, shuffle=True)
     data = Watched(
-        train=train,
-        held_out=None if held is None else TaskBatches(prepared[held], config, pad, shuffle=False),
+        train=reading.batches(prepared["train"], system, config, training=True),
+        held_out=None
+        if held is None
+        else reading.batches(prepared[held], system, config, training=False),
         held_out_split=held,
     )
     reporter = Reporter(
@@ -253,21 +224,22 @@ def load_best(system: System, folder: RunFolder) -> None:
 
 
 def _judge(
-    system: WithHead | Continuing,
-    task: Task,
-    model: Model,
+    system: System,
+    reading: Reading,
     prepared: Mapping[str, Prepared],
     folder: RunFolder,
 ) -> FineTuned:
     """Answer the test rows, write what was answered, and say how right it is."""
     split = next(s for s in ("test", "validation", "train") if prepared.get(s))
-    asked = prepared[split]
-    found = answer_rows(system, task, model.tokenizer, asked.rows, asked.encoded)
+    asked, task = prepared[split], reading.task
+    found = reading.answer(system, asked)
     expected = [task.expected(row) for row in asked.rows]
-    metrics = task.measure(expected, found)
+    metrics = task.measure(expected, [each.answer for each in found])
+    if reading.name:
+        metrics |= kept_shares(asked.rows, [each.seen for each in found])
     lines = [
-        json.dumps({**row, "answered": answer}, ensure_ascii=False)
-        for row, answer in zip(asked.rows, found, strict=True)
+        json.dumps({**row, **each.as_dict()}, ensure_ascii=False)
+        for row, each in zip(asked.rows, found, strict=True)
     ]
     write_text(folder.path / "predictions.jsonl", "\n".join(lines) + "\n")
     result = FineTuned(
@@ -275,7 +247,7 @@ def _judge(
         task=task.name,
         labels=task.labels,
         rows={name: len(each.rows) for name, each in prepared.items()},
-        cut=sum(encoded.cut for each in prepared.values() for encoded in each.encoded),
+        cut=sum(each.cut for each in prepared.values()),
         dropped=sum(each.dropped for each in prepared.values()),
         metrics=metrics,
         split=split,

@@ -11,6 +11,8 @@ import numpy as np
 
 from lmlab.core.errors import UserError, nearest
 from lmlab.tasks.builtin import BUILTIN, builtin_rows
+from lmlab.tasks.long_babi import BABI_LONG, long_babi
+from lmlab.tasks.relevance import check_relevant
 from lmlab.tasks.task import Task
 
 Row = dict[str, Any]
@@ -25,9 +27,12 @@ HELD_OUT = 0.1
 def read_splits(data: str | Path, task: type[Task], *, seed: int = 0) -> Splits:
     """Rows by split: of a built-in set, of a folder with a file for each split, or of one file.
 
-    One file is divided 80/10/10 by the seed.
+    One file is divided 80/10/10 by the seed. `babi-long:FOLDER/qa2` is bAbI's second task among
+    distracting sentences, made of the files of that folder.
     """
-    if str(data) in BUILTIN:
+    if str(data).startswith(BABI_LONG):
+        splits = long_babi(str(data).removeprefix(BABI_LONG), task)
+    elif str(data) in BUILTIN:
         made_for, splits = builtin_rows(str(data))
         if made_for != task.name:
             raise UserError(f"{data} is made for the task {made_for}, not for {task.name}.")
@@ -54,7 +59,10 @@ def read_rows(path: Path, task: type[Task]) -> Iterator[Row]:
         if not line.strip():
             continue
         try:
-            yield task.check_row(json.loads(line))
+            row = task.check_row(json.loads(line))
+            if "relevant" in row:
+                check_relevant(row, task.text(row))
+            yield row
         except json.JSONDecodeError as error:
             raise UserError(f"{path}, line {number}: not a JSON object ({error.msg}).") from error
         except UserError as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,14 +11,15 @@ from safetensors import SafetensorError
 
 from lmlab.core.errors import UserError
 from lmlab.core.registry import find_system
+from lmlab.core.system import System
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.tokenizers import Tokenizer
-from lmlab.tasks.answering import answer_rows
 from lmlab.tasks.catalogue import find_task
 from lmlab.tasks.generate import Generate
+from lmlab.tasks.reading import Answered, LongSettings, Reading
 from lmlab.tasks.rows import Row
-from lmlab.tasks.systems import Continuing, WithHead, on_top
 from lmlab.tasks.task import Task
+from lmlab.tasks.ways import find_reading
 from lmlab.training.files import read_tensors
 from lmlab.training.runs import RunFolder, build_described
 
@@ -27,26 +28,33 @@ from lmlab.training.runs import RunFolder, build_described
 class TaskModel:
     """A fine-tuned system, ready to answer."""
 
-    system: WithHead | Continuing
-    task: Task
+    system: System
+    reading: Reading
     tokenizer: Tokenizer
     path: Path
 
+    @property
+    def task(self) -> Task:
+        return self.reading.task
+
     def predict(self, rows: Sequence[Row]) -> list[Any]:
         """The answer to each row; what a row needs is what the task's fields say, answers aside."""
+        return [each.answer for each in self.answer(rows)]
+
+    def answer(self, rows: Sequence[Row]) -> list[Answered]:
+        """The same with what an answer was found in, where a text is read by blocks."""
         asked = [name for name in self.task.fields if name not in ANSWERS]
         for number, row in enumerate(rows, start=1):
             if missing := [name for name in asked if name not in row]:
                 raise UserError(f"row {number} of {self.task.name} needs {missing[0]}.")
-        longest = 10**6 if self.system.window is None else self.system.window + 1
-        bare = [{name: row[name] for name in asked} for row in rows]
-        vocabulary = self.system.vocabulary
-        encoded = [self.task.encode(row, self.tokenizer, vocabulary, longest) for row in bare]
-        return answer_rows(self.system, self.task, self.tokenizer, bare, encoded)
+        bare = [{name: row[name] for name in (*asked, *MAY_ASK) if name in row} for row in rows]
+        return self.reading.answer(self.system, self.reading.prepare(bare, training=False))
 
 
 ANSWERS = ("label", "tags", "answer", "target")
 """The fields that hold what is to be told."""
+MAY_ASK = ("question",)
+"""Fields that may be read without being needed."""
 
 
 def load_task(path: Path | str) -> TaskModel:
@@ -61,7 +69,16 @@ def load_task(path: Path | str) -> TaskModel:
     kind = find_task(told["name"])
     task = Generate(conditional=card.conditional) if kind is Generate else kind(told["labels"])
     base = build_described(config, Vocabulary(**config["vocabulary"]))
-    system = on_top(base, task, frozen=bool(told["frozen"]))
+    tokenizer = Tokenizer.load(run.tokenizer)
+    reading = find_reading(
+        told.get("long"),
+        judge=told.get("judge"),
+        task=task,
+        tokenizer=tokenizer,
+        system=base,
+        settings=_long_settings(told),
+    )
+    system = reading.build(base, frozen=bool(told["frozen"]))
     if not run.weights.exists():
         raise UserError(f"the run {run.path} has no weights yet; go on with --resume.")
     try:
@@ -69,5 +86,11 @@ def load_task(path: Path | str) -> TaskModel:
     except (SafetensorError, RuntimeError, OSError) as error:
         first = str(error).splitlines()[0]
         raise UserError(f"{run.weights} is damaged or not of this run ({first}).") from error
-    tokenizer = Tokenizer.load(run.tokenizer)
-    return TaskModel(system=system.eval(), task=task, tokenizer=tokenizer, path=run.path)
+    return TaskModel(system=system.eval(), reading=reading, tokenizer=tokenizer, path=run.path)
+
+
+def _long_settings(told: Mapping[str, Any]) -> LongSettings:
+    given = dict(told.get("long_settings", {}))
+    if "keep" in given:
+        given["keep"] = tuple(given["keep"])  # JSON knows no tuples
+    return LongSettings(**given)

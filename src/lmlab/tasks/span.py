@@ -51,13 +51,13 @@ class Span(Task):
     def encode(
         self, row: Mapping[str, Any], tokenizer: Tokenizer, vocabulary: Vocabulary, longest: int
     ) -> Encoded:
-        text = str(row["text"])
-        read = joined([str(row["question"]), text], tokenizer, vocabulary, longest)
+        texts = [str(row["question"]), str(row["text"])]
+        return self.labelled(row, joined(texts, tokenizer, vocabulary, longest))
+
+    def labelled(self, row: Mapping[str, Any], read: Encoded) -> Encoded:
         if "answer" not in row:
             return read
-        # Where it stands several times, "start" may say which; else it is the first.
-        low = int(row.get("start", text.find(str(row["answer"]))))
-        high = low + len(str(row["answer"]))
+        low, high = answer_span(row)
         inside = [p for p, (a, b) in enumerate(read.spans) if a < b and a < high and b > low]
         if not inside:
             raise TooLong
@@ -90,13 +90,27 @@ class Span(Task):
         }
 
 
+def answer_span(row: Mapping[str, Any]) -> tuple[int, int]:
+    """Characters [start, end) of the answer in its text.
+
+    Where it stands several times, "start" may say which; else it is the first.
+    """
+    low = int(row.get("start", str(row["text"]).find(str(row["answer"]))))
+    return low, low + len(str(row["answer"]))
+
+
 def best_span(scores: Tensor, read: Encoded) -> tuple[int, int]:
-    """First and last place of the best span of at most `LONGEST_ANSWER` tokens of the text."""
+    """First and last place of the best span of at most `LONGEST_ANSWER` tokens of the text.
+
+    It runs over no symbol: what stands on its two sides need not be neighbours in the text.
+    """
     inside = torch.tensor([low < high for low, high in read.spans], device=scores.device)
     first, last = scores.masked_fill(~inside[:, None], float("-inf")).unbind(-1)
     joint = first[:, None] + last[None, :]
     reach = torch.ones_like(joint, dtype=torch.bool).triu() & ~torch.ones_like(
         joint, dtype=torch.bool
     ).triu(LONGEST_ANSWER)
+    stretch = (~inside).cumsum(0)
+    reach &= stretch[:, None] == stretch[None, :]
     best = int(joint.masked_fill(~reach, float("-inf")).argmax())
     return best // len(read.tokens), best % len(read.tokens)

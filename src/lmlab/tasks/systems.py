@@ -16,7 +16,7 @@ from lmlab.core.state import State
 from lmlab.core.system import Assembly, System
 from lmlab.core.view import NO_TARGET, left_to_right
 from lmlab.tasks.generate import Generate
-from lmlab.tasks.task import Encoded, Task
+from lmlab.tasks.task import LOST, NO_LABEL, Encoded, Task
 
 
 class WithHead(System):
@@ -64,7 +64,14 @@ class WithHead(System):
         generator: torch.Generator | None = None,
     ) -> tuple[Loss, State | None]:
         assert batch.labels is not None, "a task needs labels"
-        return self.task.loss(self.scores(batch), batch.labels), None
+        lost = batch.labels == LOST
+        told = batch.labels.masked_fill(lost, NO_LABEL)
+        found = self.task.loss(self.scores(batch), told)
+        if not lost.any():
+            return found, None
+        # Where the answer is not in what was read, all places are as likely.
+        guessed = (lost * batch.lengths.log()[:, None]).sum()
+        return Loss(found.total + guessed, found.count + lost.sum()), None
 
     @torch.no_grad()
     def answers(self, batch: Batch, encoded: Sequence[Encoded], rows: Sequence[Any]) -> list[Any]:

@@ -42,11 +42,22 @@ class Tag(Task):
     def labels_of(cls, rows: Sequence[Mapping[str, Any]]) -> list[str]:
         return sorted({OUTSIDE, *(str(tag) for row in rows for tag in row["tags"])})
 
+    @classmethod
+    def text(cls, row: Mapping[str, Any]) -> str:
+        return " ".join(str(word) for word in row["words"])
+
+    @classmethod
+    def question(cls, row: Mapping[str, Any]) -> None:
+        return None
+
     def encode(
         self, row: Mapping[str, Any], tokenizer: Tokenizer, vocabulary: Vocabulary, longest: int
     ) -> Encoded:
+        read = joined([self.text(row)], tokenizer, vocabulary, longest)
+        return self.labelled(row, read)
+
+    def labelled(self, row: Mapping[str, Any], read: Encoded) -> Encoded:
         words = [str(word) for word in row["words"]]
-        read = joined([" ".join(words)], tokenizer, vocabulary, longest)
         tags = [str(tag) for tag in row.get("tags", [])]
         labels = [NO_LABEL] * len(read.tokens)
         for word, place in enumerate(first_tokens(words, read)):

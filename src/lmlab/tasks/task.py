@@ -18,6 +18,8 @@ from lmlab.data.tokenizers import Tokenizer
 
 NO_LABEL = -100
 """Marks places of which nothing is told."""
+LOST = -101
+"""The label of an answer that is not in what is read of its text: whoever answers can but guess."""
 
 
 class TooLong(Exception):
@@ -73,6 +75,23 @@ class Task:
     ) -> Encoded:
         """The row as at most `longest` tokens."""
         raise TypeError(f"{type(self).__name__} does not define encode")
+
+    def labelled(self, row: Mapping[str, Any], read: Encoded) -> Encoded:
+        """What was read of a row's text, with the labels of the row where it tells them.
+
+        TooLong where the answer is not in it.
+        """
+        raise TypeError(f"{type(self).__name__} does not read long texts")
+
+    @classmethod
+    def text(cls, row: Mapping[str, Any]) -> str:
+        """The text that may be long."""
+        return str(row["text"])
+
+    @classmethod
+    def question(cls, row: Mapping[str, Any]) -> str | None:
+        """What is asked of it, where anything is."""
+        return str(row["question"]) if "question" in row else None
 
     def head(self, width: int) -> nn.Module:
         """What reads a hidden state of that width."""

@@ -87,6 +87,7 @@ class _Lengths:
     """What `LengthBatches` asks of a dataset, of inputs."""
 
     has_condition = False
+    has_entities = False
 
     def __init__(self, examples: Sequence[SpanExample], pad: int) -> None:
         self._tokens = [np.array(each.input.tokens) for each in examples]

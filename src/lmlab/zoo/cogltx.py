@@ -1,0 +1,59 @@
+"""CogLTX: BERT for long texts, of which a judge recalls the blocks that a task needs.
+
+    z⁺ = the best blocks by judge(z) = sigmoid(MLP(BERT(z))); answer = reasoner(z⁺)
+
+As a language model it is BERT. `lmlab finetune` makes two of it, a judge that recalls blocks into a
+working memory and a reasoner that does the task on them, unless told another way by --long.
+004 writes the condition of the retrieval as "until len(z⁺) < L"; it is until the next block does
+not fit. The authors' program has levels of relevance; here it is yes or no, as in the paper.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from lmlab.core.card import Card
+from lmlab.core.recall import RecallSettings, check_recall
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.objectives.masked import MaskedModel
+from lmlab.objectives.masking import EachToken
+from lmlab.zoo._masked import PairedConfig, build_masked
+from lmlab.zoo._transformer import TRANSFORMER_RECIPES
+
+CARD = Card(
+    family="transformer",
+    kind="pseudo",
+    paper="Ding et al. 2020, CogLTX: Applying BERT to Long Texts",
+    source="004 §1.3.2.1",
+    protocols=("LogProb", "Fill", "Logits", "Encode", "EncodeTokens"),
+    objectives=("masked",),
+    exempt={
+        "distribution": "a sum of conditionals that need not come from one joint distribution",
+        "sample": "it gives single tokens given all the others, and no way to draw a text",
+    },
+    oracle="cuts by brute force, MemRecall and interventions by hand: tests/parity/test_cogltx.py",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(PairedConfig, RecallSettings):
+    """Settings of CogLTX."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_recall(self)
+
+
+SIZES = {
+    "tiny": Config(width=12, layers=2, heads=2, length=64, dropout=0.0, attention_dropout=0.0),
+    "small": Config(),
+    "base": Config(width=768, layers=12, heads=12, length=512),
+}
+RECIPES = TRANSFORMER_RECIPES
+
+
+def build(config: Config, vocabulary: Vocabulary) -> MaskedModel:
+    system = build_masked(config, vocabulary, EachToken(config.rate))
+    own = {spec.name: getattr(config, spec.name) for spec in fields(RecallSettings)}
+    system.recall = RecallSettings(**own)
+    return system
