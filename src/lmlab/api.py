@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from lmlab.retrieval.documents import Documents
     from lmlab.retrieval.encoders import TextEncoder
     from lmlab.retrieval.stored import StoredIndex
+    from lmlab.sampling.asking import Asked
     from lmlab.sampling.chain_report import Chains
 
 __all__ = [
@@ -363,6 +364,52 @@ class LanguageModel:
         model = self.model
         translator = make_translator(model.system, model.tokenizer, model.reads_by, **options)
         return translator.translate(chunks)
+
+    def ask(
+        self,
+        questions: Sequence[str],
+        *,
+        documents: str | Path | Documents | None = None,
+        **options: Any,
+    ) -> list[Asked]:
+        """Each question answered, with what the answers rest on; for systems with `Ask`.
+
+        `documents` to look up instead of the run's own: a built-in set, a file, a folder, an
+        index, or `Documents`. `options`: `answers` (how many for each), and for systems that write
+        their answers `method` (RAG: thorough, fast, beam, greedy, sample), `beam`, `max_length`,
+        `seed`.
+
+        >>> _ = lmlab.train("rag-token", data="capitals-questions", out="runs/rag", size="tiny",
+        ...                 steps=2, quiet=True)
+        >>> [asked] = lmlab.load("runs/rag").ask(["what is the capital of Chad ?"], method="greedy")
+        >>> asked.answers[0].evidence[0].text
+        "the capital of Chad is N'Djamena"
+        """
+        if isinstance(questions, str):
+            raise UserError("ask takes a list of questions, and one came; put it in a list.")
+        return list(self.ask_stream([questions], documents=documents, **options))
+
+    def ask_stream(
+        self,
+        chunks: Iterable[Sequence[str]],
+        *,
+        documents: str | Path | Documents | None = None,
+        **options: Any,
+    ) -> Iterator[Asked]:
+        """Questions that come some at a time, answered in their order."""
+        # Imported late: no other verb needs it.
+        from lmlab.core.answers import Ask
+        from lmlab.core.protocols import require
+        from lmlab.retrieval.documents import open_documents
+        from lmlab.sampling.asking import Asker, with_documents
+
+        system = self.model.system
+        require(system, Ask, "asking")
+        if documents is not None:
+            if isinstance(documents, (str, Path)):
+                documents = open_documents(documents)
+            system = with_documents(system, documents)
+        return Asker(system=system, tokenizer=self.model.tokenizer, **options).ask(chunks)
 
     def _write(
         self, n: int, method: str, prefix: list[int], most: int, seed: int, options: dict[str, Any]

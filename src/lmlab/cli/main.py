@@ -17,6 +17,7 @@ import lmlab
 from lmlab.cli import (
     ablate,
     arpa,
+    ask,
     cloze,
     compare,
     data,
@@ -79,6 +80,7 @@ app.command("score")(score.score)
 app.command("sample")(sample.sample)
 app.command("fill")(fill.fill)
 app.command("translate")(translate.translate)
+app.command("ask")(ask.ask)
 app.command("evaluate")(evaluate.evaluate)
 app.command("pairs")(pairs.pairs)
 app.command("cloze")(cloze.cloze)

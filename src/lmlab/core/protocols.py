@@ -307,6 +307,18 @@ class Retrieve(Protocol):
 
 
 @runtime_checkable
+class WithDocuments(Retrieve, Protocol):
+    """Documents that can be exchanged after training; no protocol of the cards, a use of one."""
+
+    def with_documents(self, documents: Any) -> Any:
+        """The same system, weights and all, that looks things up in other documents.
+
+        They are embedded by its own encoder; the system itself stays as it is.
+        """
+        ...
+
+
+@runtime_checkable
 class Link(Protocol):
     """Mentions of entities found in a text, and told apart by what stands around them."""
 

@@ -1,0 +1,127 @@
+"""`lmlab ask RUN QUESTION...`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lmlab.cli.options import Errors, Json, Run
+from lmlab.cli.output import print_json_list, print_table
+from lmlab.core.errors import UserError
+
+if TYPE_CHECKING:
+    from lmlab.core.answers import Answer
+    from lmlab.sampling.asking import Asked
+
+AT_ONCE = 64
+"""Questions of a file that are read ahead, to be gathered by length."""
+
+
+def ask(
+    run: Run,
+    questions: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[QUESTION... | -]", help="Questions; - is standard input."),
+    ] = None,
+    file: Annotated[str | None, typer.Option(metavar="FILE", help="A question a line.")] = None,
+    documents: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DOCS",
+            help="Look things up in these instead of the run's own: a built-in set (capitals, "
+            "wordnet), a .jsonl file, a text file with a document a line, a folder.",
+        ),
+    ] = None,
+    index: Annotated[
+        str | None,
+        typer.Option(metavar="INDEX", help="The same, in the documents of an index."),
+    ] = None,
+    show_evidence: Annotated[
+        bool,
+        typer.Option("--show-evidence", help="What was looked up, and how likely each of it is."),
+    ] = False,
+    n: Annotated[int, typer.Option("-n", help="Answers to each question, best first.")] = 1,
+    method: Annotated[
+        str | None,
+        typer.Option(
+            help="For systems that write their answers: thorough, fast, beam, greedy or sample, as "
+            "far as they can; the usual one of each unless given."
+        ),
+    ] = None,
+    beam: Annotated[int | None, typer.Option(help="Width of the search; 5.")] = None,
+    max_length: Annotated[
+        int | None, typer.Option(help="Most tokens of an answer that is written; 50.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Decides every draw.")] = 0,
+    as_json: Json = False,
+    errors: Errors = "strict",
+) -> None:
+    """Answer questions, with their probability and, if asked, what the answers rest on."""
+    if documents is not None and index is not None:
+        raise UserError("give --documents or --index, not both.")
+
+    from lmlab.api import load
+
+    given = _questions(questions or [], file, errors)
+    found = load(run).ask_stream(
+        given,
+        documents=documents if index is None else index,
+        answers=n,
+        method=method,
+        beam=beam,
+        max_length=max_length,
+        seed=seed,
+    )
+    if as_json:
+        print_json_list(each.as_dict() for each in found)
+    else:
+        print_asked(found, evidence=show_evidence)
+
+
+def _questions(questions: list[str], file: str | None, errors: str) -> Iterable[list[str]]:
+    """Those of the command line at once; of a file some at a time, of standard input one by one."""
+    from lmlab.cli.texts import texts_from
+
+    if (file is None) == (not questions):
+        raise UserError(
+            "give what to ask, and only one of: questions, - for standard input, --file."
+        )
+    if file is None and questions != ["-"]:
+        return [questions]
+    texts = texts_from(file or "-", [], errors).texts
+    size = AT_ONCE if file else 1
+    return iter(lambda: list(islice(texts, size)), [])
+
+
+def print_asked(found: Iterator[Asked], *, evidence: bool) -> None:
+    """Each answer with its probability; a line between questions where there is more to each."""
+    for number, asked in enumerate(found):
+        if number and (evidence or len(asked.answers) > 1):
+            print()
+        for answer in asked.answers:
+            print(f"{_share(answer)}\t{answer.text}")
+        if not asked.answers:
+            print()
+        if evidence and asked.answers:
+            print_evidence(asked.answers[0])
+        sys.stdout.flush()  # whoever waits at the other end of a pipe has waited long enough
+
+
+def print_evidence(answer: Answer) -> None:
+    """What the best answer rests on."""
+    rows = [(f"{each.probability:.4f}", each.name, each.text) for each in answer.evidence]
+    if rows:
+        print_table(("probability", "document", "text"), rows)
+    else:
+        print("nothing was looked up")
+
+
+def _share(answer: Answer) -> str:
+    from lmlab.sampling.asking import probability
+
+    share = probability(answer)
+    return "-" if share is None else f"{share:.4f}"
