@@ -15,6 +15,7 @@ from lmlab.core.errors import UserError, unknown_name
 from lmlab.data.languages._countries import pairs
 from lmlab.data.lines import Errors, ReadingReport, numbered_lines
 from lmlab.data.wordnet import load
+from lmlab.data.wordnet.compact import decode_numbers
 from lmlab.data.wordnet.glosses import tokenize
 
 
@@ -38,8 +39,7 @@ class Documents(Sequence[Document]):
         if not self._all:
             raise UserError("there is no document in what was given; give at least one.")
         if len(self.numbers) < len(self._all):
-            seen: set[str] = set()
-            twice = next(d.name for d in self._all if d.name in seen or seen.add(d.name))  # type: ignore[func-returns-value]
+            twice = next(d.name for n, d in enumerate(self._all) if self.numbers[d.name] != n)
             raise UserError(f"two documents are called {twice!r}; names tell them apart.")
         for document in self._all:
             if not document.text.strip():
@@ -81,48 +81,81 @@ def open_documents(spec: str | Path, *, errors: Errors = "strict") -> Documents:
     """The documents that a specification names.
 
     A built-in set (`capitals`, `wordnet`); a `.jsonl` file of objects with `text`, and `name` and
-    `title` if they like; a text file, a document a line; a folder of text files, each a document.
+    `title` if they like; a text file, a document a line; a folder of .txt files, each a document;
+    the folder of an index, for its own. Files may be gzipped. A bad row is named by its line, or
+    left out with `errors="replace"`.
     """
     if str(spec) in BUILT_IN:
         return BUILT_IN[str(spec)]()
     path = Path(spec).expanduser()
     if not path.exists():
         raise unknown_name("set of documents, file or folder", str(spec), BUILT_IN)
+    if path.is_dir() and (path / OF_AN_INDEX).is_file():
+        path = path / OF_AN_INDEX
+    found = tuple(_read(path, errors))
+    if not found:
+        wanted = "text files (*.txt)" if path.is_dir() else "documents"
+        raise UserError(f"there are no {wanted} with any text in {path}; give at least one.")
+    return Documents(found)
+
+
+def _read(path: Path, errors: Errors) -> Iterator[Document]:
     if path.is_dir():
-        return Documents(_folder(path, errors))
-    if ".jsonl" in path.suffixes:
-        return Documents(_json_lines(path, errors))
-    lines = numbered_lines(path, ReadingReport(), errors)
-    return Documents(Document(name=str(number), text=text) for number, text in lines if text)
+        return _folder(path, errors)
+    return _json_lines(path, errors) if ".jsonl" in path.suffixes else _text_lines(path, errors)
+
+
+def _text_lines(path: Path, errors: Errors) -> Iterator[Document]:
+    for number, text in numbered_lines(path, ReadingReport(), errors):
+        if text:
+            yield Document(name=str(number), text=text)
 
 
 def _json_lines(path: Path, errors: Errors) -> Iterator[Document]:
+    lines: dict[str, int] = {}
     for number, line in numbered_lines(path, ReadingReport(), errors):
         if not line:
             continue
         try:
-            yield _document(json.loads(line), number)
-        except (ValueError, TypeError) as error:
+            document = _document(json.loads(line), number)
+            if document.name in lines:
+                taken = lines[document.name]
+                raise ValueError(f"its name {document.name!r} is that of line {taken} already")
+        except (ValueError, TypeError, RecursionError) as error:
             if errors == "strict":
                 raise UserError(
-                    f"{path}, line {number}: expected an object with 'text' ({error})."
+                    f"{path}, line {number}: expected an object with 'text' ({_why(error)})."
                 ) from None
+            continue
+        lines[document.name] = number
+        yield document
+
+
+def _why(error: Exception) -> str:
+    return "it is no JSON" if isinstance(error, json.JSONDecodeError) else str(error)
 
 
 def _document(row: object, number: int) -> Document:
     if not isinstance(row, dict) or not isinstance(row.get("text"), str):
         raise ValueError("its text must be a string")
-    name, title = row.get("name", str(number)), row.get("title", "")
+    name, title, text = row.get("name", number), row.get("title", ""), row["text"].strip()
+    name = str(name) if isinstance(name, int) and not isinstance(name, bool) else name
     if not isinstance(name, str) or not isinstance(title, str):
         raise ValueError("name and title must be strings")
-    return Document(name=name, title=title, text=row["text"].strip())
+    if not text:
+        raise ValueError("its text is empty")
+    try:
+        f"{name}{title}{text}".encode()
+    except UnicodeEncodeError:
+        raise ValueError("it holds half of a character, \\ud800 to \\udfff") from None
+    return Document(name=name, title=title, text=text)
 
 
 def _folder(path: Path, errors: Errors) -> Iterator[Document]:
     for file in sorted(each for each in path.rglob("*.txt") if each.is_file()):
         text = " ".join(line for _, line in numbered_lines(file, ReadingReport(), errors) if line)
         if text:
-            yield Document(name=str(file.relative_to(path)), title=file.stem, text=text)
+            yield Document(name=file.relative_to(path).as_posix(), title=file.stem, text=text)
 
 
 @cache
@@ -141,15 +174,18 @@ def capital_documents() -> Documents:
 @cache
 def gloss_documents() -> Documents:
     """WordNet's definitions, after the words that they define, without the examples."""
-    return Documents(_gloss(name, definition) for name, definition, _ in load().glosses())
+    columns = load().columns()
+    return Documents(_gloss(name, senses, told) for name, senses, _, told, _ in columns)
 
 
-def _gloss(name: str, definition: str) -> Document:
-    title = " , ".join(tokenize(lemma) for lemma in load()[name].lemmas)
-    return Document(name=name, title=title, text=tokenize(f"{title} : {definition}"))
+def _gloss(name: str, senses: str, definition: str) -> Document:
+    title = " , ".join(tokenize(lemma) for lemma, _ in decode_numbers(senses))
+    return Document(name=name, title=title, text=f"{title} : {tokenize(definition)}")
 
 
 BUILT_IN: dict[str, Callable[[], Documents]] = {
     "capitals": capital_documents,
     "wordnet": gloss_documents,
 }
+OF_AN_INDEX = "documents.jsonl.gz"
+"""Where an index keeps its documents."""

@@ -18,7 +18,7 @@ import numpy as np
 
 from lmlab import __version__
 from lmlab.core.errors import UserError
-from lmlab.retrieval.documents import Document, Documents, open_documents
+from lmlab.retrieval.documents import OF_AN_INDEX, Document, Documents, open_documents
 from lmlab.retrieval.encoders import EncoderDescription, TextEncoder
 from lmlab.retrieval.exact import Floats, Numbers
 from lmlab.retrieval.files import whole_folder
@@ -30,12 +30,7 @@ FORMAT = 1
 BATCH = 64
 """Documents that are encoded together."""
 BM25 = "bm25"
-META, DOCUMENTS, VECTORS, APPROXIMATE = (
-    "meta.json",
-    "documents.jsonl.gz",
-    "vectors.npy",
-    "index.faiss",
-)
+META, VECTORS, APPROXIMATE = "meta.json", "vectors.npy", "index.faiss"
 
 Told = Callable[[str, int, int], None]
 """Is told what is being done, how much of it is, and of how much."""
@@ -101,7 +96,7 @@ def build_index(
     if batch < 1:
         raise UserError(f"a batch must be of 1 or more documents, and {batch} came.")
     with whole_folder(Path(out)) as folder:
-        (folder / DOCUMENTS).write_bytes(documents.to_bytes())
+        (folder / OF_AN_INDEX).write_bytes(documents.to_bytes())
         about: dict[str, Any] = {"kind": BM25}
         if encoder is None:
             LexicalIndex.build([searched_text(each) for each in documents]).save(folder / BM25)
@@ -186,9 +181,9 @@ class StoredIndex:
 
     @cached_property
     def documents(self) -> Documents:
-        found = open_documents(self.path / DOCUMENTS)
+        found = open_documents(self.path / OF_AN_INDEX)
         if len(found) != self.about.documents:
-            raise damaged(self.path / DOCUMENTS)
+            raise damaged(self.path / OF_AN_INDEX)
         return found
 
     @cached_property

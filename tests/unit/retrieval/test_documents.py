@@ -1,0 +1,156 @@
+"""Documents: read from anything, bad rows named, told apart by name and by content."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from lmlab.core.errors import UserError
+from lmlab.retrieval.documents import Document, Documents, open_documents
+
+
+def lines(path: Path, *rows: object) -> Path:
+    text = "".join(f"{row if isinstance(row, str) else json.dumps(row)}\n" for row in rows)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_json_lines_have_names_and_titles_if_they_like(tmp_path: Path):
+    rows = (
+        {"text": " one "},
+        "",
+        {"text": "two", "name": "b", "title": "B"},
+        {"text": "c", "name": 7},
+    )
+    found = open_documents(lines(tmp_path / "d.jsonl", *rows))
+    assert list(found) == [
+        Document(name="1", text="one"),
+        Document(name="b", text="two", title="B"),
+        Document(name="7", text="c"),
+    ]
+    assert found.numbers == {"1": 0, "b": 1, "7": 2}
+
+
+@pytest.mark.parametrize(
+    ("row", "why"),
+    [
+        ("{", "it is no JSON"),
+        ("[1]", "its text must be a string"),
+        ({"name": "x"}, "its text must be a string"),
+        ({"text": 3}, "its text must be a string"),
+        ({"text": "  "}, "its text is empty"),
+        ({"text": "t", "title": 1}, "name and title must be strings"),
+        ({"text": "t", "name": True}, "name and title must be strings"),
+        ({"text": "t", "name": "first"}, "its name 'first' is that of line 1 already"),
+        ('{"text": "\\ud800"}', "it holds half of a character"),
+    ],
+)
+def test_a_bad_row_is_named_by_its_line_or_left_out(tmp_path: Path, row: object, why: str):
+    path = lines(tmp_path / "d.jsonl", {"text": "good", "name": "first"}, "", row, {"text": "z"})
+    with pytest.raises(UserError, match=f"line 3: expected an object with 'text' .{why}"):
+        open_documents(path)
+    kept = open_documents(path, errors="replace")
+    assert [(each.name, each.text) for each in kept] == [("first", "good"), ("4", "z")]
+
+
+def test_a_text_file_has_a_document_a_line(tmp_path: Path):
+    path = tmp_path / "d.txt.gz"
+    path.write_bytes(gzip.compress(b"eins\n\n drei \n"))
+    assert [(each.name, each.text) for each in open_documents(path)] == [
+        ("1", "eins"),
+        ("3", "drei"),
+    ]
+
+
+def test_a_folder_has_a_document_a_file(tmp_path: Path):
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep" / "b.txt").write_text("second\ntext\n", encoding="utf-8")
+    (tmp_path / "a.txt").write_text("first", encoding="utf-8")
+    (tmp_path / "empty.txt").write_text(" \n", encoding="utf-8")
+    (tmp_path / "other.md").write_text("not read", encoding="utf-8")
+    assert list(open_documents(tmp_path)) == [
+        Document(name="a.txt", title="a", text="first"),
+        Document(name="deep/b.txt", title="b", text="second text"),
+    ]
+
+
+def test_a_folder_with_packed_documents_gives_those(tmp_path: Path):
+    documents = Documents(
+        [Document(name="n", title="t", text="中文"), Document(name="m", text="x")]
+    )
+    (tmp_path / "documents.jsonl.gz").write_bytes(documents.to_bytes())
+    (tmp_path / "more.txt").write_text("not read", encoding="utf-8")
+    found = open_documents(tmp_path)
+    assert list(found) == list(documents) and found.fingerprint() == documents.fingerprint()
+    assert documents.to_bytes() == found.to_bytes()
+
+
+def test_empty_files_and_folders_are_named(tmp_path: Path):
+    folder, file = tmp_path / "none", tmp_path / "none.txt"
+    folder.mkdir()
+    file.write_text("\n\n", encoding="utf-8")
+    with pytest.raises(UserError, match=r"no text files \(\*\.txt\) with any text in .*none;"):
+        open_documents(folder)
+    with pytest.raises(UserError, match=r"no documents with any text in .*none\.txt;"):
+        open_documents(file)
+    with pytest.raises(UserError, match="no document in what was given"):
+        Documents([])
+
+
+def test_an_unknown_set_gets_the_nearest():
+    with pytest.raises(UserError, match="did you mean 'wordnet'"):
+        open_documents("wordnets")
+
+
+def test_a_byte_that_is_not_utf8_is_named_by_its_line(tmp_path: Path):
+    path = tmp_path / "d.txt"
+    path.write_bytes(b"good\nb\xe9d\n")
+    with pytest.raises(UserError, match="line 2: byte 0xe9"):
+        open_documents(path)
+    assert [each.text for each in open_documents(path, errors="replace")] == ["good", "b\ufffdd"]
+
+
+def test_names_are_unique_and_texts_not_empty():
+    a, b = Document(name="a", text="x"), Document(name="b", text="y")
+    with pytest.raises(UserError, match="two documents are called 'a'"):
+        Documents([a, b, a])
+    with pytest.raises(UserError, match="'c' is empty"):
+        Documents([a, Document(name="c", text="\t")])
+
+
+def test_one_is_replaced_and_the_others_stay():
+    documents = Documents(Document(name=name, text=name) for name in "abc")
+    other = documents.replacing(Document(name="b", text="new"))
+    assert [each.text for each in other] == ["a", "new", "c"]
+    assert [each.text for each in documents] == ["a", "b", "c"]
+    assert other.numbers == documents.numbers
+    with pytest.raises(UserError, match="no document called 'd'"):
+        documents.replacing(Document(name="d", text="x"))
+
+
+def test_a_fingerprint_sees_every_field_and_the_order():
+    a, b = Document(name="a", text="x", title="t"), Document(name="b", text="y")
+    sets = [
+        (a, b),
+        (b, a),
+        (a,),
+        (Document(name="a", text="x", title="u"), b),
+        (Document(name="a", text="z", title="t"), b),
+        (Document(name="c", text="x", title="t"), b),
+        # The same letters, divided otherwise among the fields.
+        (Document(name="a", text="xt"), b),
+    ]
+    assert len({Documents(each).fingerprint() for each in sets}) == len(sets)
+    assert Documents([a, b]).fingerprint() == Documents([a, b]).fingerprint()
+
+
+def test_the_built_in_sets():
+    capitals = open_documents("capitals")
+    assert capitals[capitals.numbers["Peru"]].text == "the capital of Peru is Lima"
+    glosses = open_documents("wordnet")
+    assert len(glosses) > 100_000
+    [dog] = [each for each in glosses if each.title.startswith("dog , domestic dog")]
+    assert "member of the genus canis" in dog.text.lower()

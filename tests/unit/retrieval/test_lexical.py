@@ -1,0 +1,76 @@
+"""BM25: which words a text has, what is found by them, and that it is kept whole."""
+
+from __future__ import annotations
+
+import builtins
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lmlab.core.errors import UserError
+from lmlab.retrieval.lexical import LexicalIndex, words
+
+pytest.importorskip("bm25s")
+
+TEXTS = ("the cat sat", "a dog sat on the mat", "birds sing", "中国的首都是北京")
+
+
+def test_words_are_letters_and_digits_in_lower_case_and_each_chinese_character():
+    assert words("The Café's 2nd-best, x_y!") == ["the", "café", "s", "2nd", "best", "x", "y"]
+    assert words("在Python里 ok") == ["在", "python", "里", "ok"]
+    assert words(" …!") == []
+
+
+def test_documents_that_share_no_word_are_not_found():
+    scores, numbers = LexicalIndex.build(TEXTS).search(["SAT on", "nothing known", "北"], 3)
+    assert numbers.tolist() == [[1, 0, -1], [-1, -1, -1], [3, -1, -1]]
+    assert (scores[0, :2] > 0).all() and scores[0, 0] > scores[0, 1]
+    assert (scores[numbers < 0] == -np.inf).all()
+
+
+def test_of_equal_scores_the_lower_number_comes_first():
+    _, numbers = LexicalIndex.build(["x a", "x b", "x c", "y"]).search(["x"], 2)
+    assert numbers.tolist() == [[0, 1]]
+
+
+@pytest.mark.parametrize("mapped", [True, False])
+def test_it_is_saved_and_loaded(tmp_path: Path, mapped: bool):
+    index = LexicalIndex.build(TEXTS)
+    index.save(tmp_path / "bm25")
+    loaded = LexicalIndex.load(tmp_path / "bm25", mapped=mapped)
+    assert loaded.size == 4
+    asked = ["the cat", "dog mat", "国"]
+    for ours, theirs in zip(index.search(asked, 4), loaded.search(asked, 4), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_a_file_that_is_lost_or_cut_short_is_told(tmp_path: Path):
+    LexicalIndex.build(TEXTS).save(tmp_path)
+    for path in sorted(tmp_path.iterdir()):
+        content = path.read_bytes()
+        path.write_bytes(content[: len(content) // 2])
+        with pytest.raises(UserError, match="damaged or cut short"):
+            LexicalIndex.load(tmp_path)
+        path.unlink()
+        with pytest.raises(UserError, match="damaged or cut short"):
+            LexicalIndex.load(tmp_path)
+        path.write_bytes(content)
+    assert LexicalIndex.load(tmp_path).size == 4
+
+
+def test_what_it_refuses(monkeypatch: pytest.MonkeyPatch):
+    with pytest.raises(UserError, match="no document has a word in it"):
+        LexicalIndex.build(["...", "!"])
+    with pytest.raises(UserError, match="at least 1 document"):
+        LexicalIndex.build(TEXTS).search(["cat"], 0)
+    real = builtins.__import__
+
+    def refuse(name: str, *arguments: object, **words: object) -> object:
+        if name == "bm25s":
+            raise ImportError(name)
+        return real(name, *arguments, **words)
+
+    monkeypatch.setattr(builtins, "__import__", refuse)
+    with pytest.raises(UserError, match=r"needs bm25s.*lmlab\[retrieval\]"):
+        LexicalIndex.build(TEXTS)
