@@ -84,7 +84,7 @@ def starts_of(question: str, names: Mapping[str, str], common: Sequence[str]) ->
     words = _words(question)
     for first, second in pairwise(found):
         between = set(words[first[2] : second[1]])
-        if between and between <= {"and", "or", ","}:
+        if between & {"and", "or"} and between <= {"and", "or", ","}:
             return names[first[0]], names[second[0]]
     return tuple(dict.fromkeys(names[name] for name, _, _ in found))
 

@@ -128,9 +128,7 @@ def _check_way(row: HopRow) -> None:
     """That every step is told by a paragraph, and that the way leads to the answer."""
     for a, b in (*row.path, *row.hops, *row.irrelevant):
         if find_name(row.paragraphs.get(a, ""), b) is None:
-            raise UserError(
-                f"the step from {a!r} to {b!r}: the paragraph of {a!r} does not name it."
-            )
+            raise UserError(f"the paragraph of {a!r} does not name {b!r}, to which a step leads.")
     met = {*row.start, *(b for _, b in (*row.path, *row.hops))}
     if strange := [a for a, _ in row.path if a not in met]:
         raise UserError(f"no step of the path leads to {strange[0]!r}.")

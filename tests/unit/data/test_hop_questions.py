@@ -1,0 +1,105 @@
+"""Questions over several hops from WordNet: told by their paragraphs, apart by entities."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from lmlab.data.naming import find_name, sentence_around
+from lmlab.data.wordnet.hop_questions import (
+    RELATIONS,
+    chain_row,
+    follow,
+    hop_questions,
+    split_of_entity,
+    world,
+)
+
+SIZES = {"train": 40, "validation": 16, "test": 24}
+
+
+@pytest.fixture(scope="module")
+def splits():
+    return hop_questions(SIZES)
+
+
+def every_edge(row):
+    return [tuple(edge) for edge in (*row["path"], *row["hops"], *row["irrelevant"])]
+
+
+def test_all_sorts_come_in_their_shares(splits):
+    assert Counter(row["kind"] for row in splits["train"]) == {
+        "two-hop": 20,
+        "three-hop": 10,
+        "alternative": 5,
+        "yes-no": 5,
+    }
+
+
+def test_every_step_is_told_by_the_paragraph_it_starts_from(splits):
+    for rows in splits.values():
+        for row in rows:
+            for a, b in every_edge(row):
+                assert find_name(row["paragraphs"][a], b) is not None, (row["question"], a, b)
+
+
+def test_entities_that_are_read_are_of_one_split_alone(splits):
+    for split, rows in splits.items():
+        for row in rows:
+            read = {*row["start"], *(a for a, _ in row["path"])}
+            assert {split_of_entity(name) for name in read} == {split}
+
+
+def test_the_relations_of_a_question_lead_to_its_answer_and_to_no_other(splits):
+    """Followed by the facts themselves, and not by the rows' own path."""
+    for row in splits["train"]:
+        if row["kind"] not in ("two-hop", "three-hop"):
+            continue
+        words = row["question"].removesuffix(" ?").split()
+        asked = words[3 : -len(row["start"][0].split())]
+        relations = [word for word in asked if word in RELATIONS]
+        level = set(row["start"])
+        for relation in reversed(relations):
+            level = {t for name in level for t in world().facts(name).get(relation, ())}
+        assert level == {row["answer"]}
+
+
+def test_comparisons_say_what_the_taxonomy_says(splits):
+    for row in splits["test"]:
+        if row["kind"] not in ("alternative", "yes-no"):
+            continue
+        [kind] = {b for _, b in row["path"]}
+        true = [kind in world().facts(name).get("kind", ()) for name in row["start"]]
+        assert any(true)
+        if row["kind"] == "yes-no":
+            assert row["answer"] == ("yes" if all(true) else "no")
+        else:
+            assert true == [name == row["answer"] for name in row["start"]]
+
+
+def test_paragraphs_on_the_way_have_other_facts_too(splits):
+    for row in splits["train"]:
+        if row["kind"] in ("two-hop", "three-hop"):
+            assert all(len(world().facts(a)) >= 2 for a, _ in row["path"])
+
+
+def test_the_same_seed_gives_the_same_rows(splits):
+    assert hop_questions(SIZES) == splits
+
+
+def test_a_paragraph_tells_its_facts_in_sentences():
+    here = world()
+    facts = here.facts("axle")
+    assert "shaft" in facts["kind"]
+    low, high = find_name(here["axle"], "shaft")
+    assert sentence_around(here["axle"], low, high).endswith("is a kind of shaft .")
+    assert here["axle"].count("axle") >= 1
+
+
+def test_a_way_with_two_ends_is_no_question():
+    """Where the last relation leads to several entities there is no single answer."""
+    here = world()
+    several = next(n for n in here if len(here.facts(n).get("part", ())) > 1)
+    assert follow(here, several, ["part"]) is None
+    assert chain_row(here, several, ["part", "substance", "field"]) is None
