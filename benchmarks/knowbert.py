@@ -1,0 +1,225 @@
+"""KnowBERT on WordNet: the senses of words in sentences never seen, and its masked loss.
+
+    python benchmarks/knowbert.py --runs FOLDER [--seeds 3] [--sources both,graph,glosses]
+                                  [--scale tiny|small] [--out FILE.json]
+
+For each seed a `bert` is trained on `wordnet-senses`; then `knowbert` on it, with the vectors of
+entities from WordNet's relations, its glosses, or both; and the same `bert` is trained on for as
+many steps as KnowBERT's joint training has, so that the masked losses compare. On the test
+sentences:
+
+- senses: how often the word that a sentence is an example of is linked to its synset; of all, of
+  those with several candidates, and of these by whether another example of the synset was in
+  training. A word that the tokeniser does not know counts as wrong, for the baselines too: the most
+  frequent sense (the prior alone) and a random candidate.
+- masked: nats for each hidden token, with the same tokens hidden for all models.
+
+Runs are kept in FOLDER: a benchmark that was stopped goes on where it was.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import statistics
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import lmlab
+from lmlab.core.batch import Batch
+from lmlab.core.mentions import NO_ENTITY
+from lmlab.data.corpus import open_corpus
+from lmlab.data.readers import Example
+from lmlab.objectives.linked_masking import LinkedModel
+from lmlab.objectives.masked import MaskedModel
+from lmlab.training.runs import Model, load_run
+
+SHARED = {"schedule": "cosine", "tokens_per_batch": 4096, "weight_decay": 0.01, "clip": 1.0}
+SCALES: dict[str, dict[str, Any]] = {
+    "tiny": {
+        "bert": {"width": 64, "layers": 2, "heads": 2, "length": 128, "pairs": "none"},
+        "knowbert": {"entity_width": 64, "heads": 2, "linking_steps": 150},
+        "min_count": 5,
+        "bert_steps": 200,
+        "knowbert_steps": 250,
+    },
+    "small": {
+        "bert": {"width": 128, "layers": 4, "heads": 4, "length": 128, "pairs": "none"},
+        "knowbert": {"entity_width": 128, "heads": 4, "linking_steps": 1500},
+        "min_count": 3,
+        "bert_steps": 4000,
+        "knowbert_steps": 3500,
+    },
+}
+ROWS = 64
+"""Sentences that are read at once."""
+
+
+def train_bert(runs: Path, seed: int, scale: dict[str, Any]) -> Path:
+    """The base, and whatever else is trained of it begins with its weights."""
+    out = runs / f"bert-{seed}"
+    settings = SHARED | scale["bert"] | {"min_count": scale["min_count"], "learning_rate": 1e-3}
+    settings |= {"warmup_steps": scale["bert_steps"] // 10, "masking": "dynamic"}
+    train("bert", out, steps=scale["bert_steps"], settings=settings, seed=seed)
+    return out
+
+
+def train_longer(runs: Path, base: Path, seed: int, scale: dict[str, Any]) -> Path:
+    """The base trained on for as many steps as KnowBERT's joint training has."""
+    out = runs / f"bert-longer-{seed}"
+    if not out.exists():
+        shutil.copytree(base, out)
+    joint = scale["knowbert_steps"] - scale["knowbert"]["linking_steps"]
+    train("bert", out, steps=scale["bert_steps"] + joint, seed=seed)
+    return out
+
+
+def train_knowbert(runs: Path, base: Path, source: str, seed: int, scale: dict[str, Any]) -> Path:
+    out = runs / f"knowbert-{source}-{seed}"
+    settings = SHARED | scale["knowbert"] | {"entities": source, "learning_rate": 1e-3}
+    settings |= {"warmup_steps": 50}
+    given = {"base": base, "knowledge": "wordnet-common"}
+    train("knowbert", out, steps=scale["knowbert_steps"], settings=settings, seed=seed, **given)
+    return out
+
+
+def train(system: str, out: Path, **words: Any) -> None:
+    """Train, or go on, or find it done."""
+    before = (out / "config.json").exists()
+    if before:
+        words.pop("settings", None)
+        words.pop("base", None)
+    lmlab.train(system, data="wordnet-senses", out=out, resume=before, **words)
+
+
+def batches(model: Model, examples: list[Example]) -> Iterator[tuple[list[Example], Batch]]:
+    vocabulary = model.system.vocabulary
+    for first in range(0, len(examples), ROWS):
+        some = examples[first : first + ROWS]
+        rows = [
+            [vocabulary.opening, *model.tokenizer.encode(each.text), vocabulary.end]
+            for each in some
+        ]
+        yield some, Batch.from_sequences(rows, pad=vocabulary.pad)
+
+
+def told_places(model: Model, example: Example) -> dict[tuple[int, int], str]:
+    """The synset of each mention of a text by the places of its first and its last token."""
+    _, offsets = model.tokenizer.encode_with_offsets(example.text)
+    found = {}
+    for mention in example.mentions:
+        inside = [
+            place
+            for place, (low, high) in enumerate(offsets, 1)
+            if low < mention.end and mention.start < high
+        ]
+        found[inside[0], inside[-1]] = mention.entity
+    return found
+
+
+@torch.no_grad()
+def senses(model: Model, examples: list[Example], seen: set[str]) -> dict[str, Any]:
+    """Shares of the told senses that are found, by the model and by the two baselines."""
+    system = model.system
+    assert isinstance(system, LinkedModel)
+    tallies: dict[str, list[tuple[float, float, float]]] = {}
+    for some, batch in batches(model, examples):
+        nothing = torch.zeros_like(batch.tokens, dtype=torch.bool)
+        spans = system.objective.find(batch, nothing)
+        linked = {(each.row, each.first, each.last): each.entity for each in system.link(batch)}
+        places = zip(spans.rows.tolist(), spans.first.tolist(), spans.last.tolist(), strict=True)
+        candidates = dict(zip(places, spans.candidates.tolist(), strict=True))
+        for row, example in enumerate(some):
+            for (first, last), synset in told_places(model, example).items():
+                gold = system.knowledge.numbers[synset]
+                among = [c for c in candidates.get((row, first, last), []) if c != NO_ENTITY]
+                result = (
+                    float(linked.get((row, first, last)) == gold),
+                    float(among[:1] == [gold]),
+                    (gold in among) / max(1, len(among)),
+                )
+                names = ["all"]
+                if len(among) > 1:
+                    told = "sense in training" if synset in seen else "sense not in training"
+                    names += ["ambiguous", told]
+                for name in names:
+                    tallies.setdefault(name, []).append(result)
+    return {
+        name: {
+            "mentions": len(found),
+            **{
+                who: statistics.mean(each[place] for each in found)
+                for place, who in enumerate(("model", "most frequent", "random"))
+            },
+        }
+        for name, found in tallies.items()
+    }
+
+
+@torch.no_grad()
+def masked_losses(models: dict[str, Model], examples: list[Example]) -> dict[str, float]:
+    """Nats for each hidden token of the test sentences, the same for all."""
+    drawer = next(m.system for m in models.values() if isinstance(m.system, LinkedModel))
+    some = next(iter(models.values()))
+    totals, count = dict.fromkeys(models, 0.0), 0
+    generator = torch.Generator().manual_seed(0)
+    for _, batch in batches(some, examples):
+        view = drawer.objective.view(batch, generator=generator)
+        for name, model in models.items():
+            system = model.system
+            assert isinstance(system, MaskedModel)
+            shown = view if isinstance(system, LinkedModel) else replace(view, spans=None)
+            found = system.target_log_probs(shown).log_probs
+            totals[name] -= float(found.sum())
+        count += found.numel()
+    return {name: total / count for name, total in totals.items()}
+
+
+def measure(runs: Path, seed: int, sources: list[str], scale: dict[str, Any]) -> dict[str, Any]:
+    began = time.perf_counter()
+    base = train_bert(runs, seed, scale)
+    paths = {source: train_knowbert(runs, base, source, seed, scale) for source in sources}
+    longer = train_longer(runs, base, seed, scale)
+    corpus = open_corpus("wordnet-senses")
+    test = list(corpus.splits["test"])
+    seen = {mention.entity for each in corpus.splits["train"] for mention in each.mentions}
+    models = {source: load_run(path) for source, path in paths.items()}
+    found = {name: senses(model, test, seen) for name, model in models.items()}
+    compared = {"bert": load_run(base), "bert trained on": load_run(longer), **models}
+    return {
+        "seed": seed,
+        "senses": found,
+        "masked": masked_losses(compared, test),
+        "seconds": time.perf_counter() - began,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=Path, required=True)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--sources", default="both,graph,glosses")
+    parser.add_argument("--scale", choices=SCALES, default="small")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--out", type=Path)
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    scale = SCALES[arguments.scale]
+    record: dict[str, Any] = {"scale": arguments.scale, "settings": scale, "seeds": []}
+    for seed in range(arguments.seeds):
+        runs = arguments.runs / arguments.scale
+        record["seeds"].append(measure(runs, seed, arguments.sources.split(","), scale))
+        text = json.dumps(record, indent=1)
+        print(text)
+        if arguments.out:
+            arguments.out.write_text(text + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
