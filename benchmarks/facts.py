@@ -1,0 +1,210 @@
+"""Are facts answered that no text states? `fae` beside `eae` and `bert` of one size.
+
+    python benchmarks/facts.py [--seeds 3] [--epochs 60] [--jobs 1] [--out FILE.json]
+    python benchmarks/facts.py --table FILE.json
+
+All are trained on `capitals-told`, whose texts never state the capital of every fifth country, and
+asked for capitals in its four forms (`the capital of France is <mask>`): of countries whose capital
+texts state (seen) and of those where none does (held out). `fae` is asked with its memory as it was
+in training, without the held-out facts; with these put in afterwards, without training; and with
+every capital in the memory exchanged for another one, which it should then give (edited). `fae
+all` had the held-out facts in its memory while it was trained. Entities are answered among all 437;
+`words` asks for the name's words at so many masks as it has, which is all that `bert` can do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+MODELS: dict[str, tuple[str, str | None]] = {
+    "bert": ("bert", None),
+    "eae": ("eae", "capitals"),
+    "fae": ("fae", "capitals-told"),
+    "fae all": ("fae", "capitals"),
+}
+"""The system of each row, and the knowledge that it is trained with."""
+SETTINGS = {
+    "width": 64,
+    "layers": 3,
+    "heads": 4,
+    "length": 32,
+    "learning_rate": 2e-3,
+    "schedule": "cosine",
+    "warmup_steps": 100,
+    "tokens_per_batch": 2048,
+    "weight_decay": 0.01,
+}
+PLAIN = {"pairs": "none", "segments": 0, "masking": "dynamic"}
+"""What makes `bert` read and hide single texts as the others do."""
+
+
+def run_one(name: str, seed: int, epochs: int) -> dict[str, Any]:
+    """Train one model and ask it."""
+    import torch
+
+    import lmlab
+
+    torch.set_num_threads(1)
+    system, knowledge = MODELS[name]
+    settings = SETTINGS | (PLAIN if system == "bert" else {})
+    with tempfile.TemporaryDirectory() as folder:
+        result = lmlab.train(
+            system,
+            data="capitals-told",
+            knowledge=knowledge,
+            out=Path(folder) / "run",
+            settings=settings,
+            epochs=epochs,
+            seed=seed,
+            quiet=True,
+        )
+        model = lmlab.load(result.path)
+    told = {"model": name, "seed": seed, "epochs": epochs, "seconds": result.seconds}
+    return told | {"parameters": result.parameters} | measure(name, model)
+
+
+def measure(name: str, model: Any) -> dict[str, float]:
+    """Shares of right answers, by what was asked."""
+    from lmlab.data.languages.capitals_told import questions, stated, unstated
+    from lmlab.knowledge.opening import open_knowledge
+
+    seen, held_out = questions(stated()), questions(unstated())
+    found = {"words seen": words_right(model, seen), "words held out": words_right(model, held_out)}
+    if name == "bert":
+        return found
+    found |= {"seen": entities_right(model, seen), "held out": entities_right(model, held_out)}
+    if not name.startswith("fae"):
+        return found
+    knowledge = open_knowledge("capitals")
+    model.system.replace_facts(knowledge)
+    found["seen, all in memory"] = entities_right(model, seen)
+    found["held out, all in memory"] = entities_right(model, held_out)
+    found["words held out, all in memory"] = words_right(model, held_out)
+    for group, asked in (("seen", seen), ("held out", held_out)):
+        changed = exchange(model, asked)
+        found[f"{group}, edited"] = entities_right(model, asked, changed)
+        model.system.replace_facts(knowledge)
+    return found
+
+
+def exchange(model: Any, asked: Any) -> dict[str, str]:
+    """Give every country asked for the capital of the next one; what each has then."""
+    capitals = {each.subject: each.answer for each in asked}
+    moved = [*list(capitals.values())[1:], next(iter(capitals.values()))]
+    changed = dict(zip(capitals, moved, strict=True))
+    for country, capital in changed.items():
+        model.system.edit(country, "capital", [capital])
+    return changed
+
+
+def entities_right(model: Any, asked: Any, changed: dict[str, str] | None = None) -> float:
+    """How often the likeliest entity is the right one."""
+    answers = model.system.ask([each.text for each in asked])
+    right = [
+        found[0].text == (each.answer if changed is None else changed[each.subject])
+        for each, found in zip(asked, answers, strict=True)
+    ]
+    return sum(right) / len(right)
+
+
+def words_right(model: Any, asked: Any) -> float:
+    """How often every word of the answer is the likeliest at its mask, told how many there are."""
+    import torch
+
+    from lmlab.core.batch import Batch
+
+    vocabulary, right = model.system.vocabulary, []
+    for each in asked:
+        before, _, after = each.text.partition("<mask>")
+        answer = model.tokenizer.encode(each.answer)
+        head = [vocabulary.start, *model.tokenizer.encode(before)]
+        tail = [*model.tokenizer.encode(after), vocabulary.end]
+        batch = Batch.from_sequences([[*head, *answer, *tail]], pad=vocabulary.pad)
+        masked = torch.zeros_like(batch.tokens, dtype=torch.bool)
+        masked[0, len(head) : len(head) + len(answer)] = True
+        with torch.no_grad():
+            filled = model.system.fill(batch, masked).log_probs
+        right.append(filled.argmax(-1).tolist() == answer)
+    return sum(right) / len(right)
+
+
+def run_apart(name: str, seed: int, epochs: int) -> dict[str, Any]:
+    """The same in a process of its own, which keeps to one core."""
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, __file__, "--one", json.dumps([name, seed, epochs])],
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    print(json.dumps(found), flush=True)
+    return found
+
+
+def table(records: list[dict[str, Any]]) -> str:
+    """Markdown: a row for each model, means over seeds and their spread."""
+    known = ("model", "seed", "epochs", "seconds", "parameters")
+    measures = list(dict.fromkeys(k for record in records for k in record if k not in known))
+    lines = ["| | " + " | ".join(measures) + " |", "|---|" + "---|" * len(measures)]
+    for name in MODELS:
+        chosen = [record for record in records if record["model"] == name]
+        cells = [_cell([each[m] for each in chosen if m in each]) for m in measures]
+        lines.append(f"| {name} ({len(chosen)}) | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _cell(values: list[float]) -> str:
+    if not values:
+        return ""
+    mean = f"{100 * statistics.mean(values):.1f}"
+    return mean if len(values) == 1 else f"{mean} ± {100 * statistics.stdev(values):.1f}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--epochs", type=int, default=60)
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--models", default=",".join(MODELS))
+    parser.add_argument("--out", type=Path, help="records, to which missing ones are added")
+    parser.add_argument("--table", type=Path, help="records to print instead of training")
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.one:
+        print(json.dumps(run_one(*json.loads(options.one))))
+        return
+    if options.table:
+        print(table(json.loads(options.table.read_text(encoding="utf-8"))["records"]))
+        return
+    records: list[dict[str, Any]] = []
+    if options.out and options.out.exists():
+        records = json.loads(options.out.read_text(encoding="utf-8"))["records"]
+    done = {(each["model"], each["seed"], each["epochs"]) for each in records}
+    asked = [
+        (name, seed, options.epochs)
+        for seed in range(options.seeds)
+        for name in options.models.split(",")
+        if (name, seed, options.epochs) not in done
+    ]
+    with ThreadPoolExecutor(options.jobs) as pool:
+        for record in pool.map(lambda one: run_apart(*one), asked):
+            records.append(record)
+            if options.out:
+                told = {"settings": SETTINGS, "records": records}
+                options.out.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+    print(table(records))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,136 @@
+"""Masked words and mentions, and what is asked of memories (Févry et al., Verga et al. 2020)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from lmlab.core.batch import Batch
+from lmlab.core.filling import FillingObjective
+from lmlab.core.found import ANSWERS, ASKED, ENTITIES, FACTS, SUPPORTED, TAGS
+from lmlab.core.loss import Loss
+from lmlab.core.mention_tags import tags_of
+from lmlab.core.mentions import NO_ENTITY, Spans, told_spans
+from lmlab.core.parts import Network, weighted_loss
+from lmlab.core.state import State
+from lmlab.core.view import View
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.objectives.masked import masked_view
+from lmlab.objectives.masking import (
+    Replacement,
+    at_least_one,
+    first_places,
+    needed_mask,
+    ordinary_places,
+    previous,
+)
+from lmlab.objectives.row_numbers import numbers
+
+
+class EntityMasking(FillingObjective):
+    """-Σ_{t hidden} log p(s_t | what is shown), and the losses of the memories between the layers.
+
+    Of the mentions that the corpus tells, `mention_rate` are hidden whole, always behind the mask
+    symbol, so that the memory is asked by the context alone; of the other tokens `rate`, as BERT
+    hides them. To the masked words are added, each a cross-entropy:
+
+    - mentions: of every place, whether a mention begins, goes on, or there is none;
+    - linking, prediction: the entity of each mention, by the memory and by the last layer;
+    - facts: that a hidden mention looks up a fact that the text speaks for, or none; answers: the
+      entity that the facts and the context give for it.
+
+    A mention whose entity is not told counts for the first alone. Where the batch tells nothing of
+    mentions, the memory detects them, as in use, and only masked words are learnt.
+    """
+
+    def __init__(
+        self, vocabulary: Vocabulary, *, rate: float = 0.15, mention_rate: float = 0.2
+    ) -> None:
+        super().__init__()
+        self.vocabulary = vocabulary
+        self.rate = rate
+        self.mention_rate = mention_rate
+        self.replacement = Replacement(vocabulary=vocabulary)
+
+    def view(self, batch: Batch, *, generator: torch.Generator | None = None) -> View:
+        allowed = ordinary_places(batch, self.vocabulary)
+        entities = batch.entities
+        told = torch.full_like(batch.tokens, NO_ENTITY) if entities is None else entities
+        mention = allowed & (told != NO_ENTITY)
+        chosen = self._choose(told, mention, allowed, generator)
+        shown = self.replacement(batch.tokens, chosen, generator=generator)
+        shown = shown.masked_fill(chosen & mention, needed_mask(self.vocabulary))
+        view = masked_view(batch, shown, chosen)
+        if entities is None:
+            return view
+        return replace(view, spans=told_spans(entities), mentions=entities)
+
+    def _choose(
+        self, told: Tensor, mention: Tensor, allowed: Tensor, generator: torch.Generator | None
+    ) -> Tensor:
+        """(B, T) bool: the places that are hidden, of a mention all or none."""
+        earlier = torch.cat([torch.full_like(told[:, :1], NO_ENTITY), told[:, :-1]], 1)
+        starts = ~mention | (told != earlier) | ~previous(mention, fill=False)
+        drawn = numbers(allowed.shape, allowed.device, generator=generator)
+        drawn = drawn.gather(1, first_places(starts))
+        rates = torch.where(mention, self.mention_rate, self.rate)
+        return at_least_one(drawn.masked_fill(~allowed, 2.0), drawn < rates, allowed)
+
+    def fill_view(self, batch: Batch, masked: Tensor) -> View:
+        shown = batch.tokens.masked_fill(masked, needed_mask(self.vocabulary))
+        return masked_view(batch, shown, masked)
+
+    def loss(
+        self,
+        network: Network,
+        batch: Batch,
+        *,
+        state: State | None = None,
+        generator: torch.Generator | None = None,
+    ) -> tuple[Loss, State | None]:
+        """Of the hidden words and of what the memories are asked, for each hidden word."""
+        view = self.view(batch, generator=generator)
+        hidden = network.hidden(view, state)
+        masked = weighted_loss(view, network.predict(view, hidden))
+        parts = {"masked": masked}
+        for number, (_, found) in enumerate(sorted(hidden.recalled.items())):
+            parts |= memory_losses(view, found, linking="prediction" if number else "linking")
+        total = torch.stack([part.total for part in parts.values()]).sum()
+        return Loss(total, masked.count, parts), hidden.state
+
+
+def memory_losses(view: View, found: Mapping[str, Tensor], *, linking: str) -> dict[str, Loss]:
+    """What a memory should have found of a view that tells its mentions; nothing where none is."""
+    if view.spans is None:
+        return {}
+    losses, told = {}, view.spans.entities != NO_ENTITY
+    if TAGS in found:
+        losses["mentions"] = tagging_loss(view, view.spans, found[TAGS])
+    if ENTITIES in found:
+        losses[linking] = chosen_loss(found[ENTITIES][told], view.spans.entities[told])
+    if FACTS in found:
+        answers = view.spans.entities[found[ASKED]]
+        known = answers != NO_ENTITY
+        supported = found[FACTS][known].masked_fill(~found[SUPPORTED][known], -torch.inf)
+        losses["facts"] = summed(-torch.logsumexp(supported, -1))
+        losses["answers"] = chosen_loss(found[ANSWERS][known], answers[known])
+    return losses
+
+
+def tagging_loss(view: View, spans: Spans, log_probs: Tensor) -> Loss:
+    """Minus the log-probability (B, T, 3) of the right tag at every real place."""
+    tags = tags_of(spans, *log_probs.shape[:2])
+    real = torch.arange(tags.shape[1], device=tags.device) < view.lengths[:, None]
+    return chosen_loss(log_probs[real], tags[real])
+
+
+def chosen_loss(log_probs: Tensor, chosen: Tensor) -> Loss:
+    """Minus the log-probabilities (N, C) of what was chosen (N,)."""
+    return summed(-log_probs.gather(-1, chosen[:, None]).squeeze(-1))
+
+
+def summed(lost: Tensor) -> Loss:
+    return Loss(lost.sum(), torch.tensor(float(lost.numel()), device=lost.device))

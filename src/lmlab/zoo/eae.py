@@ -1,0 +1,53 @@
+"""EaE (Entities as Experts): a masked model that looks up the entities a text mentions.
+
+    X¹ = Transformer(l₀ layers), X³ = LayerNorm(X¹ + EntityMemory(X¹)), X⁴ = Transformer(l₁ layers)
+    loss = masked words + where mentions are + which entity each is, by the memory and by X⁴
+
+The memory gives a mention the entities' learnt vectors, weighed by how well they fit its two ends,
+and only its first place is changed. l₀ : l₁ is 1 : 2, as 4 : 8. One fifth of the mentions is hidden
+whole; mentions come from the corpus in training, and from a layer of the model's own in use.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lmlab.core.card import Card
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.knowledge.entity_models import EntityModel
+from lmlab.knowledge.knowledge import Knowledge
+from lmlab.zoo._entities import ENTITY_RECIPES, EntityConfig, build_eae
+
+CARD = Card(
+    family="memory",
+    kind="pseudo",
+    paper="Févry et al. 2020, Entities as Experts: Sparse Memory Access with Entity Supervision",
+    source="004 §1.3.2",
+    protocols=("LogProb", "Fill", "Logits", "Encode", "EncodeTokens", "Ask", "Link"),
+    objectives=("masked",),
+    needs=("knowledge",),
+    tries={"knowledge": "capitals"},
+    corpus="capitals-told",
+    exempt={
+        "distribution": "a sum of conditionals that need not come from one joint distribution",
+        "sample": "it gives single tokens given all the others, and no way to draw a text",
+    },
+    oracle="the memory by loops over entities, tags by hand: tests/parity/test_eae.py",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(EntityConfig):
+    """Settings of EaE."""
+
+
+SIZES = {
+    "tiny": Config(width=12, layers=2, heads=2, length=64, dropout=0.0, attention_dropout=0.0),
+    "small": Config(width=128, layers=6),
+    "base": Config(width=768, layers=12, heads=12, length=512, entity_width=256),
+}
+RECIPES = ENTITY_RECIPES
+
+
+def build(config: Config, vocabulary: Vocabulary, *, knowledge: Knowledge) -> EntityModel:
+    return build_eae(config, vocabulary, knowledge)

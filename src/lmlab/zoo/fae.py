@@ -1,0 +1,55 @@
+"""FaE (Facts as Experts): EaE that also looks facts up, and can be told new ones.
+
+    β = softmax over facts of (W_a [subject ‖ relation]) · (W_v x);   λ = β of the null fact
+    p(entity) = softmax(E (λ W_c x + Σ β · objects));   loss = EaE's + facts + answers
+
+A fact is (subject, relation) and the set of its objects, made of the entities' own vectors, so a
+fact that is put into the memory or changed there counts at once, without training. x is what the
+last layer makes of a hidden mention. In training a fact is right if the text shows its subject and
+hides one of its objects, and the null fact where there is none. 004 only sketches it: this is the
+paper's form, with what was looked up also added to the hidden states, so that words profit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lmlab.core.card import Card
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.knowledge.entity_models import FactModel
+from lmlab.knowledge.knowledge import Knowledge
+from lmlab.zoo._entities import ENTITY_RECIPES, EntityConfig, build_fae
+
+CARD = Card(
+    family="memory",
+    kind="pseudo",
+    paper="Verga et al. 2020, Facts as Experts: Adaptable and Interpretable Neural Memory",
+    source="004 §1.3.2",
+    protocols=("LogProb", "Fill", "Logits", "Encode", "EncodeTokens", "Ask", "Link"),
+    objectives=("masked",),
+    needs=("knowledge",),
+    tries={"knowledge": "capitals-told"},
+    corpus="capitals-told",
+    exempt={
+        "distribution": "a sum of conditionals that need not come from one joint distribution",
+        "sample": "it gives single tokens given all the others, and no way to draw a text",
+    },
+    oracle="the memory by loops over facts, facts edited and answered: tests/parity/test_fae.py",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(EntityConfig):
+    """Settings of FaE."""
+
+
+SIZES = {
+    "tiny": Config(width=12, layers=2, heads=2, length=64, dropout=0.0, attention_dropout=0.0),
+    "small": Config(width=128, layers=6),
+    "base": Config(width=768, layers=12, heads=12, length=512, entity_width=256),
+}
+RECIPES = ENTITY_RECIPES
+
+
+def build(config: Config, vocabulary: Vocabulary, *, knowledge: Knowledge) -> FactModel:
+    return build_fae(config, vocabulary, knowledge)

@@ -1,0 +1,199 @@
+"""EaE against its formulas worked out in loops, and mentions by tags worked out by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from lmlab.core.batch import Batch
+from lmlab.core.errors import UserError
+from lmlab.core.found import ENTITIES, MENTIONS, TAGS
+from lmlab.core.mention_tags import BEGINS, GOES_ON, OUTSIDE, tagged_spans, tags_of
+from lmlab.core.mentions import told_spans
+from lmlab.core.view import View
+from lmlab.core.visibility import Full
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.knowledge.entity_memory import EntityMemory, weights_of
+from lmlab.knowledge.knowledge import Entity, Knowledge
+from lmlab.zoo import eae
+
+WIDTH, SIZE, ENTITIES_KNOWN = 4, 3, 5
+VOCABULARY = Vocabulary(size=12)
+KNOWLEDGE = Knowledge(entities=tuple(Entity(name=f"e{n}") for n in range(ENTITIES_KNOWN)))
+
+
+def make_memory(nearest: int = 100) -> EntityMemory:
+    torch.manual_seed(3)
+    entities = nn.Embedding(ENTITIES_KNOWN, SIZE)
+    return EntityMemory(entities, WIDTH, norm=nn.LayerNorm(WIDTH), nearest=nearest)
+
+
+def make_view(told: list[list[int]] | None) -> View:
+    spans = None if told is None else told_spans(torch.tensor(told))
+    inputs = torch.full((2, 5), 7)
+    return View(inputs=inputs, lengths=torch.tensor([5, 4]), visibility=Full(), spans=spans)
+
+
+TOLD = [[-1, 2, 2, -1, 0], [-1, -1, 4, -1, -1]]
+MENTIONS_TOLD = [(0, 1, 2), (0, 4, 4), (1, 2, 2)]
+"""Row, first and last place of what TOLD tells."""
+
+
+def by_loops(memory: EntityMemory, values: np.ndarray, nearest: int) -> np.ndarray:
+    """W_b Σ_j α_j e_j at each mention's start, α over the `nearest` entities, zero elsewhere."""
+    entities = memory.entities.weight.detach().double().numpy()
+    ask = memory.ask.weight.detach().double().numpy()
+    tell = memory.tell.weight.detach().double().numpy()
+    added = np.zeros_like(values)
+    for row, first, last in MENTIONS_TOLD:
+        asked = ask @ np.concatenate([values[row, first], values[row, last]])
+        scores = [float(entity @ asked) for entity in entities]
+        best = sorted(range(len(scores)), key=lambda j: -scores[j])[:nearest]
+        mass = sum(np.exp(scores[j]) for j in best)
+        mixed = sum(np.exp(scores[j]) / mass * entities[j] for j in best)
+        added[row, first] = tell @ mixed
+    return added
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("training", "nearest"), [(True, 2), (False, 2), (False, 5), (False, 1)])
+def test_the_memory_is_its_formula(training: bool, nearest: int):
+    """All entities in training, in use the nearest; LayerNorm over what was added."""
+    memory = make_memory(nearest).train(training)
+    values = torch.randn(2, 5, WIDTH, generator=torch.Generator().manual_seed(1))
+    found = memory(values, make_view(TOLD))
+    added = by_loops(memory, values.double().numpy(), ENTITIES_KNOWN if training else nearest)
+    whole = values.double().numpy() + added
+    centred = whole - whole.mean(-1, keepdims=True)
+    expected = centred / np.sqrt((whole**2).mean(-1) - whole.mean(-1) ** 2 + 1e-5)[..., None]
+    np.testing.assert_allclose(found.values.double().numpy(), expected, atol=1e-5)
+    assert found.found[MENTIONS].tolist() == [list(each) for each in MENTIONS_TOLD]
+    torch.testing.assert_close(found.found[ENTITIES].exp().sum(-1), torch.ones(3))
+
+
+@torch.no_grad()
+def test_it_changes_nothing_but_the_starts_of_mentions():
+    """With the norm left out, X² is zero off the starts; 004's "others: x" would double X¹."""
+    memory = make_memory().train()
+    memory.norm = nn.Identity()
+    values = torch.randn(2, 5, WIDTH, generator=torch.Generator().manual_seed(1))
+    added = memory(values, make_view(TOLD)).values - values
+    changed = {(row, place) for row, place in (added.abs().sum(-1) > 1e-7).nonzero().tolist()}
+    assert changed == {(row, first) for row, first, _ in MENTIONS_TOLD}
+
+
+@torch.no_grad()
+def test_the_nearest_of_all_are_all():
+    scores = torch.randn(4, 6, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(weights_of(scores, 6), weights_of(scores, None))
+    two = weights_of(scores, 2)
+    assert ((two > 0).sum(-1) == 2).all()
+    torch.testing.assert_close(two.sum(-1), torch.ones(4))
+
+
+def test_every_entity_learns_from_every_mention():
+    memory = make_memory().train()
+    values = torch.randn(2, 5, WIDTH, generator=torch.Generator().manual_seed(1))
+    memory(values, make_view(TOLD)).values.pow(3).sum().backward()
+    gradient = memory.entities.weight.grad
+    assert gradient is not None and (gradient.abs().sum(-1) > 0).all()
+
+
+def test_tags_worked_by_hand():
+    """O B I B O I I   →  [1, 2], [3, 3], and, since nothing began it, [5, 6]."""
+    tags = torch.tensor([[OUTSIDE, BEGINS, GOES_ON, BEGINS, OUTSIDE, GOES_ON, GOES_ON]])
+    spans = tagged_spans(tags)
+    assert spans.rows.tolist() == [0, 0, 0]
+    assert spans.first.tolist() == [1, 3, 5]
+    assert spans.last.tolist() == [2, 3, 6]
+    again = tags_of(spans, 1, 7)
+    assert again.tolist() == [[OUTSIDE, BEGINS, GOES_ON, BEGINS, OUTSIDE, BEGINS, GOES_ON]]
+
+
+@torch.no_grad()
+def test_mentions_are_detected_where_none_are_told_and_never_in_padding():
+    memory = make_memory().eval()
+    memory.tagging.weight.zero_()
+    memory.tagging.bias.copy_(torch.tensor([0.0, 1.0, 0.0]))  # every place begins one
+    found = memory(torch.randn(2, 5, WIDTH), make_view(None))
+    places = [(0, 1), (0, 2), (0, 3), (0, 4), (1, 1), (1, 2), (1, 3)]
+    assert found.found[MENTIONS].tolist() == [[row, place, place] for row, place in places]
+    assert found.spans is not None and len(found.spans) == 7
+
+
+def make_system(**settings):
+    torch.manual_seed(0)
+    return eae.build(replace(eae.SIZES["tiny"], **settings), VOCABULARY, knowledge=KNOWLEDGE)
+
+
+def told_batch() -> Batch:
+    rows = [[2, 5, 6, 7, 8, 9, 3], [2, 9, 8, 7, 6, 3]]
+    entities = [[-1, -1, 1, 1, -1, 3, -1], [-1, 0, 0, -1, 2, -1, -1]]
+    return replace(Batch.from_sequences(rows, pad=0), entities=torch.tensor(entities))
+
+
+def test_mentions_are_hidden_whole_and_always_behind_the_mask():
+    """One fifth of 4 mentions, 600 times over; what else is hidden may also stay or be swapped."""
+    objective, batch = make_system().objective, told_batch()
+    spans, hidden, draws = told_spans(batch.entities), 0, 600
+    for seed in range(draws):
+        view = objective.view(batch, generator=torch.Generator().manual_seed(seed))
+        chosen = view.targets != -100
+        assert chosen.any(1).all(), "of every text something is hidden"
+        for row, first, last in zip(spans.rows, spans.first, spans.last, strict=True):
+            here = slice(int(first), int(last) + 1)
+            assert len(set(chosen[row, here].tolist())) == 1
+            if chosen[row, first]:
+                hidden += 1
+                assert (view.inputs[row, here] == VOCABULARY.mask).all()
+    # 0.2 each, and once in a while one because nothing else was hidden in its row.
+    assert 0.2 < hidden / (4 * draws) < 0.33
+
+
+def test_the_loss_is_the_sum_of_its_parts_by_hand():
+    """Each part from what the memories found, in loops over places and mentions."""
+    system, batch = make_system(), told_batch()
+    generator = torch.Generator().manual_seed(4)
+    loss, _ = system.loss(batch, generator=generator)
+    view = system.objective.view(batch, generator=torch.Generator().manual_seed(4))
+    found = system.hidden(view).recalled
+    tags, expected = tags_of(view.spans, *batch.tokens.shape), dict.fromkeys(loss.parts, 0.0)
+    for row, length in enumerate(batch.lengths.tolist()):
+        for place in range(length):
+            expected["mentions"] -= float(found[1][TAGS][row, place, tags[row, place]].detach())
+    for mention, entity in enumerate(view.spans.entities.tolist()):
+        expected["linking"] -= float(found[1][ENTITIES][mention, entity].detach())
+        expected["prediction"] -= float(found[2][ENTITIES][mention, entity].detach())
+    expected["masked"] = float(-system.target_log_probs(view).log_probs.sum().detach())
+    for name, part in loss.parts.items():
+        assert part.total.item() == pytest.approx(expected[name], rel=1e-5), name
+    assert loss.total.item() == pytest.approx(sum(expected.values()), rel=1e-5)
+    assert loss.parts["linking"].count == 4 and loss.parts["mentions"].count == 13
+
+
+def test_a_mention_of_nobody_knows_whom_is_not_linked():
+    system, batch = make_system(), told_batch()
+    view = system.objective.view(batch, generator=torch.Generator().manual_seed(4))
+    unknown = replace(view.spans, entities=torch.tensor([1, -1, 0, 2]))
+    hidden = system.hidden(replace(view, spans=unknown))
+    from lmlab.objectives.entity_masking import memory_losses
+
+    parts = memory_losses(replace(view, spans=unknown), hidden.recalled[1], linking="linking")
+    assert parts["linking"].count == 3 and parts["mentions"].count == 13
+
+
+def test_where_nothing_is_told_only_words_are_learnt():
+    batch = replace(told_batch(), entities=None)
+    loss, _ = make_system().loss(batch, generator=torch.Generator().manual_seed(0))
+    assert set(loss.parts) == {"masked"}
+
+
+def test_the_memory_stands_after_a_third_of_the_layers():
+    assert eae.SIZES["base"].memory_layer == 4 and eae.SIZES["base"].layers == 12
+    assert eae.SIZES["small"].memory_layer == 2 and eae.SIZES["small"].layers == 6
+    with pytest.raises(UserError, match="a layer must follow"):
+        make_system(memory_after=2)
