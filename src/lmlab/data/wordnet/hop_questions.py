@@ -277,23 +277,30 @@ class _Drawing:
         return None
 
     def _comparisons(self, alternatives: int, decisions: int) -> list[Row]:
-        """Pairs of entities, of which at least the first is of the kind that is asked for."""
-        siblings: dict[str, list[str]] = {}
-        for name in self.names[: 8 * (alternatives + decisions)]:
-            kinds = self.world.facts(name).get("kind", ())
-            if len(kinds) == 1 and self.world.tells(name, "kind", kinds[0]):
-                siblings.setdefault(kinds[0], []).append(name)
+        """Pairs of entities, of which at least one is of the kind that is asked for."""
+        siblings = self._siblings(8 * (alternatives + decisions))
         kinds = [kind for kind, names in siblings.items() if len(names) >= 2]
         rows: list[Row] = []
-        for number in range(alternatives + decisions if len(kinds) > 1 else 0):
+        for _ in range(4 * (alternatives + decisions) if len(kinds) > 1 else 0):
+            if len(rows) == alternatives + decisions:
+                break
             kind, other = (kinds[i] for i in self.generator.choice(len(kinds), 2, replace=False))
-            alternative = number < alternatives
-            both = not alternative and number % 2 == 0
+            alternative = len(rows) < alternatives
+            both = not alternative and len(rows) % 2 == 0
             first, second = self._pair(siblings[kind], siblings[kind if both else other])
             if kind in (first, second) or (not both and find_name(self.world[second], kind)):
                 continue
             rows.append(self._compared(kind, first, second, alternative=alternative, both=both))
         return rows
+
+    def _siblings(self, count: int) -> dict[str, list[str]]:
+        """Some entities that are of one kind alone, by that kind."""
+        siblings: dict[str, list[str]] = {}
+        for name in self.names[: max(count, 1000)]:
+            kinds = self.world.facts(name).get("kind", ())
+            if len(kinds) == 1 and self.world.tells(name, "kind", kinds[0]):
+                siblings.setdefault(kinds[0], []).append(name)
+        return siblings
 
     def _pair(self, first: Sequence[str], second: Sequence[str]) -> tuple[str, str]:
         if first is second:
