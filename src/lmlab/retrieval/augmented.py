@@ -120,6 +120,7 @@ class RetrievalAugmented(System):
             self.pieces = tokenizer
             self.memory.meet_tokenizer(tokenizer)
             self.retriever.meet_documents(self.memory)
+            self.ready = torch.zeros_like(self.ready)
 
     def meet_data(self, tokens: NDArray[np.generic], offsets: NDArray[np.int64]) -> None:
         self._embed()

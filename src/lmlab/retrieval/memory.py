@@ -72,7 +72,9 @@ class DocumentMemory(nn.Module):
         The null document has none.
         """
         real = numbers.clamp(min=0)
-        lengths = (self.offsets[real + 1] - self.offsets[real]) * (numbers >= 0)
+        # Before the tokeniser is known there is one offset, and no document but the null one.
+        after = self.offsets[(real + 1).clamp(max=len(self))]
+        lengths = (after - self.offsets[real]) * (numbers >= 0)
         place = torch.arange(int(lengths.max()) if len(lengths) else 0, device=numbers.device)
         inside = place < lengths[:, None]
         at = torch.where(inside, self.offsets[real][:, None] + place, 0)
