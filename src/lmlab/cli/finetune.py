@@ -18,7 +18,8 @@ TaskName = Annotated[
     str,
     typer.Option(
         metavar="TASK",
-        help="classify, pair, tag, span or generate; docs/tasks.md says what a row of each holds.",
+        help="classify, pair, tag, span, generate or hops; docs/tasks.md says what a row of each "
+        "holds.",
     ),
 ]
 Data = Annotated[
@@ -27,7 +28,7 @@ Data = Annotated[
         metavar="ROWS",
         help="A file of JSON lines, a folder with train, valid and test files, or a built-in set: "
         "gloss-part-of-speech, gloss-hypernym, capitals-mentions, capitals-span, capitals-long, "
-        "gloss-word.",
+        "gloss-word, wordnet-hops.",
     ),
 ]
 
@@ -113,7 +114,15 @@ def predict(
     ] = None,
     text: Annotated[
         list[str] | None,
-        typer.Option(metavar="T", help="A text to classify or to go on from; several times."),
+        typer.Option(
+            metavar="T", help="A text to classify or to go on from, or a question; several times."
+        ),
+    ] = None,
+    graph: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.svg", help="Draw the graph that an answer over hops stands on (hops)."
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -122,8 +131,13 @@ def predict(
     Where it reads long texts by blocks, those that were kept stand under the answer with the
     judge's scores.
     """
+    from lmlab.tasks.hops.asking import is_hops
     from lmlab.tasks.runs import load_task
 
+    if is_hops(run):
+        return _predict_hops(run, _rows("hops", file, text or []), graph, as_json=as_json)
+    if graph is not None:
+        raise UserError("only a run of the task hops has a graph to draw; leave --graph out.")
     model = load_task(run)
     rows = _rows(model.task.name, file, text or [])
     found = model.answer(rows)
@@ -134,6 +148,29 @@ def predict(
         print(" ".join(each.answer) if isinstance(each.answer, list) else each.answer)
         for block in each.kept or ():
             print(f"    {block.score:.2f}  {block.text}")
+
+
+def _predict_hops(
+    run: str, rows: list[dict[str, Any]], graph: Path | None, *, as_json: bool
+) -> None:
+    """Answers with the way that led to each, and their graphs drawn."""
+    from lmlab.tasks.hops.asking import load_hops
+
+    found = load_hops(run).predict(rows)
+    drawn: list[Path] = []
+    if graph is not None:
+        from lmlab.diagnostics.graph_picture import write_graphs
+
+        drawn = write_graphs(found, graph)
+    if as_json:
+        print_json_list({**row, **each.as_dict()} for row, each in zip(rows, found, strict=True))
+        return
+    for each in found:
+        print(each.answer or "(no answer was found)")
+        for (origin, target), (_, clue) in zip(each.path, each.evidence, strict=True):
+            print(f"    {origin} → {target}: {clue}")
+    for file in drawn:
+        print(file)
 
 
 def prompt(
@@ -173,7 +210,7 @@ def show_metrics(metrics: Any, where: str) -> None:
 
 def _rows(task: str, file: Path | None, texts: list[str]) -> list[dict[str, Any]]:
     if texts:
-        single = {"classify": "text", "tag": "words", "generate": "source"}
+        single = {"classify": "text", "tag": "words", "generate": "source", "hops": "question"}
         if task not in single:
             raise UserError(f"a row of {task} has several texts; give it as JSON, in a file.")
         return [{single[task]: t.split() if task == "tag" else t} for t in texts]

@@ -11,9 +11,12 @@ from lmlab.tasks.task import Task
 
 TASKS: dict[str, type[Task]] = {task.name: task for task in (Classify, Pair, Tag, Span, Generate)}
 
+HOPS = "hops"
+"""The task of questions over several hops, whose rows, stages and answers are its own (CogQA)."""
+
 
 def find_task(name: str) -> type[Task]:
     """The task of that name."""
     if name not in TASKS:
-        raise unknown_name("task", name, TASKS)
+        raise unknown_name("task", name, [*TASKS, HOPS])
     return TASKS[name]

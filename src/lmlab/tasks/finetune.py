@@ -13,7 +13,7 @@ import torch
 from lmlab.core.errors import UserError
 from lmlab.core.recall import RecallSettings
 from lmlab.core.system import System
-from lmlab.tasks.catalogue import find_task
+from lmlab.tasks.catalogue import HOPS, find_task
 from lmlab.tasks.generate import Generate
 from lmlab.tasks.reading import LongSettings, Prepared, Reading
 from lmlab.tasks.relevance import kept_shares
@@ -91,6 +91,22 @@ def finetune(
     and else cut at their ends. `judge` is what teaches memrecall's judge, labels (`relevant` of the
     rows, the default where they have it) or interventions.
     """
+    if task == HOPS:
+        if frozen or long or judge:
+            raise UserError(f"the task {HOPS} has no --frozen, --long or --judge; leave them out.")
+        return _put_to_hops(
+            run,
+            data=data,
+            out=out,
+            examples=examples,
+            settings=settings,
+            epochs=epochs,
+            steps=steps,
+            minutes=minutes,
+            seed=seed,
+            resume=resume,
+            quiet=quiet,
+        )
     kind, folder = find_task(task), RunFolder(Path(out))
     of_reading, of_training = _parted(settings or {})
     config = replace(apply_settings(DEFAULTS, of_training), seed=seed)
@@ -151,6 +167,13 @@ def _long_settings(system: System) -> LongSettings:
         return LongSettings()
     names = (spec.name for spec in fields(RecallSettings))
     return LongSettings(**{name: getattr(system.recall, name) for name in names})
+
+
+def _put_to_hops(run: Path | str, **words: Any) -> FineTuned:
+    """Questions over several hops are put to two systems, in stages of their own."""
+    from lmlab.tasks.hops.fitting import finetune_hops
+
+    return finetune_hops(run, **words)
 
 
 def make_task(kind: type[Task], rows: Sequence[Row], model: Model) -> Task:

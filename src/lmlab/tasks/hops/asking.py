@@ -81,6 +81,11 @@ class HopModel:
         return Question(text=text, start=tuple(map(str, start)), paragraphs=paragraphs)
 
 
+def is_hops(path: Path | str) -> bool:
+    """Whether a run was put to questions over several hops."""
+    return bool(RunFolder(Path(path)).read_config().get("task", {}).get("name") == TASK)
+
+
 def load_hops(path: Path | str) -> HopModel:
     """The model of a run's folder."""
     run = RunFolder(Path(path))

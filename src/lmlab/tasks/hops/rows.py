@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from lmlab.core.errors import UserError
 from lmlab.data.naming import find_name
+from lmlab.data.wordnet.hop_questions import hop_questions
+from lmlab.tasks.catalogue import HOPS
 from lmlab.tasks.rows import Row, Splits, read_splits
 
 Edge = tuple[str, str]
 QuestionKind = Literal["special", "alternative", "yes-no"]
 
-TASK = "hops"
+TASK = HOPS
+BUILTIN: Mapping[str, Callable[[], Splits]] = {"wordnet-hops": hop_questions}
+"""Sets of questions that need no file."""
 SHARED = "paragraphs.jsonl"
 """The file beside rows that holds paragraphs for all of them, {"entity": …, "text": …} a line."""
 VERBS = {"is", "are", "was", "were", "do", "does", "did", "has", "have", "had", "can", "could"}
@@ -145,9 +149,13 @@ def read_hop_rows(data: str | Path, *, seed: int = 0) -> Splits:
 
     Where a file `paragraphs.jsonl` stands beside them, it holds paragraphs for all rows.
     """
+    if str(data) in BUILTIN:
+        return BUILTIN[str(data)]()
     path = Path(data)
+    if not path.exists():
+        raise UserError(f"there are no rows at {data}; built in: {', '.join(BUILTIN)}.")
     beside = (path if path.is_dir() else path.parent) / SHARED
-    shared = read_paragraphs(beside) if path.exists() and beside.exists() else {}
+    shared = read_paragraphs(beside) if beside.exists() else {}
     return read_splits(data, HopRows(shared), seed=seed)  # type: ignore[arg-type]
 
 
