@@ -40,19 +40,19 @@ from lmlab.objectives.linked_masking import LinkedModel
 from lmlab.objectives.masked import MaskedModel
 from lmlab.training.runs import Model, load_run
 
-SHARED = {"schedule": "cosine", "tokens_per_batch": 4096, "weight_decay": 0.01, "clip": 1.0}
+SHARED = {"schedule": "cosine", "weight_decay": 0.01, "clip": 1.0}
 SCALES: dict[str, dict[str, Any]] = {
     "tiny": {
-        "bert": {"width": 64, "layers": 2, "heads": 2, "length": 128, "pairs": "none"},
-        "knowbert": {"entity_width": 64, "heads": 2, "linking_steps": 150},
-        "min_count": 5,
-        "bert_steps": 200,
-        "knowbert_steps": 250,
+        "bert": {"width": 48, "layers": 2, "heads": 2, "length": 128, "pairs": "none"},
+        "knowbert": {"entity_width": 48, "heads": 2, "linking_steps": 200},
+        "training": {"tokens_per_batch": 2048, "min_count": 10},
+        "bert_steps": 120,
+        "knowbert_steps": 300,
     },
     "small": {
         "bert": {"width": 128, "layers": 4, "heads": 4, "length": 128, "pairs": "none"},
         "knowbert": {"entity_width": 128, "heads": 4, "linking_steps": 1500},
-        "min_count": 3,
+        "training": {"tokens_per_batch": 4096, "min_count": 3},
         "bert_steps": 4000,
         "knowbert_steps": 3500,
     },
@@ -64,7 +64,7 @@ ROWS = 64
 def train_bert(runs: Path, seed: int, scale: dict[str, Any]) -> Path:
     """The base, and whatever else is trained of it begins with its weights."""
     out = runs / f"bert-{seed}"
-    settings = SHARED | scale["bert"] | {"min_count": scale["min_count"], "learning_rate": 1e-3}
+    settings = SHARED | scale["training"] | scale["bert"] | {"learning_rate": 1e-3}
     settings |= {"warmup_steps": scale["bert_steps"] // 10, "masking": "dynamic"}
     train("bert", out, steps=scale["bert_steps"], settings=settings, seed=seed)
     return out
@@ -82,7 +82,8 @@ def train_longer(runs: Path, base: Path, seed: int, scale: dict[str, Any]) -> Pa
 
 def train_knowbert(runs: Path, base: Path, source: str, seed: int, scale: dict[str, Any]) -> Path:
     out = runs / f"knowbert-{source}-{seed}"
-    settings = SHARED | scale["knowbert"] | {"entities": source, "learning_rate": 1e-3}
+    settings = SHARED | scale["training"] | scale["knowbert"]
+    settings |= {"entities": source, "learning_rate": 1e-3}
     settings |= {"warmup_steps": 50}
     given = {"base": base, "knowledge": "wordnet-common"}
     train("knowbert", out, steps=scale["knowbert_steps"], settings=settings, seed=seed, **given)
