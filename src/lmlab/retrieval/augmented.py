@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Self
 
 import numpy as np
@@ -28,30 +28,13 @@ from lmlab.core.system import System
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.core.writing import SequenceToSequence
 from lmlab.objectives.marginal import Marginal
+from lmlab.retrieval.beside import BesideDocuments, joined
 from lmlab.retrieval.bi_encoders import BiEncoder
 from lmlab.retrieval.documents import Document, Documents
 from lmlab.retrieval.memory import NO_DOCUMENT, DocumentMemory, resting
 
 LONGEST_ANSWER = 50
 """Tokens of an answer at most."""
-
-
-@dataclass(frozen=True, eq=False)
-class BesideDocuments:
-    """B texts under way, each beside K documents: as many states of the writer, and weights."""
-
-    inner: State
-    """Of B · K rows, the documents of a text one after another."""
-    log_weights: Tensor
-    """(B, K) log p(document | question, what was written), as far as the sum asks for it."""
-
-    def select(self, rows: Tensor) -> BesideDocuments:
-        count = self.log_weights.shape[1]
-        each = rows[:, None] * count + torch.arange(count, device=rows.device)
-        return BesideDocuments(self.inner.select(each.flatten()), self.log_weights[rows])
-
-    def detach(self) -> BesideDocuments:
-        return BesideDocuments(self.inner.detach(), self.log_weights.detach())
 
 
 class RetrievalAugmented(System):
@@ -111,6 +94,7 @@ class RetrievalAugmented(System):
                 f"counted, beside a document of {self.memory.longest}, and one of {tokens} came; "
                 "shorten it, or build the system longer."
             )
+        self.retriever.check_length(tokens)
 
     # ----- the documents
 
@@ -306,34 +290,32 @@ class RetrievalAugmented(System):
         questions = self.questions(batch.condition, len(batch))
         found = self.retrieve(questions)
         each = self.given_documents(batch, questions, found.numbers)
+        posterior = self.marginal.posteriors(found.log_probs, each).exp()
+        shares, names = self._by_document(found.numbers, found.log_probs.exp()[..., None])
+        explained, _ = self._by_document(found.numbers, posterior)
         likeliest = self.sources(questions, found.numbers[:, :1])
         return {
             "retrieved documents": Capture(
-                values=found.log_probs.exp(),
+                values=shares.squeeze(-1),
                 axes=("batch", "choice"),
-                reading="How likely each of the documents found is before anything was written, "
-                "the best first.",
+                reading="How likely each document is before anything was written, of those found.",
+                names={"choice": names},
             ),
             "posterior over documents": Capture(
-                values=self.marginal.posteriors(found.log_probs, each).exp().transpose(1, 2),
+                values=explained.transpose(1, 2),
                 axes=("batch", "time", "choice"),
                 reading="Which of the documents found explains the token at each place; 1 is all.",
+                names={"choice": names},
             ),
             **self.writer.reveal(replace(batch, condition=likeliest)),
         }
 
-
-def joined(first: Batch, second: Batch, pad: int) -> Batch:
-    """Each row of the first, and after it that of the second without its start symbol."""
-    lengths = first.lengths + second.lengths - 1
-    place = torch.arange(int(lengths.max()) if len(lengths) else 0, device=lengths.device)
-    place = place.expand(len(lengths), -1)
-    begins = first.lengths[:, None] - 1  # where the second's start symbol would stand
-    earlier = first.tokens.gather(1, place.clamp(max=first.tokens.shape[1] - 1))
-    later = second.tokens.gather(1, (place - begins).clamp(0, second.tokens.shape[1] - 1))
-    tokens = torch.where(place <= begins, earlier, later)
-    return Batch(
-        tokens=tokens.masked_fill(place >= lengths[:, None], pad),
-        lengths=lengths,
-        rows=first.rows,
-    )
+    def _by_document(self, numbers: Tensor, values: Tensor) -> tuple[Tensor, tuple[str, ...]]:
+        """(B, D, T) values (B, K, T) at the D documents of all rows, and what these are called."""
+        every = list(dict.fromkeys(numbers.T.flatten().tolist()))
+        place = {number: column for column, number in enumerate(every)}
+        columns = torch.tensor([[place[n] for n in row] for row in numbers.tolist()])
+        columns = columns.to(values.device)[..., None].expand_as(values)
+        spread = values.new_zeros(len(values), len(every), values.shape[2])
+        names = ("nothing" if n == NO_DOCUMENT else self.documents[n].name for n in every)
+        return spread.scatter(1, columns, values), tuple(names)

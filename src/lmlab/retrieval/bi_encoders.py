@@ -28,6 +28,10 @@ class BiEncoder(nn.Module):
         """Told the tokens of the documents before training; few need to know."""
         return
 
+    def check_length(self, tokens: int) -> None:
+        """A UserError where a document or a question of so many tokens is too long for it."""
+        return
+
     def encode(self, batch: Batch) -> Tensor:
         """(B, width) d(z) of each document."""
         raise TypeError(f"{type(self).__name__} does not define encode")
@@ -118,6 +122,9 @@ class Trained(BiEncoder):
         found = torch.autograd.grad(vectors.sum(), learning, allow_unused=True)
         for parameter, gradient in zip(learning, found, strict=True):
             parameter.requires_grad_(gradient is not None)
+
+    def check_length(self, tokens: int) -> None:
+        self.questions.check_length(tokens)
 
     def encode(self, batch: Batch) -> Tensor:
         inner: Encode = self.documents.system  # type: ignore[assignment]

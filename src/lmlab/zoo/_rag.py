@@ -79,6 +79,7 @@ def make_rag(
             f"document_length={config.document_length}; give a longer one by --set length=…"
         )
     retriever = BagOfWords(vocabulary, config.retriever_width) if base is None else Trained(base)
+    retriever.check_length(config.document_length)
     return RetrievalAugmented(
         vocabulary=vocabulary,
         writer=make_writer(config, vocabulary),

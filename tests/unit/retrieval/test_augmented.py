@@ -12,7 +12,8 @@ from lmlab.core.errors import UserError
 from lmlab.core.protocols import Retrieve, WithDocuments
 from lmlab.core.system import System
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.retrieval.augmented import RetrievalAugmented, joined
+from lmlab.retrieval.augmented import RetrievalAugmented
+from lmlab.retrieval.beside import joined
 from lmlab.retrieval.bi_encoders import BagOfWords
 from lmlab.retrieval.documents import Document, Documents
 from lmlab.retrieval.memory import DocumentMemory
@@ -211,6 +212,22 @@ def test_on_a_base_the_questions_encoder_learns_and_the_documents_rests():
     assert all(p.grad is None for p in base.parameters()), "the base belongs to its owner"
     every = system.memory.batch(torch.arange(5))
     torch.testing.assert_close(system.memory.vectors, base.encode(every).detach())
+
+
+def test_the_documents_found_are_told_by_name():
+    """Two questions with two documents each: who was not found for one has no share in it."""
+    system = make("sequence", PLACES[:5]).eval()
+    condition = questions_about(["bob", "dan"])
+    texts = Batch.from_sequences([framed("barn"), framed("garden")], 0, condition=condition)
+    shown = system.reveal(texts)
+    found, names = system.retrieve(condition), shown["retrieved documents"].names["choice"]
+    every = [[NAMES[number] for number in row] for row in found.numbers.tolist()]
+    assert set(names) == {*every[0], *every[1]} and names[:2] == ("bob", "dan")
+    for row, share in enumerate(shown["retrieved documents"].values):
+        expected = dict(zip(every[row], found.log_probs[row].exp().tolist(), strict=True))
+        assert share.tolist() == pytest.approx([expected.get(name, 0) for name in names])
+    sums = shown["posterior over documents"].values.sum(-1)
+    torch.testing.assert_close(sums, torch.ones(2, 2))
 
 
 def test_a_base_that_encodes_no_questions_is_refused():
