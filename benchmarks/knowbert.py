@@ -96,7 +96,9 @@ def train(system: str, out: Path, **words: Any) -> None:
     if before:
         words.pop("settings", None)
         words.pop("base", None)
-    lmlab.train(system, data="wordnet-senses", out=out, resume=before, **words)
+    result = lmlab.train(system, data="wordnet-senses", out=out, resume=before, **words)
+    if result.reason == "interrupted":
+        raise SystemExit(f"stopped while {out.name} was trained; start again to go on")
 
 
 def batches(model: Model, examples: list[Example]) -> Iterator[tuple[list[Example], Batch]]:

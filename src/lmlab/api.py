@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from lmlab.retrieval.stored import StoredIndex
     from lmlab.sampling.asking import Asked
     from lmlab.sampling.chain_report import Chains
+    from lmlab.scoring.links import LinkedText
 
 __all__ = [
     "LanguageModel",
@@ -364,6 +365,19 @@ class LanguageModel:
         model = self.model
         translator = make_translator(model.system, model.tokenizer, model.reads_by, **options)
         return translator.translate(chunks)
+
+    def link(self, texts: Sequence[str]) -> list[LinkedText]:
+        """The mentions of each text and the entities they are taken for; for systems with `Link`."""
+        if isinstance(texts, str):
+            raise UserError("link takes a list of texts, and one text came; put it in a list.")
+        return list(self.link_stream(texts))
+
+    def link_stream(self, texts: Iterable[str]) -> Iterator[LinkedText]:
+        """The same for any number of texts, one by one, in constant memory."""
+        # Imported late: no other verb needs it.
+        from lmlab.scoring.links import link_texts
+
+        return link_texts(self.system, self.tokenizer, self.model.layout, texts)
 
     def ask(
         self,

@@ -31,6 +31,7 @@ from lmlab.cli import (
     import_hf,
     index,
     inspect,
+    link,
     pairs,
     sample,
     score,
@@ -81,6 +82,7 @@ app.command("sample")(sample.sample)
 app.command("fill")(fill.fill)
 app.command("translate")(translate.translate)
 app.command("ask")(ask.ask)
+app.command("link")(link.link)
 app.command("evaluate")(evaluate.evaluate)
 app.command("pairs")(pairs.pairs)
 app.command("cloze")(cloze.cloze)
