@@ -1,0 +1,41 @@
+"""A text as one vector: a backbone, what is taken of its hidden states, and a projection."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from torch import Tensor, nn
+
+from lmlab.core.batch import Batch
+from lmlab.core.parts import Backbone
+from lmlab.core.view import View
+from lmlab.core.visibility import Full
+
+Pooling = Literal["first", "mean"]
+
+
+class TextEncoder(nn.Module):
+    """Embed(x) = W h_0, h = backbone(<s> x </s>) (Guu et al. 2020); or W times the mean of all h.
+
+    Rows (B, T) to (B, width). Without a width of its own there is no W (Karpukhin et al. 2020).
+    """
+
+    def __init__(self, backbone: Backbone, *, width: int = 0, pooling: Pooling = "first") -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.pooling = pooling
+        self.projection = nn.Linear(backbone.width, width, bias=False) if width else None
+        self.width = width or backbone.width
+        if self.projection is not None:
+            # An inner product of two such vectors starts near ±1, where a softmax still learns.
+            nn.init.normal_(self.projection.weight, std=backbone.width**-0.5 * width**-0.25)
+
+    def forward(self, batch: Batch) -> Tensor:
+        view = View(inputs=batch.tokens, lengths=batch.lengths, visibility=Full())
+        values: Tensor = self.backbone(view).values
+        if self.pooling == "first":
+            pooled = values[:, 0]
+        else:
+            real = batch.mask()[..., None]
+            pooled = (values * real).sum(1) / real.sum(1).clamp(min=1)
+        return pooled if self.projection is None else self.projection(pooled)

@@ -1,0 +1,192 @@
+"""Questions and documents in one space, told apart from those of the same batch (DPR)."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from lmlab.backbones.text_encoder import TextEncoder
+from lmlab.core.batch import Batch
+from lmlab.core.capture import Capture
+from lmlab.core.loss import Loss
+from lmlab.core.protocols import LogProbs
+from lmlab.core.state import State
+from lmlab.core.system import System
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.objectives.inverse_cloze import Cut, InverseCloze
+
+OTHERS = 64
+"""Documents of the training split that a text is held against when it is scored."""
+
+
+class DualEncoder(System):
+    """score(x, z) = q(x) · d(z), learnt by finding z among the documents of its batch.
+
+        loss = -Σ_i log [exp score(x_i, z_i) / Σ_j exp score(x_i, z_j)]   (Karpukhin et al. 2020)
+
+    A text that is given a question is its document; one that is given none is cut into a question
+    and a document (inverse cloze, Lee et al. 2019). Cost of a batch: B passes of each encoder and
+    B² · width. With many processes each has the documents of its own share alone. A few documents
+    of the training split are kept, for scores that depend on no batch to have something to choose
+    from.
+    """
+
+    watched = "loss"
+    others: Tensor
+    """(R, length) tokens of those documents."""
+    other_lengths: Tensor
+    """(R,)"""
+
+    def __init__(
+        self,
+        *,
+        vocabulary: Vocabulary,
+        questions: TextEncoder,
+        documents: TextEncoder,
+        cloze: InverseCloze,
+        length: int,
+    ) -> None:
+        """`length`: of the longest text."""
+        super().__init__()
+        assert questions.width == documents.width, "one space for both"
+        self.vocabulary = vocabulary
+        self.questions = questions
+        self.documents = documents
+        self.cloze = cloze
+        self.window = length - 1
+        self.register_buffer("others", torch.zeros(OTHERS, length, dtype=torch.int32))
+        self.register_buffer("other_lengths", torch.zeros(OTHERS, dtype=torch.int64))
+
+    def meet_data(self, tokens: NDArray[np.generic], offsets: NDArray[np.int64]) -> None:
+        """Keep some of the training split, evenly spread over it."""
+        chosen = np.linspace(0, len(offsets) - 2, min(OTHERS, len(offsets) - 1)).astype(int)
+        texts = [tokens[offsets[i] : offsets[i + 1]] for i in chosen]
+        start = [] if self.vocabulary.start is None else [self.vocabulary.start]
+        for row, text in enumerate(texts):
+            kept = [*start, *(int(i) for i in text if int(i) != self.vocabulary.start)]
+            kept = kept[: self.others.shape[1]]
+            self.others[row, : len(kept)] = torch.tensor(kept, dtype=torch.int32)
+            self.other_lengths[row] = len(kept)
+
+    @property
+    def loss_compares(self) -> bool:
+        """Not: how many documents there are to choose from differs from batch to batch."""
+        return False
+
+    def encode(self, batch: Batch) -> Tensor:
+        """(B, width) d of each document."""
+        vectors: Tensor = self.documents(batch)
+        return vectors
+
+    def encode_queries(self, batch: Batch) -> Tensor:
+        """(B, width) q of each question."""
+        vectors: Tensor = self.questions(batch)
+        return vectors
+
+    def loss(
+        self,
+        batch: Batch,
+        *,
+        state: State | None = None,
+        generator: torch.Generator | None = None,
+    ) -> tuple[Loss, State | None]:
+        """Summed over the questions of the batch."""
+        cut = self._cut(batch, generator)
+        found = self._log_probs(cut).diagonal()
+        return Loss(-found.sum(), torch.tensor(float(len(batch)), device=found.device)), None
+
+    def log_prob(
+        self,
+        batch: Batch,
+        *,
+        state: State | None = None,
+        generator: torch.Generator | None = None,
+    ) -> LogProbs:
+        """log p(z | x) + log R, of a text z among itself and R documents of the training split.
+
+        With R to infinity it is log p(z | x) / p(z), so that it compares over questions; which is
+        no log-probability of the text. Of a text without a question it is the mean over all ways
+        to cut half of it out, so it costs so many passes.
+        """
+        if batch.condition is not None:
+            cut = Cut(questions=batch.condition, documents=batch)
+            found = self._log_ratio(cut, self._others(batch, cut=False))
+        else:
+            found = self._mean_log_ratio(batch)
+        nothing = torch.zeros(batch.tokens[:, 1:].shape, device=found.device)
+        return LogProbs(per_token=nothing, per_sequence=found, kind="unnormalised")
+
+    @torch.no_grad()
+    def reveal(self, batch: Batch) -> dict[str, Capture]:
+        """Which of the documents each question would choose."""
+        cut = self._cut(batch, torch.Generator(device=batch.tokens.device).manual_seed(0))
+        return {
+            "retrieval": Capture(
+                values=self._log_probs(cut).exp()[None],
+                axes=("batch", "time", "source"),
+                reading="Each row is a question, each column the document of such a row; 1 is all.",
+            )
+        }
+
+    def _cut(self, batch: Batch, generator: torch.Generator | None) -> Cut:
+        if batch.condition is not None:
+            return Cut(questions=batch.condition, documents=batch)
+        return self.cloze.draw(batch, generator=generator)
+
+    def _log_probs(self, cut: Cut) -> Tensor:
+        """(B, B) log p(document | question) among the documents of the batch."""
+        scores = self.encode_queries(cut.questions) @ self.encode(cut.documents).T
+        return in_batch_log_probs(scores, same_texts(cut.documents, cut.documents))
+
+    def _others(self, batch: Batch, *, cut: bool) -> Batch:
+        """The documents that were kept, of the form of those that are scored."""
+        real = self.other_lengths > 0
+        lengths = self.other_lengths[real]
+        rows = torch.arange(len(lengths), device=lengths.device)
+        others = Batch(tokens=self.others[real].long(), lengths=lengths, rows=rows)
+        if not cut or not len(others):
+            return others
+        generator = torch.Generator(device=batch.tokens.device).manual_seed(0)
+        return self.cloze.draw(others, generator=generator).documents
+
+    def _log_ratio(self, cut: Cut, others: Batch) -> Tensor:
+        """(B,) how much likelier a question's document is than others, in nats."""
+        questions = self.encode_queries(cut.questions)
+        own = (questions * self.encode(cut.documents)).sum(1, keepdim=True)
+        if not len(others):
+            return own[:, 0]
+        scores = questions @ self.encode(others).T
+        scores = scores.masked_fill(same_texts(cut.documents, others), -torch.inf)
+        count = 1 + (scores > -torch.inf).sum(1)
+        return F.log_softmax(torch.cat([own, scores], 1), dim=1)[:, 0] + count.log()
+
+    def _mean_log_ratio(self, batch: Batch) -> Tensor:
+        total = torch.zeros(len(batch), device=batch.tokens.device)
+        ways, others = torch.zeros_like(total), self._others(batch, cut=True)
+        for real, cut in self.cloze.every(batch):
+            total = total + self._log_ratio(cut, others) * real
+            ways = ways + real
+        return total / ways
+
+
+def in_batch_log_probs(scores: Tensor, same: Tensor) -> Tensor:
+    """(B, B) softmax over the documents, each question's own being that at its place.
+
+    `same` (B, B): documents with the same words, which are no wrong answers to each other's
+    questions: they are left out of the choice, but for the question's own.
+    """
+    own = torch.eye(len(scores), dtype=torch.bool, device=scores.device)
+    return F.log_softmax(scores.masked_fill(same & ~own, -torch.inf), dim=1)
+
+
+def same_texts(first: Batch, second: Batch) -> Tensor:
+    """(B, C) bool: which rows of two batches hold the same tokens."""
+    time = max(first.tokens.shape[1], second.tokens.shape[1])
+    one, other = (
+        F.pad(each.tokens.masked_fill(~each.mask(), -1), (0, time - each.tokens.shape[1]), value=-1)
+        for each in (first, second)
+    )
+    return (one[:, None] == other[None]).all(-1)

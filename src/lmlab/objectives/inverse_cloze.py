@@ -1,0 +1,82 @@
+"""Inverse cloze: a part of a text asks for the rest of it (Lee et al. 2019)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lmlab.core.batch import Batch
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.objectives.row_numbers import numbers
+from lmlab.retrieval.memory import with_symbols
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Cut:
+    """A question and a document made of each of B texts."""
+
+    questions: Batch
+    documents: Batch
+
+
+@dataclass(frozen=True, kw_only=True)
+class InverseCloze:
+    """A random span of at most half of a text is the question, what is left of it the document.
+
+    Lee et al. take a sentence out of a passage; our texts are often one sentence, so it is words of
+    it. With probability `keep` it stays in the document as well, so that a word which both have
+    counts for something (Lee et al.: 0.1). A text of one token is a question to an empty document.
+    """
+
+    vocabulary: Vocabulary
+    keep: float = 0.1
+
+    def draw(self, batch: Batch, *, generator: torch.Generator | None = None) -> Cut:
+        """A cut of each text at random."""
+        lengths = inner_lengths(batch, self.vocabulary)
+        drawn = numbers((len(batch), 3), lengths.device, generator=generator)
+        most = (lengths // 2).clamp(min=1)
+        count = torch.minimum(1 + (drawn[:, 0] * most).long(), lengths)
+        first = (drawn[:, 1] * (lengths - count + 1)).long()
+        return self.cut(batch, first, count, kept=drawn[:, 2] < self.keep)
+
+    def every(self, batch: Batch) -> Iterator[tuple[Tensor, Cut]]:
+        """All cuts that take half of a text out of it, with (B,) whether a text has such a one."""
+        lengths = inner_lengths(batch, self.vocabulary)
+        count = torch.minimum((lengths // 2).clamp(min=1), lengths)
+        last = lengths - count
+        for start in range(int(last.max()) + 1 if len(batch) else 0):
+            first = last.clamp(max=start)
+            yield last >= start, self.cut(batch, first, count, kept=torch.zeros_like(last).bool())
+
+    def cut(self, batch: Batch, first: Tensor, count: Tensor, *, kept: Tensor) -> Cut:
+        """The spans of `count` (B,) tokens from `first` (B,), counted without <s>, and the rest."""
+        inner, lengths = batch.tokens[:, 1:], inner_lengths(batch, self.vocabulary)
+        question = _taken(inner, first[:, None], count, self.vocabulary)
+        gone = count.masked_fill(kept, 0)
+        place = torch.arange(max(inner.shape[1], 1), device=inner.device)
+        skipped = (place >= first[:, None]) * gone[:, None]
+        rest = _taken(inner, skipped, lengths - gone, self.vocabulary)
+        return Cut(
+            questions=with_symbols(question, count, self.vocabulary, rows=batch.rows),
+            documents=with_symbols(rest, lengths - gone, self.vocabulary, rows=batch.rows),
+        )
+
+
+def inner_lengths(batch: Batch, vocabulary: Vocabulary) -> Tensor:
+    """(B,) tokens of each text without what stands at place 0, and without an end symbol."""
+    last = batch.tokens.gather(1, (batch.lengths - 1).clamp(min=0)[:, None])[:, 0]
+    ended = (last == vocabulary.end) & (batch.lengths > 1)
+    return (batch.lengths - 1 - ended.long()).clamp(min=0)
+
+
+def _taken(inner: Tensor, shift: Tensor, count: Tensor, vocabulary: Vocabulary) -> Tensor:
+    """(B, L) the first `count` (B,) tokens, each `shift` (B, 1 or T) places further on."""
+    place = torch.arange(int(count.max()) if len(count) else 0, device=inner.device)
+    shift = shift.expand(-1, max(shift.shape[1], len(place)))[:, : len(place)]
+    inside = place < count[:, None]
+    at = torch.where(inside, place + shift, 0)
+    return torch.where(inside, inner.gather(1, at), vocabulary.pad)

@@ -1,0 +1,75 @@
+"""DPR: questions and documents as vectors, each question finding its document among the batch's.
+
+    loss = -Σ_i log softmax_j(q(x_i) · d(z_j))_i
+
+What a text is given is the question and the text the document that answers it: `lmlab train dpr
+--data wordnet-examples`. Texts that are given nothing are cut into a question and a document, the
+inverse cloze task of Lee et al. 2019. Its score is that of a document given a question, up to a
+constant; it is no distribution over texts. Documents with the same words are not set against each
+other. The paper adds a hard negative of BM25 to those of the batch; here there are those of the
+batch alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from lmlab.core.card import Card
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.objectives.in_batch import DualEncoder
+from lmlab.objectives.inverse_cloze import InverseCloze
+from lmlab.zoo._retrieving import RETRIEVER_RECIPES, RetrieverConfig, make_encoders
+
+CARD = Card(
+    family="retrieval",
+    kind="unnormalised",
+    paper="Karpukhin et al. 2020, Dense Passage Retrieval; Lee et al. 2019 (inverse cloze)",
+    source="004 §1.3.2",
+    protocols=("LogProb", "Encode", "EncodeQueries"),
+    objectives=("in-batch",),
+    conditional=True,
+    corpus="wordnet-examples",
+    baseline="chance",
+    exempt={
+        "distribution": "it scores documents for a question, and not texts by their tokens",
+        "sample": "it gives no way to draw a text",
+        "cheat": "it predicts no token: a text is scored as a whole",
+    },
+    oracle="the softmax over a batch by loops and by hand: tests/parity/test_dpr.py",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(RetrieverConfig):
+    """Settings of DPR."""
+
+    keep: float = field(default=0.1, metadata={"at_least": 0, "at_most": 1})
+    """How often a question that is cut out of a text stays in it too."""
+
+
+SIZES = {
+    "tiny": Config(
+        width=12,
+        layers=1,
+        heads=2,
+        vector_width=8,
+        pre_norm=True,
+        dropout=0.0,
+        attention_dropout=0.0,
+    ),
+    "small": Config(),
+    "base": Config(width=768, layers=12, heads=12, length=512, vector_width=0, shared="nothing"),
+}
+RECIPES = RETRIEVER_RECIPES
+
+
+def build(config: Config, vocabulary: Vocabulary) -> DualEncoder:
+    questions, documents = make_encoders(config, vocabulary)
+    cloze = InverseCloze(vocabulary=vocabulary, keep=config.keep)
+    return DualEncoder(
+        vocabulary=vocabulary,
+        questions=questions,
+        documents=documents,
+        cloze=cloze,
+        length=config.length,
+    )

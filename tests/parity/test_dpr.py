@@ -1,0 +1,130 @@
+"""DPR against sums worked by hand, and the inverse cloze against the text it was cut from."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from lmlab.core.batch import Batch
+from lmlab.core.registry import system_module
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.objectives.in_batch import DualEncoder, in_batch_log_probs, same_texts
+from lmlab.objectives.inverse_cloze import InverseCloze
+
+VOCABULARY = Vocabulary(size=9)
+START, END = 2, 3
+
+
+def rows(*texts: list[int], condition: Batch | None = None) -> Batch:
+    framed = [[START, *text, END] for text in texts]
+    return Batch.from_sequences(framed, pad=0, condition=condition)
+
+
+def build(**settings) -> DualEncoder:
+    module = system_module("dpr")
+    torch.manual_seed(0)
+    words = {"width": 8, "layers": 1, "heads": 2, "vector_width": 4, "dropout": 0.0}
+    return module.build(module.Config(**words | settings), VOCABULARY).eval()
+
+
+def test_a_softmax_over_two_documents_by_hand():
+    """Scores 1 and 0, 0 and 2: log(e / (e + 1)) and log(e² / (e² + 1))."""
+    scores = torch.tensor([[1.0, 0.0], [0.0, 2.0]])
+    found = in_batch_log_probs(scores, torch.eye(2, dtype=torch.bool)).diagonal().tolist()
+    expected = [math.log(math.e / (math.e + 1)), math.log(math.e**2 / (math.e**2 + 1))]
+    assert found == pytest.approx(expected)
+
+
+def test_a_document_is_no_wrong_answer_where_it_has_the_same_words():
+    """Of three documents the first and the last are one: each question chooses between two."""
+    same = torch.tensor([[True, False, True], [False, True, False], [True, False, True]])
+    found = in_batch_log_probs(torch.zeros(3, 3), same)
+    assert found.diagonal().tolist() == pytest.approx([-math.log(2), -math.log(3), -math.log(2)])
+    assert found[0, 2] == -torch.inf
+
+
+def test_texts_are_the_same_by_their_tokens_whatever_their_padding():
+    first, second = rows([5, 6], [5]), rows([5], [5, 6], [5, 6, 6])
+    assert same_texts(first, second).tolist() == [[False, True, False], [True, False, False]]
+
+
+@pytest.mark.parametrize("shared", ["all", "tokens", "nothing"])
+@pytest.mark.parametrize("pooling", ["first", "mean"])
+def test_the_loss_is_that_of_loops_over_single_pairs(shared: str, pooling: str):
+    system = build(shared=shared, pooling=pooling)
+    questions = [[5], [6, 7, 5], [8, 8]]
+    documents = [[5, 5, 6], [7], [7, 8]]
+    batch = rows(*documents, condition=rows(*questions))
+    with torch.no_grad():
+        total = 0.0
+        for i, question in enumerate(questions):
+            q = system.encode_queries(rows(question))[0]
+            scores = [float(q @ system.encode(rows(document))[0]) for document in documents]
+            total -= scores[i] - math.log(sum(math.exp(score) for score in scores))
+        loss, _ = system.loss(batch)
+    assert loss.total.item() == pytest.approx(total, abs=1e-5)
+    assert loss.count.item() == 3
+
+
+def test_encoders_share_what_they_are_told_to():
+    sizes = {
+        shared: build(shared=shared).parameter_count for shared in ("all", "tokens", "nothing")
+    }
+    embedding = 9 * 8
+    assert sizes["nothing"] - sizes["tokens"] == embedding
+    assert sizes["all"] < sizes["tokens"]
+
+
+def test_a_score_is_a_choice_among_documents_of_the_training_split():
+    """Three were kept; the text's own score against theirs, over the mean: no batch counts."""
+    system = build()
+    kept = [[5, 6], [7], [8, 5, 5]]
+    flat = torch.tensor([i for text in kept for i in (START, *text, END)]).numpy()
+    offsets = torch.tensor([0, 4, 7, 12]).numpy()
+    system.meet_data(flat, offsets)
+    batch = rows([6, 6], condition=rows([5]))
+    with torch.no_grad():
+        q = system.encode_queries(rows([5]))[0]
+        own, *others = (float(q @ system.encode(rows(text))[0]) for text in ([6, 6], *kept))
+        found = system.log_prob(batch)
+    every = [math.exp(score) for score in (own, *others)]
+    assert found.totals.item() == pytest.approx(own - math.log(sum(every) / len(every)), abs=1e-5)
+    assert found.kind == "unnormalised"
+
+
+def test_a_question_and_what_is_left_are_the_text():
+    cloze = InverseCloze(vocabulary=VOCABULARY, keep=0.0)
+    texts = [[5, 6, 7, 8, 5, 5, 7], [6, 8], [5], [7, 7, 8]] * 20
+    batch, seen = rows(*texts), set()
+    cut = cloze.draw(batch, generator=torch.Generator().manual_seed(0))
+    for i, text in enumerate(texts):
+        question = cut.questions.tokens[i, 1 : cut.questions.lengths[i] - 1].tolist()
+        document = cut.documents.tokens[i, 1 : cut.documents.lengths[i] - 1].tolist()
+        assert 1 <= len(question) <= max(1, len(text) // 2)
+        firsts = range(len(document) + 1)
+        assert text in [[*document[:f], *question, *document[f:]] for f in firsts]
+        seen.add((i % 4, tuple(question)))
+    assert {(1, (6,)), (1, (8,)), (2, (5,))} <= seen
+    assert len({question for row, question in seen if row == 0}) > 5
+
+
+def test_a_question_may_stay_in_its_document():
+    batch = rows([5, 6, 7, 8], [6])
+    cut = InverseCloze(vocabulary=VOCABULARY, keep=1.0).draw(batch)
+    assert torch.equal(cut.documents.tokens, batch.tokens)
+    assert torch.equal(cut.documents.lengths, batch.lengths)
+
+
+def test_all_cuts_of_half_a_text():
+    """Of five tokens two are cut out, in four places; of one token the token, and of none none."""
+    batch = rows([5, 6, 7, 8, 5], [6], [])
+    cuts = list(InverseCloze(vocabulary=VOCABULARY).every(batch))
+    assert [real.tolist() for real, _ in cuts] == [[True, True, True]] + [[True, False, False]] * 3
+    questions = [cut.questions.tokens[0, 1:3].tolist() for _, cut in cuts]
+    assert questions == [[5, 6], [6, 7], [7, 8], [8, 5]]
+    documents = [cut.documents.tokens[0, 1:4].tolist() for _, cut in cuts]
+    assert documents == [[7, 8, 5], [5, 8, 5], [5, 6, 5], [5, 6, 7]]
+    assert cuts[0][1].questions.lengths.tolist() == [4, 3, 2]
+    assert cuts[0][1].documents.lengths.tolist() == [5, 2, 2]
