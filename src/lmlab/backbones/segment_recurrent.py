@@ -74,19 +74,18 @@ class SegmentRecurrent(Backbone):
         assert state is None or isinstance(state, TensorState)
         # In evaluation any size gives the same; with smaller ones the memory is read more often.
         size = self.segment if self.training else max(self.segment, self.memory_evaluation)
-        read = []
+        memory, read = state, []
         for part in in_segments(view, size):
-            hidden = self._read(part, state)
-            state = hidden.state
-            read.append(hidden.values)
+            values, memory = self._read(part, memory)
+            read.append(values)
         if not read:
-            return Hidden(values=self._embedded(view.inputs), state=state)
-        return Hidden(values=torch.cat(read, 1), state=state)
+            return Hidden(values=self._embedded(view.inputs), state=memory)
+        return Hidden(values=torch.cat(read, 1), state=memory)
 
     def _read(
         self, view: View, memory: TensorState | None, record: dict[str, Capture] | None = None
-    ) -> Hidden:
-        """One segment."""
+    ) -> tuple[Tensor, TensorState]:
+        """(B, T, W) the hidden states of one segment, and the memory after it."""
         scope, values = self._scope(view, memory), self._embedded(view.inputs)
         if record is not None:
             scope = scope.recording(record)
@@ -97,8 +96,7 @@ class SegmentRecurrent(Backbone):
             joined = None if memory is None else torch.cat([memory[_name(layer)], values], 1)
             values = block(values, inside, content=joined)
             note_hidden(inside, values)
-        state = self._remember(view, below, memory)
-        return Hidden(values=self.stack.finish(values), state=state)
+        return self.stack.finish(values), self._remember(view, below, memory)
 
     def _embedded(self, inputs: Tensor) -> Tensor:
         """(B, T, W) what goes into the first layer, which does not know where it stands."""

@@ -13,6 +13,7 @@ from lmlab.layers.initialising import initialise
 from lmlab.layers.relative_attention import RelativePositions
 from lmlab.layers.transformer_block import Block
 from lmlab.zoo._transformer import (
+    TRANSFORMER_RECIPES,
     PositionName,
     TransformerConfig,
     make_embedding,
@@ -29,6 +30,45 @@ RELATIVE: tuple[PositionName, ...] = (
     "none",
 )
 """Positions that mean the same in every segment."""
+
+
+SEGMENT_RECIPES = {
+    **TRANSFORMER_RECIPES,
+    # Contiguous: an hour or so on two cores.
+    "ptb": {
+        "width": 200,
+        "memory": 64,
+        "memory_evaluation": 128,
+        "dropout": 0.3,
+        "learning_rate": 1.5e-3,
+        "schedule": "cosine",
+        "warmup_steps": 300,
+        "lanes": 16,
+        "span": 64,
+        "weight_decay": 0.01,
+        "epochs": 12,
+    },
+    # Segments shorter than a text: what is asked for stands in the memory as often as not. Not much
+    # shorter, for a question teaches how to remember only where both are of one segment.
+    "recall": {
+        "width": 64,
+        "layers": 2,
+        "heads": 2,
+        "length": 8,
+        "memory": 16,
+        "memory_evaluation": 24,
+        "pre_norm": True,
+        "dropout": 0.0,
+        "attention_dropout": 0.0,
+        "learning_rate": 4e-3,
+        "schedule": "linear",
+        "warmup_steps": 50,
+        "lanes": 64,
+        "span": 8,
+        "tokens_per_batch": 512,
+        "weight_decay": 0.01,
+    },
+}
 
 
 @dataclass(frozen=True, kw_only=True)

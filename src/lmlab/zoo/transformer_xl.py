@@ -19,8 +19,8 @@ from lmlab.core.vocabulary import Vocabulary
 from lmlab.core.writing import Writing
 from lmlab.layers.feed_forward import ActivationName
 from lmlab.objectives.next_token import NextToken
-from lmlab.zoo._segments import SegmentConfig, make_segment_recurrent
-from lmlab.zoo._transformer import TRANSFORMER_RECIPES, make_softmax, make_tokens
+from lmlab.zoo._segments import SEGMENT_RECIPES, SegmentConfig, make_segment_recurrent
+from lmlab.zoo._transformer import make_softmax, make_tokens
 
 CARD = Card(
     family="transformer",
@@ -55,7 +55,7 @@ SIZES = {
         width=410, layers=16, heads=10, inner=2100, length=150, memory=150, memory_evaluation=640
     ),
 }
-RECIPES = TRANSFORMER_RECIPES
+RECIPES = SEGMENT_RECIPES
 
 
 def build(config: Config, vocabulary: Vocabulary) -> Writing:
