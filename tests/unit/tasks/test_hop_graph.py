@@ -199,7 +199,10 @@ def test_entities_to_begin_from():
         "axle",
         "spoke wheel",
     )
-    rows = [{"question": f"what is the kind of {name} ?"} for name in ("axle", "wheel", "rod")]
+    rows = [
+        {"question": f"what is the kind of {name} ?", "start": [name]}
+        for name in ("axle", "wheel", "rod")
+    ]
     assert common_names(rows, names) == ["kind"]
 
 

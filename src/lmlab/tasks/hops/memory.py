@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -51,14 +52,16 @@ def load_paragraphs(run: Path) -> dict[str, str]:
 
 
 def common_names(rows: Sequence[Mapping[str, Any]], paragraphs: Mapping[str, str]) -> list[str]:
-    """Entities that so many questions name that they are words of asking ("kind", "part")."""
+    """Entities that many questions name without starting from them: words of asking ("kind")."""
     names = {name.lower() for name in paragraphs}
-    counts: dict[str, int] = {}
+    asking: Counter[str] = Counter()
+    starting: Counter[str] = Counter()
     for row in rows:
+        starts = {name.lower() for name in row["start"]}
         for name, _, _ in names_in(str(row["question"]), names, ()):
-            counts[name] = counts.get(name, 0) + 1
+            (starting if name in starts else asking)[name] += 1
     least = max(2, COMMON * len(rows))
-    return sorted(name for name, count in counts.items() if count > least)
+    return sorted(name for name, n in asking.items() if n > max(least, starting[name]))
 
 
 def names_in(

@@ -1,0 +1,236 @@
+"""Questions over several hops from rows to answers: two stages, a run that is asked again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import lmlab
+from lmlab.cli.main import app
+from lmlab.core.batch import Batch
+from lmlab.core.errors import UserError
+from lmlab.layers.hop_settings import HopSettings
+from lmlab.tasks.finetune import finetune
+from lmlab.tasks.hops.asking import load_hops
+from lmlab.tasks.hops.encoding import NodeEncoder
+from lmlab.tasks.hops.fitting import finetune_hops
+from lmlab.tasks.hops.reader import HopReader
+from lmlab.tasks.hops.rows import read_hop_rows
+from lmlab.tasks.hops.system import CogQA, SecondStage, node_loss
+from lmlab.training.files import read_tensors
+from lmlab.training.runs import load_run
+
+LETTERS = "abcdefghij"
+
+
+def paragraph(number: int) -> str:
+    """A ring of letters: each is said to be left of the next and right of the one before."""
+    here, after, before = (LETTERS[(number + step) % 10] for step in (0, 1, 9))
+    return f"{here} is left of {after} . it is right of {before} ."
+
+
+PARAGRAPHS = {letter: paragraph(number) for number, letter in enumerate(LETTERS)}
+
+
+def special(number: int) -> dict:
+    a, b, c = (LETTERS[(number + step) % 10] for step in range(3))
+    return {
+        "question": f"what is left of left of {a} ?",
+        "start": [a],
+        "answer": c,
+        "path": [[a, b], [b, c]],
+        "irrelevant": [[a, LETTERS[(number + 9) % 10]]],
+    }
+
+
+def compared(number: int, word: str) -> dict:
+    a, b = LETTERS[number % 10], LETTERS[(number + 5) % 10]
+    target = LETTERS[(number + 1) % 10]
+    question = f"which is left of {target} , {a} or {b} ?"
+    if word == "yes-no":
+        question = f"are {a} and {b} both left of {target} ?"
+    answer = a if word == "alternative" else "no"
+    return {"question": question, "start": [a, b], "answer": answer, "path": [[a, target]]}
+
+
+ROWS = [
+    row
+    for number in range(10)
+    for row in (special(number), compared(number, "alternative"), compared(number, "yes-no"))
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("hops")
+    lines = [json.dumps({"entity": name, "text": text}) for name, text in PARAGRAPHS.items()]
+    (folder / "paragraphs.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    for split, rows in (("train", ROWS), ("valid", ROWS[:6]), ("test", ROWS[:9])):
+        text = "".join(json.dumps(row) + "\n" for row in rows)
+        (folder / f"{split}.jsonl").write_text(text, encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def base(folder: Path) -> Path:
+    texts = [*PARAGRAPHS.values(), *(row["question"] for row in ROWS)]
+    (folder / "corpus.txt").write_text("\n".join(texts * 3) + "\n", encoding="utf-8")
+    result = lmlab.train(
+        "cogqa",
+        data=folder / "corpus.txt",
+        out=folder / "base",
+        size="tiny",
+        steps=5,
+        settings={"starts": "2", "graph_limit": "5"},
+        quiet=True,
+    )
+    return result.path
+
+
+@pytest.fixture(scope="module")
+def run(base: Path, folder: Path) -> Path:
+    settings = {"learning_rate": "0.01", "log_every": "5", "predictor_width": "7"}
+    words = {"task": "hops", "data": folder, "steps": 30, "settings": settings, "quiet": True}
+    return finetune(base, out=folder / "run", **words).path
+
+
+def test_a_run_is_left_that_answers_the_same_when_loaded(run: Path):
+    told = [json.loads(line) for line in (run / "predictions.jsonl").read_text().splitlines()]
+    model = load_hops(run)
+    found = model.predict([{**row, "paragraphs": PARAGRAPHS} for row in ROWS[:9]])
+    assert [each["answered"]["answer"] for each in told] == [each.answer for each in found]
+    assert [each["answered"]["path"] for each in told] == [list(map(list, e.path)) for e in found]
+    metrics = json.loads((run / "evaluation.json").read_text())["metrics"]
+    assert metrics["joint"] <= min(metrics["answer"], metrics["path"])
+    assert set(metrics) >= {"answer special", "joint alternative", "joint yes-no", "reached"}
+
+
+def test_settings_of_the_system_are_used_and_may_be_changed(run: Path):
+    settings = load_hops(run).system.settings
+    assert settings == HopSettings(starts=2, graph_limit=5, predictor_width=7)
+
+
+def test_both_stages_learn(run: Path):
+    for stage in ("spans", "nodes"):
+        lines = [json.loads(x) for x in (run / stage / "metrics.jsonl").read_text().splitlines()]
+        losses = [line["loss"] for line in lines if line["event"] == "train"]
+        assert losses[-1] < losses[0], stage
+
+
+def test_a_stopped_training_goes_on_and_another_is_refused(run: Path, base: Path, folder: Path):
+    before = (run / "model.safetensors").read_bytes()
+    settings = {"learning_rate": "0.01", "log_every": "5", "predictor_width": "7"}
+    finetune_hops(base, data=folder, out=run, steps=30, settings=settings, resume=True, quiet=True)
+    assert (run / "model.safetensors").read_bytes() == before
+    with pytest.raises(UserError, match="begun with another task, run or data"):
+        finetune_hops(base, data=folder, out=run, steps=30, resume=True, quiet=True)
+
+
+def test_bare_questions_are_asked_of_the_paragraphs_that_the_run_keeps(run: Path):
+    model = load_hops(run)
+    assert model.paragraphs == PARAGRAPHS
+    found = model.answer("what is left of left of c ?")
+    assert [node.name for node in found.graph.nodes if node.start] == ["c"]
+    assert found.as_dict()["kind"] == "special"
+    with pytest.raises(UserError, match="names no entity"):
+        model.answer("what is left of z ?")
+
+
+def test_apart_the_reader_stays_as_it_was_and_together_it_learns(base: Path, folder: Path):
+    weights = {}
+    for together in (False, True):
+        out = folder / f"together-{together}"
+        settings = {"together": together, "learning_rate": 0.01}
+        finetune_hops(base, data=folder, out=out, steps=3, settings=settings, quiet=True)
+        reader = load_hops(out).system.reader
+        spans = HopReader(load_run(base).system, reader.settings)
+        spans.load_state_dict(read_tensors(out / "spans" / "model.safetensors"))
+        pairs = zip(spans.state_dict().values(), reader.state_dict().values(), strict=True)
+        weights[together] = all(torch.equal(a, b) for a, b in pairs)
+    assert weights == {False: True, True: False}
+
+
+def test_meanings_come_from_the_layer_that_is_asked_for(base: Path):
+    """Layer 1 of 2 before the last; the reader's own read equals the backbone's noted values."""
+    model = load_run(base)
+    encoder = NodeEncoder(model.tokenizer, model.system.vocabulary, 60)
+    read = encoder("what is left of a ?", "", PARAGRAPHS["a"])
+    batch = Batch.from_sequences([read.tokens], model.system.vocabulary.pad)
+    found = {
+        layer: HopReader(model.system, HopSettings(semantics_layer=layer)).eval().read(batch)
+        for layer in (0, 1, 2)
+    }
+    assert torch.equal(found[0].semantics, found[1].semantics)
+    assert not torch.allclose(found[1].semantics, found[2].semantics)
+    reader = HopReader(model.system, HopSettings()).eval()
+    last, _ = reader._encode(batch)
+    assert torch.equal(found[2].semantics, last[:, 0])
+    words = [model.tokenizer.token(token) for token in read.tokens]
+    shown = [w for w, inside in zip(words, found[0].allowed[0].tolist(), strict=True) if inside]
+    assert " ".join(shown) == PARAGRAPHS["a"]
+
+
+def test_an_empty_paragraph_points_nowhere_and_still_means_something(base: Path):
+    model = load_run(base)
+    reader = HopReader(model.system, HopSettings()).eval()
+    encoder = NodeEncoder(model.tokenizer, model.system.vocabulary, 60)
+    [found] = reader.find([encoder("what is left of a ?", "it is left of b .", "")])
+    assert found.hops == found.answers == []
+    assert float(found.semantics.norm()) > 0
+
+
+def test_losses_of_answers_by_hand():
+    """Scores 1 and 3: -log(e^3 / (e + e^3)) = log(1 + e^-2); log-odds 2: log(1 + e^∓2)."""
+    expected = torch.tensor(2.0).neg().exp().log1p()
+    scores = torch.tensor([1.0, 3.0])
+    assert float(node_loss(scores, "special", 1)) == pytest.approx(float(expected))
+    odds = torch.tensor(2.0)
+    assert float(node_loss(odds, "yes-no", 1)) == pytest.approx(float(expected))
+    assert float(node_loss(odds, "alternative", 0)) == pytest.approx(float(expected))
+    assert float(node_loss(odds, "alternative", 1)) == pytest.approx(float(expected) + 2)
+
+
+def test_the_second_stage_has_the_weights_of_the_whole(base: Path):
+    whole = CogQA(HopReader(load_run(base).system, HopSettings()))
+    assert SecondStage(whole, []).state_dict().keys() == whole.state_dict().keys()
+    assert not any(p.requires_grad for p in whole.reader.parameters())
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("{", "line 2: not a JSON object"),
+        ('{"question": "what ?"}', "line 2: a row of hops needs question, start"),
+        (json.dumps({**special(0), "start": ["z"]}), "line 2: no step of the path leads to 'a'"),
+    ],
+)
+def test_bad_rows_are_named_by_their_lines(tmp_path: Path, folder: Path, line: str, told: str):
+    shared = (folder / "paragraphs.jsonl").read_text(encoding="utf-8")
+    (tmp_path / "paragraphs.jsonl").write_text(shared, encoding="utf-8")
+    (tmp_path / "train.jsonl").write_text(f"{json.dumps(special(0))}\n{line}\n", encoding="utf-8")
+    with pytest.raises(UserError, match=told):
+        read_hop_rows(tmp_path)
+
+
+def test_bad_paragraphs_are_named_by_their_lines(tmp_path: Path):
+    (tmp_path / "paragraphs.jsonl").write_text('{"entity": "a"}\n', encoding="utf-8")
+    (tmp_path / "train.jsonl").write_text(json.dumps(special(0)), encoding="utf-8")
+    with pytest.raises(UserError, match=r"paragraphs\.jsonl, line 1: expected"):
+        read_hop_rows(tmp_path)
+    with pytest.raises(UserError, match="there are no rows at nowhere; built in: wordnet-hops"):
+        read_hop_rows("nowhere")
+
+
+def test_the_command_line_tells_path_and_graph(run: Path, tmp_path: Path):
+    picture = tmp_path / "graph.svg"
+    asked = ["predict", str(run), "--text", "what is left of left of c ?", "--json"]
+    done = CliRunner().invoke(app, [*asked, "--graph", str(picture)])
+    assert done.exit_code == 0, done.output
+    [answer] = json.loads(done.stdout)
+    assert {"question", "answer", "path", "graph", "evidence"} <= answer.keys()
+    assert answer["graph"]["nodes"][0] == {"name": "c", "answer": False, "start": True}
+    assert picture.read_text(encoding="utf-8").startswith("<svg")
