@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from lmlab.core.batch import Batch
+from lmlab.core.framing import inner_lengths, with_symbols
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.objectives.row_numbers import numbers
-from lmlab.retrieval.memory import with_symbols
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -64,13 +64,6 @@ class InverseCloze:
             questions=with_symbols(question, count, self.vocabulary, rows=batch.rows),
             documents=with_symbols(rest, lengths - gone, self.vocabulary, rows=batch.rows),
         )
-
-
-def inner_lengths(batch: Batch, vocabulary: Vocabulary) -> Tensor:
-    """(B,) tokens of each text without what stands at place 0, and without an end symbol."""
-    last = batch.tokens.gather(1, (batch.lengths - 1).clamp(min=0)[:, None])[:, 0]
-    ended = (last == vocabulary.end) & (batch.lengths > 1)
-    return (batch.lengths - 1 - ended.long()).clamp(min=0)
 
 
 def _taken(inner: Tensor, shift: Tensor, count: Tensor, vocabulary: Vocabulary) -> Tensor:

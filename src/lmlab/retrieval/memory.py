@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
+from lmlab.core.framing import with_symbols
 from lmlab.core.protocols import Pieces
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.retrieval.documents import Document, Documents
@@ -183,20 +184,6 @@ def words_of(document: Document) -> str:
     if not document.title or document.text.startswith(document.title):
         return document.text
     return f"{document.title} : {document.text}"
-
-
-def with_symbols(
-    tokens: Tensor, lengths: Tensor, vocabulary: Vocabulary, *, rows: Tensor | None = None
-) -> Batch:
-    """Texts (M, L) of `lengths` (M,) between a start and, where there is one, an end symbol."""
-    ends = int(vocabulary.end is not None)
-    padded = nn.functional.pad(tokens, (1, ends), value=vocabulary.pad)
-    padded[:, 0] = vocabulary.opening
-    if vocabulary.end is not None:
-        padded.scatter_(1, (lengths + 1)[:, None], vocabulary.end)
-    if rows is None:
-        rows = torch.arange(len(tokens), device=tokens.device)
-    return Batch(tokens=padded, lengths=lengths + 1 + ends, rows=rows)
 
 
 @contextmanager
