@@ -195,31 +195,53 @@ class Fitting:
         ]
 
     def _fit(self, system: System, sources: Mapping[str, BatchSource], stage: str) -> None:
-        folder, accelerator = RunFolder(self.folder.path / stage), make_accelerator()
-        if accelerator.num_processes > 1:
-            raise UserError("the task hops is trained by one process, as a graph can't be parted.")
-        folder.create()
-        held = next((name for name in ("validation", "test") if name in sources), None)
-        data = Watched(
-            train=sources["train"],
-            held_out=None if held is None else sources[held],
-            held_out_split=held,
+        fit_stage(
+            system,
+            sources,
+            folder=RunFolder(self.folder.path / stage),
+            config=self.config,
+            unit="nats a paragraph" if stage == STAGES[0] else "nats an answer",
+            told=f"stage {1 + STAGES.index(stage)} of {len(STAGES)}: {stage}",
+            quiet=self.quiet,
         )
-        unit = "nats a paragraph" if stage == STAGES[0] else "nats an answer"
-        reporter = Reporter(folder.metrics, self.config, quiet=self.quiet, unit=unit)
-        reporter.tell(f"stage {1 + STAGES.index(stage)} of {len(STAGES)}: {stage}")
-        fit_by_gradient(
-            Job(
-                system=system.to(accelerator.device),
-                data=data,
-                config=self.config,
-                run=folder,
-                accelerator=accelerator,
-                reporter=reporter,
-            )
+
+
+def fit_stage(
+    system: System,
+    sources: Mapping[str, BatchSource],
+    *,
+    folder: RunFolder,
+    config: TrainingConfig,
+    unit: str,
+    told: str,
+    quiet: bool = False,
+) -> None:
+    """Train a system on the batches of `train`, watched on those of a held-out split; its best
+    weights are kept in the folder, and are its own in the end."""
+    accelerator = make_accelerator()
+    if accelerator.num_processes > 1:
+        raise UserError(f"the task {TASK} is trained by one process, as a graph can't be parted.")
+    folder.create()
+    held = next((name for name in ("validation", "test") if name in sources), None)
+    data = Watched(
+        train=sources["train"],
+        held_out=None if held is None else sources[held],
+        held_out_split=held,
+    )
+    reporter = Reporter(folder.metrics, config, quiet=quiet, unit=unit)
+    reporter.tell(told)
+    fit_by_gradient(
+        Job(
+            system=system.to(accelerator.device),
+            data=data,
+            config=config,
+            run=folder,
+            accelerator=accelerator,
+            reporter=reporter,
         )
-        system.load_state_dict(read_tensors(folder.weights))
-        system.eval()
+    )
+    system.load_state_dict(read_tensors(folder.weights))
+    system.eval()
 
 
 def _judge(

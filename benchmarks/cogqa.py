@@ -1,0 +1,190 @@
+"""Questions over several hops on WordNet: CogQA beside readers without hops (Ding et al. 2019).
+
+    python benchmarks/cogqa.py [--seeds 1] [--steps 1200] [--work FOLDER] [--out FILE.json]
+    python benchmarks/cogqa.py --table FILE.json
+
+A small `cogqa` is pre-trained on WordNet's glosses and then put to `wordnet-hops` with its two
+systems trained apart (004) and together (the paper). Beside it the same encoder, trained on the
+same questions, reads without hops: the paragraphs of the entities that the question names, or those
+that BM25 finds. Counted are right answers, right paths and both, on questions about entities that
+no training question reads. A part that has run is kept in the work folder and not run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+SYSTEM = {
+    "width": 64,
+    "layers": 4,
+    "heads": 4,
+    "length": 128,
+    "dropout": 0.0,
+    "attention_dropout": 0.0,
+    "positions": "rotary",
+    "pre_norm": True,
+}
+PRETRAINING = {
+    "tokens_per_batch": 2048,
+    "vocabulary_size": 6000,
+    "learning_rate": 2e-3,
+    "schedule": "cosine",
+    "warmup_steps": 20,
+}
+TRAINING = {"tokens_per_batch": 2048, "learning_rate": 2e-3, "weight_decay": 0.01}
+READERS = ("cogqa apart", "cogqa together", "one hop", "bm25")
+
+
+def base_run(work: Path, steps: int) -> Path:
+    """The encoder that all readers start from."""
+    import lmlab
+
+    out = work / "base"
+    if not (out / "model.safetensors").exists():
+        lmlab.train(
+            "cogqa",
+            data="wordnet",
+            out=out,
+            settings={**SYSTEM, **PRETRAINING},
+            steps=steps,
+            quiet=True,
+        )
+    return out
+
+
+def run_cogqa(base: Path, work: Path, seed: int, steps: int, together: bool) -> dict[str, Any]:
+    from lmlab.tasks.finetune import finetune
+
+    # Together every step costs as much as one of the first stage; the paper gives each an epoch.
+    result = finetune(
+        base,
+        task="hops",
+        data="wordnet-hops",
+        out=work / f"{'together' if together else 'apart'}-{seed}",
+        settings={**TRAINING, "together": together},
+        steps=steps,
+        seed=seed,
+        quiet=True,
+    )
+    return dict(result.metrics)
+
+
+def run_plain(base: Path, work: Path, seed: int, steps: int) -> dict[str, dict[str, float]]:
+    """Both readers without hops: one training, two ways to come by paragraphs."""
+    from lmlab.layers.hop_settings import HopSettings
+    from lmlab.tasks.finetune import DEFAULTS
+    from lmlab.tasks.hops.memory import shared_paragraphs
+    from lmlab.tasks.hops.plain import train_plain_reader
+    from lmlab.tasks.hops.rows import HopRow, read_hop_rows
+    from lmlab.training.config import apply_settings, with_budget
+    from lmlab.training.runs import load_run
+
+    splits = read_hop_rows("wordnet-hops")
+    rows = {name: [HopRow.of(row) for row in found] for name, found in splits.items()}
+    config = with_budget(apply_settings(DEFAULTS, {**TRAINING, "seed": seed}), steps=steps)
+    plain = train_plain_reader(
+        load_run(base),
+        rows,
+        shared_paragraphs(splits),
+        config=config,
+        out=work / f"plain-{seed}",
+        settings=HopSettings(),
+    )
+    found = {
+        "one hop": plain.answer_first(rows["test"]),
+        "bm25": plain.answer_retrieved(rows["test"]),
+    }
+    return {name: answered(rows["test"], answers) for name, answers in found.items()}
+
+
+def answered(rows: Any, answers: list[str]) -> dict[str, float]:
+    """Shares of right answers, of all and of each sort of question; there are no paths."""
+    right = [
+        (row.sort, row.answer.lower() == answer.lower())
+        for row, answer in zip(rows, answers, strict=True)
+    ]
+    figures = {"answer": sum(each for _, each in right) / len(right)}
+    for sort in sorted({sort for sort, _ in right}):
+        these = [each for name, each in right if name == sort]
+        figures[f"answer {sort}"] = sum(these) / len(these)
+    return figures
+
+
+def record(options: argparse.Namespace) -> dict[str, Any]:
+    """All readers and seeds; what was measured before is read again."""
+    import torch
+
+    torch.set_num_threads(1)
+    work: Path = options.work
+    work.mkdir(parents=True, exist_ok=True)
+    kept = work / "records.json"
+    records: list[dict[str, Any]] = json.loads(kept.read_text()) if kept.exists() else []
+    base = base_run(work, options.base_steps)
+
+    def done(name: str, seed: int) -> bool:
+        return any(each["reader"] == name and each["seed"] == seed for each in records)
+
+    def keep(name: str, seed: int, metrics: dict[str, float], began: float) -> None:
+        seconds = time.process_time() - began
+        told = {"reader": name, "seed": seed, "steps": options.steps, "cpu_seconds": seconds}
+        records.append({**told, "metrics": metrics})
+        kept.write_text(json.dumps(records), encoding="utf-8")
+        print(f"{name} seed {seed}: {json.dumps(metrics)}", flush=True)
+
+    for seed in range(options.seeds):
+        for together in (False, True):
+            name = f"cogqa {'together' if together else 'apart'}"
+            if name in options.readers and not done(name, seed):
+                began = time.process_time()
+                found = run_cogqa(base, work, seed, options.steps, together)
+                keep(name, seed, found, began)
+        if {"one hop", "bm25"} & set(options.readers) and not done("bm25", seed):
+            began = time.process_time()
+            for name, metrics in run_plain(base, work, seed, options.steps).items():
+                keep(name, seed, metrics, began)
+    return {"system": SYSTEM, "training": TRAINING, "records": records}
+
+
+def table(found: dict[str, Any]) -> str:
+    """Means over seeds, with the spread where there are several."""
+    columns = ["answer", "path", "joint", "answer two-hop", "answer three-hop"]
+    columns += ["answer alternative", "answer yes-no"]
+    lines = ["| reader | " + " | ".join(columns) + " |", "|---" * (len(columns) + 1) + "|"]
+    for name in READERS:
+        these = [each["metrics"] for each in found["records"] if each["reader"] == name]
+        cells = []
+        for column in columns:
+            values = [each[column] for each in these if column in each]
+            mean = sum(values) / len(values) if values else None
+            spread = f" ± {(max(values) - min(values)) / 2:.3f}" if len(values) > 1 else ""
+            cells.append("" if mean is None else f"{mean:.3f}{spread}")
+        if these:
+            lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--steps", type=int, default=1200, help="of each stage")
+    parser.add_argument("--base-steps", type=int, default=300)
+    parser.add_argument("--readers", default=",".join(READERS), type=lambda text: text.split(","))
+    parser.add_argument("--work", type=Path, default=Path("runs/cogqa-benchmark"))
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--table", type=Path, help="records to print instead of training")
+    options = parser.parse_args()
+    if options.table:
+        print(table(json.loads(options.table.read_text(encoding="utf-8"))))
+        return
+    found = record(options)
+    print(table(found))
+    if options.out:
+        options.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,129 @@
+"""Readers without hops, to compare with: of the first paragraph, or of those that BM25 finds.
+
+The same encoder and pointers as system 1's, trained on the same questions; but a paragraph is read
+without clues, the pointers for answers alone are trained, and the likeliest span of all paragraphs
+that are read is the answer. Yes or no is no span, so such a question is answered by "yes".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from lmlab.data.naming import find_name
+from lmlab.layers.hop_settings import HopSettings
+from lmlab.retrieval.lexical import LexicalIndex
+from lmlab.tasks.hops.batches import SpanBatches
+from lmlab.tasks.hops.encoding import NodeEncoder
+from lmlab.tasks.hops.examples import SpanExample
+from lmlab.tasks.hops.fitting import fit_stage
+from lmlab.tasks.hops.reader import HopReader
+from lmlab.tasks.hops.rows import HopRow, Question
+from lmlab.tasks.hops.spans import pointer_labels
+from lmlab.training.config import TrainingConfig
+from lmlab.training.runs import Model, RunFolder
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PlainReader:
+    """Reads each paragraph by itself; `index` finds paragraphs, of `names`, for a question."""
+
+    reader: HopReader
+    encoder: NodeEncoder
+    paragraphs: Mapping[str, str]
+    index: LexicalIndex
+    names: tuple[str, ...]
+    retrieved: int
+
+    def retrieve(self, questions: Sequence[str]) -> list[list[str]]:
+        """The entities whose paragraphs share most with each question."""
+        _, numbers = self.index.search(list(questions), self.retrieved)
+        return [[self.names[n] for n in row.tolist() if n >= 0] for row in numbers]
+
+    def answer_first(self, questions: Sequence[Question]) -> list[str]:
+        """Answers from the paragraphs of the entities that the questions name: one hop."""
+        return self._answer(questions, [list(each.start) for each in questions])
+
+    def answer_retrieved(self, questions: Sequence[Question]) -> list[str]:
+        """Answers from the paragraphs that BM25 finds for the questions."""
+        return self._answer(questions, self.retrieve([each.text for each in questions]))
+
+    def _answer(self, questions: Sequence[Question], read: Sequence[Sequence[str]]) -> list[str]:
+        pairs = [
+            (asked, name) for asked, names in zip(questions, read, strict=True) for name in names
+        ]
+        inputs = [
+            self.encoder(asked.text, "", self.paragraphs.get(name, "")) for asked, name in pairs
+        ]
+        found = self.reader.find(inputs)
+        best: dict[int, tuple[float, str]] = {}
+        for (asked, name), read_, seen in zip(pairs, inputs, found, strict=True):
+            for span in seen.answers[:1]:
+                low, high = read_.spans[span.first][0], read_.spans[span.last][1]
+                said = self.paragraphs[name][low:high]
+                best[id(asked)] = max(best.get(id(asked), (0.0, "")), (span.probability, said))
+        return [
+            "yes" if asked.kind == "yes-no" else best.get(id(asked), (0.0, ""))[1]
+            for asked in questions
+        ]
+
+
+def train_plain_reader(
+    model: Model,
+    rows: Mapping[str, Sequence[HopRow]],
+    paragraphs: Mapping[str, str],
+    *,
+    config: TrainingConfig,
+    out: Path,
+    settings: HopSettings,
+    retrieved: int = 5,
+    quiet: bool = True,
+) -> PlainReader:
+    """A plain reader on a run's system, trained on right paragraphs, first ones and found ones."""
+    reader = HopReader(model.system, settings)
+    names = tuple(paragraphs)
+    plain = PlainReader(
+        reader=reader,
+        encoder=NodeEncoder(model.tokenizer, reader.vocabulary, reader.longest),
+        paragraphs=paragraphs,
+        index=LexicalIndex.build([paragraphs[name] for name in names]),
+        names=names,
+        retrieved=retrieved,
+    )
+    sources = {}
+    for split in ("train", "validation"):
+        if examples := list(plain_examples(plain, rows.get(split, ()))):
+            pad = reader.vocabulary.pad
+            sources[split] = SpanBatches(examples, config, pad, shuffle=split == "train")
+    fit_stage(
+        reader,
+        sources,
+        folder=RunFolder(out),
+        config=config,
+        unit="nats a paragraph",
+        told="a reader without hops",
+        quiet=quiet,
+    )
+    return plain
+
+
+def plain_examples(plain: PlainReader, rows: Sequence[HopRow]) -> Iterator[SpanExample]:
+    """The right paragraphs with the answer, the first ones, and two that BM25 finds, with none."""
+    asked = [row for row in rows if row.kind != "yes-no"]
+    for row, found in zip(asked, plain.retrieve([row.text for row in asked]), strict=True):
+        right = _right(row)
+        others = [*row.start, *(name for name in found if name not in right)][: len(row.start) + 2]
+        for name in dict.fromkeys([*right, *others]):
+            read = plain.encoder(row.text, "", plain.paragraphs.get(name, ""))
+            named = find_name(plain.paragraphs.get(name, ""), row.answer) if name in right else None
+            places = None if named is None else read.places(*named)
+            if named is None or places is not None:
+                yield SpanExample(input=read, labels=[[], [], *pointer_labels([], places)[2:]])
+
+
+def _right(row: HopRow) -> list[str]:
+    """Entities whose paragraphs hold the answer."""
+    if row.kind == "alternative":
+        return [row.answer]
+    return [a for a, b in row.path if b == row.answer]
