@@ -113,4 +113,5 @@ def _groups(lengths: Tensor, tokens_at_once: int) -> Iterator[tuple[Tensor, int]
 
 def _shortened(batch: Batch, length: int) -> Batch:
     """The same without the places after `length`, where all rows have padding."""
-    return replace(batch, tokens=batch.tokens[:, :length])
+    entities = None if batch.entities is None else batch.entities[:, :length]
+    return replace(batch, tokens=batch.tokens[:, :length], entities=entities)

@@ -10,22 +10,28 @@ from lmlab.data.languages._countries import Country, pairs
 from lmlab.data.languages.capitals_told import unstated
 from lmlab.knowledge.knowledge import Alias, Entity, Fact, Knowledge
 
-RELATIONS = ("capital", "capital of", "city", "city of")
+RELATIONS = ("capital", "capital of", "city", "city of", "in Chinese", "in English")
+"""Each that is followed by the same the other way round."""
 
 
 @cache
 def knowledge_of_capitals() -> Knowledge:
-    """Countries, their capitals and other cities, and which belongs to which."""
+    """Countries, their capitals and other cities, which belongs to which, and their Chinese names.
+
+    A Chinese name is an entity of its own, so that what something is called is a fact as well.
+    """
     names: dict[str, None] = {}
     for each in pairs():
         names.update(dict.fromkeys((each.country_en, each.capital_en)))
     names.update(dict.fromkeys(each.city_en for each in pairs() if each.city_en))
+    for each in pairs():
+        names.update(dict.fromkeys((each.country_zh, each.capital_zh)))
     numbers = {name: number for number, name in enumerate(names)}
     return Knowledge(
         entities=tuple(Entity(name=name, title=name) for name in names),
         relations=RELATIONS,
         aliases=tuple(Alias(name, number, 1.0) for name, number in numbers.items()),
-        facts=tuple(fact for each in pairs() for fact in _facts(each, numbers)),
+        facts=tuple(dict.fromkeys(fact for each in pairs() for fact in _facts(each, numbers))),
     )
 
 
@@ -39,11 +45,18 @@ def knowledge_of_stated_capitals() -> Knowledge:
 
 def _facts(country: Country, numbers: dict[str, int]) -> list[Fact]:
     """What is known of a country, both ways."""
-    subject, found = numbers[country.country_en], []
-    for relation, city in ((0, country.capital_en), (2, country.city_en)):
-        if city:
-            found.append(Fact(subject, relation, numbers[city]))
-            found.append(Fact(numbers[city], relation + 1, subject))
+    told = (
+        (country.country_en, "capital", country.capital_en),
+        (country.country_en, "city", country.city_en),
+        (country.country_en, "in Chinese", country.country_zh),
+        (country.capital_en, "in Chinese", country.capital_zh),
+    )
+    found = []
+    for subject, name, object in told:
+        if object:
+            relation, pair = RELATIONS.index(name), (numbers[subject], numbers[object])
+            found.append(Fact(pair[0], relation, pair[1]))
+            found.append(Fact(pair[1], relation + 1, pair[0]))
     return found
 
 

@@ -30,20 +30,23 @@ from lmlab.data.readers import Example, Mention
 DESCRIPTION = "capitals-en with mentions told, every fifth country's capital stated in no text"
 
 STATING = (
-    Template(text="the capital of {country_en} is {capital_en}", probability=0.25),
-    Template(text="{capital_en} is the capital of {country_en}", probability=0.15),
+    Template(text="the capital of {country_en} is {capital_en}", probability=0.2),
+    Template(text="{capital_en} is the capital of {country_en}", probability=0.1),
     Template(text="{country_en} has {capital_en} as its capital", probability=0.1),
     Template(text="{country_en} 's capital is {capital_en}", probability=0.1),
 )
 """Sentences that say which capital a country has."""
 MENTIONING = (
-    Template(text="{country_en} is a country", probability=0.1),
+    Template(text="{country_en} is a country", probability=0.05),
     Template(text="{country_en} has many people", probability=0.05),
-    Template(text="{capital_en} is a city", probability=0.1),
+    Template(text="{capital_en} is a city", probability=0.05),
     Template(text="many people live in {capital_en}", probability=0.05),
     Template(text="{city_en} is a city in {country_en}", probability=0.1),
+    Template(text="{country_en} is called {country_zh} in Chinese", probability=0.1),
+    Template(text="{capital_en} is called {capital_zh} in Chinese", probability=0.1),
 )
-"""Sentences that do not."""
+"""Sentences that do not. Those with two names are facts of other kinds, so that every country is
+the subject of some fact that texts do state."""
 
 
 @dataclass(frozen=True, kw_only=True)
