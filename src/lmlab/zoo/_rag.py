@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from lmlab.backbones.encoder_decoder import EncoderDecoder
 from lmlab.backbones.reading_writing import Copying
@@ -49,7 +50,7 @@ class RagConfig(TransformerConfig):
     paper starts, has learnt to copy from its pre-training; a small writer has not."""
 
 
-TINY = {
+TINY: dict[str, Any] = {
     "width": 16,
     "layers": 1,
     "heads": 2,
@@ -61,7 +62,13 @@ TINY = {
     "retriever_width": 32,
 }
 """What tests build."""
-LARGE = {"width": 768, "layers": 6, "heads": 12, "length": 512, "document_length": 256}
+LARGE: dict[str, Any] = {
+    "width": 768,
+    "layers": 6,
+    "heads": 12,
+    "length": 512,
+    "document_length": 256,
+}
 """A writer of BART's base size."""
 
 
