@@ -115,8 +115,10 @@ def losses(run: Path, corpus: Corpus, memories: tuple[int, ...]) -> list[dict[st
     return found
 
 
-def measure_losses(name: str, options: Any) -> dict[str, Any]:
+def measure_losses(name: str, options: Any) -> Iterator[dict[str, Any]]:
+    """The record, as far as it has come, after each run."""
     corpus, records = corpus_of(name, options.data), []
+    told = {"sentences": SENTENCES, "steps": options.steps} if name == "recall" else {}
     for seed in range(options.seeds):
         for memory in (True, False):
             run = train(name, corpus, memory, seed, options)
@@ -130,8 +132,7 @@ def measure_losses(name: str, options: Any) -> dict[str, Any]:
                     "losses": losses(run, corpus, MEMORIES[name]),
                 }
             )
-    told = {"sentences": SENTENCES, "steps": options.steps} if name == "recall" else {}
-    return told | {"records": records}
+            yield told | {"records": records}
 
 
 # Speed --------------------------------------------------------------------------------------------
@@ -238,8 +239,9 @@ def systems_to_time(options: Any) -> Iterator[tuple[str, Any, Tensor]]:
         yield name, model.system, torch.tensor(ids)
 
 
-def measure_speed(options: Any) -> dict[str, Any]:
-    records, steps = [], None
+def measure_speed(options: Any) -> Iterator[dict[str, Any]]:
+    """The record, as far as it has come, after each context."""
+    found: dict[str, Any] = {"records": [], "rounds": options.rounds, "block": BLOCK}
     with torch.no_grad():
         for name, system, tokens in systems_to_time(options):
             for context in CONTEXTS[name]:
@@ -247,12 +249,13 @@ def measure_speed(options: Any) -> dict[str, Any]:
                 if name != "random":
                     one["nats_per_token"] = both_losses(system, tokens, options.tokens)
                 print(f"  {one}", flush=True)
-                records.append(one)
+                found["records"].append(one)
+                yield found
             if name == "random":
                 system.backbone.memory_evaluation = STEPPED // 8
-                steps = measure_steps(system)
-                print(f"  {steps}", flush=True)
-    return {"records": records, "steps": steps, "rounds": options.rounds, "block": BLOCK}
+                found["steps"] = measure_steps(system)
+                print(f"  {found['steps']}", flush=True)
+                yield found
 
 
 # Record and figure --------------------------------------------------------------------------------
@@ -317,13 +320,10 @@ def main() -> None:
     torch.set_num_threads(1 if options.part == "speed" else torch.get_num_threads())
     with tempfile.TemporaryDirectory() as folder:
         options.runs = options.runs or Path(folder)
-        measured = (
-            measure_speed(options)
-            if options.part == "speed"
-            else measure_losses(options.part, options)
-        )
-    found[options.part] = measured
-    options.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        speed = options.part == "speed"
+        for measured in measure_speed(options) if speed else measure_losses(options.part, options):
+            found[options.part] = measured
+            options.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
