@@ -66,12 +66,11 @@ class Approximate:
     def search(self, queries: Floats, k: int) -> tuple[Floats, Numbers]:
         """Scores and numbers (B, k), k ≤ size; -inf and -1 where it came upon too few."""
         faiss = require_faiss(f"an index of kind {self.kind}")
-        before = self.reach
+        words: dict[str, Any] = {}
         if self.kind == "hnsw":  # it can't find more than it keeps
-            self.reach = max(before, k)
+            words["params"] = faiss.SearchParametersHNSW(efSearch=max(self.reach, k))
         with matrices_for(faiss, len(queries)):
-            scores, numbers = self.index.search(queries, k)
-        self.reach = before
+            scores, numbers = self.index.search(queries, k, **words)
         return np.where(numbers < 0, np.float32(-np.inf), scores), numbers
 
     def save(self, path: Path) -> None:

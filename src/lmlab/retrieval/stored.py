@@ -93,6 +93,8 @@ def build_index(
     FAISS's index. `kind`, `recall` and `seed` are those of `DenseIndex.build`.
     """
     check_kind(kind)
+    if encoder is None and kind != "flat":
+        raise UserError(f"an index by words (bm25) has no kinds, and {kind} came; leave it out.")
     if batch < 1:
         raise UserError(f"a batch must be of 1 or more documents, and {batch} came.")
     with whole_folder(Path(out)) as folder:

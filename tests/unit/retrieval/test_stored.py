@@ -163,6 +163,8 @@ def test_bad_settings_are_told(tmp_path: Path):
         build_index(DOCUMENTS, Letters(), tmp_path / "i", batch=0)
     with pytest.raises(UserError, match="no kind of index called 'hnws'; did you mean 'hnsw'"):
         build_index(DOCUMENTS, Letters(), tmp_path / "i", kind="hnws")  # type: ignore[arg-type]
+    with pytest.raises(UserError, match=r"by words \(bm25\) has no kinds, and ivf came"):
+        build_index(DOCUMENTS, None, tmp_path / "i", kind="ivf")
     assert list(tmp_path.iterdir()) == []
 
 
