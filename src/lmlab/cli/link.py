@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -26,14 +27,25 @@ def link(
         typer.Argument(metavar="[TEXT... | -]", help="Texts; - is standard input."),
     ] = None,
     file: Annotated[str | None, typer.Option(metavar="FILE", help="A text a line.")] = None,
+    draw: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Each text with its entities, as SVG, into this folder."),
+    ] = None,
     as_json: Json = False,
     errors: Errors = "strict",
 ) -> None:
     """Tell which entities the words of a text name, by a run with knowledge (knowbert)."""
+    if draw is not None and draw.exists() and not draw.is_dir():
+        raise UserError(f"{draw} is not a folder; give one to write pictures into.")
+
     from lmlab.api import load
 
     given = _texts(texts or [], file, errors)
     found = load(run).link_stream(given)
+    if draw is not None:
+        from lmlab.diagnostics.link_picture import draw_links
+
+        found = draw_links(found, draw)
     if as_json:
         print_json_list(each.as_dict() for each in found)
         return

@@ -99,7 +99,10 @@ class LinkedMasking(MaskedTokens):
         spans, weights = view.spans, found["weights"]
         shown = weights.new_zeros(*batch.tokens.shape, max(1, weights.shape[-1]))
         if weights.numel():
-            shown[spans.rows, spans.first] = weights
+            # Of mentions with the same first word the longest, which comes last.
+            longest = torch.ones_like(spans.rows, dtype=torch.bool)
+            longest[:-1] = (spans.rows.diff() != 0) | (spans.first.diff() != 0)
+            shown[spans.rows[longest], spans.first[longest]] = weights[longest]
         reading = (
             "At the first word of each mention how likely each candidate is, the most frequent one "
             "first; elsewhere nothing."

@@ -1,0 +1,141 @@
+"""Masking with mentions: what is hidden is no mention, and what is lost is named."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from lmlab.core.batch import Batch
+from lmlab.core.errors import UserError
+from lmlab.core.protocols import Link
+from lmlab.core.view import NO_TARGET
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.knowledge.knowledge import Alias, Entity, Fact, Knowledge
+from lmlab.objectives.linked_masking import LinkedModel
+from lmlab.training.memories import Memories
+from lmlab.training.runs import build_system, build_tiny
+
+TOKENS = ["<pad>", "<unk>", "<s>", "</s>", "<mask>", "a", "b"]
+VOCABULARY = Vocabulary(size=len(TOKENS))
+KNOWLEDGE = Knowledge(
+    entities=tuple(Entity(name=name, description="a b") for name in ("A", "B", "AB", "other")),
+    relations=("has",),
+    aliases=(Alias("a", 0, 3.0), Alias("a", 3, 1.0), Alias("b", 1, 1.0), Alias("a b", 2, 1.0)),
+    facts=(Fact(2, 0, 0), Fact(2, 0, 1)),
+)
+TINY = {"entity_width": 8, "heads": 2, "dropout": 0.0}
+
+
+class Pieces:
+    kind = "word"
+
+    def token(self, id: int) -> str:
+        return TOKENS[id]
+
+    def encode(self, text: str) -> list[int]:
+        return [TOKENS.index(word) if word in TOKENS else 1 for word in text.split()]
+
+
+def made(**settings) -> LinkedModel:
+    system = build_system(
+        "knowbert",
+        {**TINY, **settings},
+        VOCABULARY,
+        seed=0,
+        base=build_tiny("bert", VOCABULARY),
+        memories=Memories(knowledge=KNOWLEDGE),
+    )
+    assert isinstance(system, LinkedModel)
+    system.meet_tokenizer(Pieces())
+    system.meet_data(np.zeros(0, dtype=np.int64), np.zeros(1, dtype=np.int64))
+    return system.eval()
+
+
+def batch() -> Batch:
+    tokens = Batch.from_sequences([[2, 5, 6, 5, 3], [2, 6, 3]], pad=0)
+    entities = torch.full_like(tokens.tokens, -1)
+    entities[0, 3] = 3  # the second `a` is the other
+    return replace(tokens, entities=entities)
+
+
+def test_every_mention_is_linked_to_one_of_its_candidates():
+    system = made()
+    assert isinstance(system, Link)
+    found = system.link(batch())
+    where = [(each.row, each.first, each.last) for each in found]
+    assert where == [(0, 1, 1), (0, 1, 2), (0, 2, 2), (0, 3, 3), (1, 1, 1)]
+    assert all(each.entity in (0, 3) for each in (found[0], found[3]))
+    # `b` and `a b` may name one entity only, which then is sure.
+    assert [(each.entity, each.probability) for each in found[1:3]] == [(2, 1.0), (1, 1.0)]
+    assert all(each.probability >= 0.5 for each in found)
+
+
+def test_what_is_hidden_is_in_no_mention():
+    system = made(rate=0.4)
+    clean = replace(batch(), entities=None)
+    for seed in range(8):
+        view = system.objective.view(clean, generator=torch.Generator().manual_seed(seed))
+        assert view.spans is not None and view.targets is not None
+        for row, first, last in zip(
+            view.spans.rows, view.spans.first, view.spans.last, strict=True
+        ):
+            assert (view.targets[row, first : last + 1] == NO_TARGET).all()
+    masked = torch.zeros_like(clean.tokens, dtype=torch.bool)
+    masked[0, 2] = True
+    shown = system.objective.fill_view(clean, masked).spans
+    assert shown is not None
+    assert shown.first.tolist() == [1, 3, 1]
+
+
+def test_both_losses_are_summed_and_named():
+    system = made(linking_weight=2.0)
+    system.begin_step(system.linking_steps)
+    loss, _ = system.loss(batch(), generator=torch.Generator().manual_seed(1))
+    masked, linking = loss.parts["masked"], loss.parts["linking"]
+    torch.testing.assert_close(loss.total, masked.total + 2 * linking.total)
+    assert loss.count == masked.count and linking.count == 1
+    # While the linker is trained it is all that counts, but only while it is trained.
+    system.begin_step(0)
+    system.train()
+    alone, _ = system.loss(batch(), generator=torch.Generator().manual_seed(1))
+    assert alone.count == 1 and set(alone.parts) == {"linking"}
+    system.eval()
+    held_out, _ = system.loss(batch(), generator=torch.Generator().manual_seed(1))
+    torch.testing.assert_close(held_out.total, loss.total)
+
+
+def test_a_batch_that_tells_nothing_has_a_gradient_of_zero():
+    system = made()
+    system.begin_step(0)
+    system.train()
+    loss, _ = system.loss(replace(batch(), entities=None))
+    loss.total.backward()
+    gradients = [p.grad for p in system.memory.linking_parameters()]
+    assert all(grad is not None and grad.abs().sum() == 0 for grad in gradients)
+
+
+def test_mentions_are_revealed_where_they_begin():
+    found = made().reveal(replace(batch(), entities=None))["linked mentions"]
+    assert found.axes == ("batch", "time", "choice")
+    sums = found.values.sum(-1)
+    # Place 1 has two mentions, of which the longer is shown; <s> and </s> are none.
+    torch.testing.assert_close(sums, torch.tensor([[0.0, 1, 1, 1, 0], [0.0, 1, 0, 0, 0]]))
+
+
+def test_settings_that_do_not_fit_are_told():
+    with pytest.raises(UserError, match="layers"):
+        made(after=9)
+    with pytest.raises(UserError, match="heads"):
+        made(entity_width=9)
+    with pytest.raises(UserError, match="masked model"):
+        build_system(
+            "knowbert",
+            TINY,
+            VOCABULARY,
+            seed=0,
+            base=build_tiny("lstm", VOCABULARY),
+            memories=Memories(knowledge=KNOWLEDGE),
+        )
