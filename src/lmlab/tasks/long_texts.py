@@ -171,7 +171,10 @@ def tags_of_windows(
 
 
 class Pooling(Windows):
-    """Windows without overlap, whose vectors become one by their mean or maximum; classify."""
+    """Windows side by side, whose vectors become one by their mean or maximum; classify.
+
+    The last one reaches back to be full.
+    """
 
     name: ClassVar[str] = "pooling"
 

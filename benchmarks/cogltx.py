@@ -1,0 +1,228 @@
+"""CogLTX beside plain ways to read texts that are longer than the window, on long bAbI stories.
+
+    python benchmarks/cogltx.py --babi FOLDER [--tasks 1 2 5 15] [--words 200] [--steps 1500]
+        [--seeds 3] [--ways head tail …] [--out FILE.json]
+
+Stories of bAbI with distracting sentences strewn in until each has so many words, several times the
+window of 64 tokens; `lmlab/tasks/long_babi.py` says which sentences do not change the answer. Tasks
+1, 2 and 5 are asked for the words of the text (span), task 15 for its label (classify). Without
+--babi the rows are the built-in `capitals-long`. One small `cogltx` is trained on the training
+texts and put to the task in every way, by the same number of steps of the same size:
+
+- answers: the share of the test questions answered rightly (exact match, accuracy). A question
+  whose supporting sentence was cut away counts like any other.
+- read: the share of the supporting sentences that stood in what was read, and of the questions of
+  which all did.
+- marks: of the judge without labels, precision and recall of what it holds to be relevant in the
+  training texts at the end.
+
+What is measured is kept after each fine-tuning in --out, and is not measured again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import lmlab
+from lmlab.tasks.catalogue import find_task
+from lmlab.tasks.long_babi import long_babi
+from lmlab.tasks.rows import read_splits
+from lmlab.training.files import read_tensors
+
+SYSTEM = {
+    "width": 64,
+    "heads": 2,
+    "length": 64,
+    "positions": "rotary",  # learned places take far longer to find a sentence's person by
+    "pre_norm": True,
+    "block": 8,  # a sentence of bAbI has at most eight words
+    "learning_rate": 2e-3,
+    "tokens_per_batch": 1024,
+}
+TRAINING = {"learning_rate": 2e-3, "tokens_per_batch": 1024, "warmup_steps": 30}
+WAYS = ("head", "tail", "head-tail", "windows", "pooling", "labels", "interventions")
+"""The last two are memrecall with what teaches its judge."""
+TEXTS = 500
+"""Training texts that the system is trained on before the task."""
+
+
+def splits_of(options: argparse.Namespace, number: int) -> tuple[str, dict[str, list[Any]]]:
+    """The name of the task and its rows."""
+    if options.babi is None:
+        name, splits = "span", read_splits("capitals-long", find_task("span"))
+    else:
+        name = "classify" if number == 15 else "span"
+        where = str(options.babi / f"qa{number}")
+        splits = long_babi(where, find_task(name), words=options.words)
+    most = {"train": options.rows, "validation": 200, "test": options.test}
+    return name, {split: rows[: most[split]] for split, rows in splits.items()}
+
+
+def train_base(splits: dict[str, list[Any]], folder: Path, steps: int) -> Path:
+    """A small CogLTX on the training texts, in stretches of four sentences, and the questions."""
+    lines = []
+    for row in splits["train"][:TEXTS]:
+        sentences = row["text"].split(" . ")
+        for first in range(0, len(sentences), 4):
+            lines.append(" . ".join(sentences[first : first + 4]))
+        lines.append(row["question"])
+    text = folder / "text.txt"
+    text.write_text("".join(f"{line.strip()}\n" for line in lines), encoding="utf-8")
+    found = lmlab.train(
+        "cogltx", data=text, out=folder / "base", size="tiny", settings=SYSTEM, steps=steps,
+        quiet=True,
+    )  # fmt: skip
+    return found.path
+
+
+def write_splits(splits: dict[str, list[Any]], folder: Path) -> Path:
+    folder.mkdir()
+    for split, rows in splits.items():
+        lines = "".join(json.dumps(row) + "\n" for row in rows)
+        (folder / f"{split}.jsonl").write_text(lines, encoding="utf-8")
+    return folder
+
+
+def put_to_task(
+    base: Path, rows: Path, task: str, way: str, seed: int, steps: int, out: Path
+) -> dict[str, Any]:
+    recalls = way in ("labels", "interventions")
+    began = time.process_time()
+    found = lmlab.finetune(
+        base,
+        task=task,
+        data=rows,
+        out=out,
+        long="memrecall" if recalls else way,
+        judge=way if recalls else None,
+        steps=steps,
+        seed=seed,
+        settings={**TRAINING, "evaluate_every": max(1, steps // 5)},
+        quiet=True,
+    )
+    record: dict[str, Any] = {
+        "cpu_seconds": time.process_time() - began,
+        "right": found.metrics.get("exact_match", found.metrics.get("accuracy")),
+        "read": found.metrics["relevant_read"],
+        "all_read": found.metrics["all_relevant_read"],
+        "majority": found.metrics.get("majority"),
+        "unused_rows": found.dropped,
+    }
+    if way == "interventions":
+        record["marks"] = judge_marks(out, base, rows, task)
+    return record
+
+
+def judge_marks(run: Path, base: Path, rows: Path, task: str) -> dict[str, float]:
+    """Precision and recall of the marks that a run ended with, against the rows' relevant."""
+    model = lmlab.load_task(run)
+    splits = read_splits(rows, find_task(task))
+    prepared = model.reading.prepare(splits["train"], training=True)
+    examples: Any = prepared.examples  # type: ignore[attr-defined]
+    marks = read_tensors(run / "model.safetensors")["marks"].bool().tolist()
+    hits = told = wanted = 0
+    for example, mark in zip(examples, marks, strict=True):
+        assert example.relevant is not None
+        either = [m or c for m, c in zip(mark, example.certain, strict=False)]
+        hits += sum(a and b for a, b in zip(either, example.relevant, strict=True))
+        told, wanted = told + sum(either), wanted + sum(example.relevant)
+    return {"precision": hits / max(told, 1), "recall": hits / max(wanted, 1)}
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    settings = {name: getattr(options, name) for name in ("words", "steps", "base_steps", "rows")}
+    report: dict[str, Any] = {"settings": settings, "system": SYSTEM, "records": []}
+    if options.out and options.out.exists():
+        report = json.loads(options.out.read_text(encoding="utf-8"))
+    for number in options.tasks if options.babi else [0]:
+        asked = [
+            (way, seed)
+            for seed in range(options.seeds)
+            for way in options.ways
+            if not any(
+                (r["task"], r["way"], r["seed"]) == (number, way, seed) for r in report["records"]
+            )
+        ]
+        if asked:
+            measure_task(options, number, asked, report)
+    report["means"] = means(report["records"])
+    return report
+
+
+def measure_task(
+    options: argparse.Namespace, number: int, asked: list[tuple[str, int]], report: dict[str, Any]
+) -> None:
+    task, splits = splits_of(options, number)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        rows = write_splits(splits, folder / "rows")
+        base = train_base(splits, folder, options.base_steps)
+        for way, seed in asked:
+            if way == "pooling" and task != "classify":
+                continue
+            out = folder / f"{way}-{seed}"
+            found = put_to_task(base, rows, task, way, seed, options.steps, out)
+            record = {"task": number, "way": way, "seed": seed, **found}
+            report["records"].append(record)
+            print(json.dumps(record), flush=True)
+            if options.out:
+                options.out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+
+
+def means(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Mean and standard deviation over seeds, by task and way."""
+    found: dict[tuple[int, str], list[dict[str, Any]]] = defaultdict(list)
+    for record in records:
+        found[record["task"], record["way"]].append(record)
+    told = []
+    for (task, way), each in found.items():
+        line: dict[str, Any] = {"task": task, "way": way, "seeds": len(each)}
+        for name in ("right", "read", "all_read"):
+            values = [record[name] for record in each]
+            line[name] = statistics.mean(values)
+            line[f"{name}_spread"] = statistics.stdev(values) if len(values) > 1 else 0.0
+        told.append(line)
+    return told
+
+
+def print_table(report: dict[str, Any]) -> None:
+    print("| task | way | seeds | right | supporting read | all of them |")
+    print("|---|---|---|---|---|---|")
+    for line in report["means"]:
+        figures = [
+            f"{line[name]:.3f} ± {line[f'{name}_spread']:.3f}"
+            for name in ("right", "read", "all_read")
+        ]
+        print(f"| {line['task'] or 'capitals-long'} | {line['way']} | {line['seeds']} | "
+              f"{' | '.join(figures)} |")  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--babi", type=Path, help="the folder with qa1_train.txt and its like")
+    parser.add_argument("--tasks", type=int, nargs="+", default=[1, 2, 5, 15])
+    parser.add_argument("--ways", nargs="+", default=list(WAYS), choices=WAYS)
+    parser.add_argument("--words", type=int, default=200)
+    parser.add_argument("--rows", type=int, default=4000)
+    parser.add_argument("--test", type=int, default=500)
+    parser.add_argument("--steps", type=int, default=1500)
+    parser.add_argument("--base-steps", type=int, default=400)
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    print_table(measure(options))
+
+
+if __name__ == "__main__":
+    main()

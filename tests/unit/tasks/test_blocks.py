@@ -1,0 +1,86 @@
+"""Where a text is cut into blocks, and what a row may say is relevant."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lmlab.core.errors import UserError
+from lmlab.core.recall import RecallSettings
+from lmlab.tasks.blocks import block_ends, end_costs
+from lmlab.tasks.relevance import check_relevant, kept_shares
+from lmlab.tasks.rows import read_rows
+from lmlab.tasks.span import Span
+from lmlab.tasks.tag import Tag
+
+
+def spans_of(text: str) -> list[tuple[int, int]]:
+    """White space between words."""
+    found, low = [], 0
+    for word in text.split():
+        low = text.index(word, low)
+        found.append((low, low + len(word)))
+        low += len(word)
+    return found
+
+
+def test_what_it_costs_to_end_a_block():
+    text = "He said , no . \u201cYes.\u201d It was 3.5\nmetres , all"
+    # He said ,  no .  "Yes."  It was 3.5(end of a line)  metres ,  all(the last)
+    assert end_costs(text, spans_of(text)) == [8, 8, 2, 8, 1, 1, 8, 8, 0, 8, 2, 0]
+    # Tokens that touch: a point within a number ends nothing, one before a Chinese letter does.
+    assert end_costs("3.5", [(0, 1), (1, 2), (2, 3)]) == [8, 8, 0]
+    assert end_costs("好。我", [(0, 1), (1, 2), (2, 3)]) == [8, 1, 0]
+
+
+def test_sentences_stay_whole_where_they_fit():
+    text = "a b c . d e . f g h i ."
+    costs = end_costs(text, spans_of(text))
+    assert block_ends(costs, 5) == [4, 7, 12]
+    assert block_ends(costs, 7) == [7, 12]
+    assert block_ends(costs, 12) == [12]
+    assert block_ends([], 5) == []
+
+
+def test_a_long_sentence_is_cut_at_its_comma():
+    text = "a b , c d e f ."
+    assert block_ends(end_costs(text, spans_of(text)), 6) == [3, 8]
+
+
+@pytest.mark.parametrize(
+    ("relevant", "said"),
+    [
+        ('"a"', "'a' is no list"),
+        ("[3]", "3 is no such pair"),
+        ('[["a", 1]]', "no such pair"),
+        ("[[0, 9]]", r"\[0, 9\] is not within its 3 characters"),
+        ("[[2, 2]]", "not within"),
+    ],
+)
+def test_a_bad_relevant_is_told_with_its_line(relevant: str, said: str, tmp_path: Path):
+    path = tmp_path / "rows.jsonl"
+    row = '{"text": "a b", "question": "?", "answer": "b", "relevant": '
+    path.write_text(f"{row}[[0, 1]]}}\n{row}{relevant}}}\n", encoding="utf-8")
+    with pytest.raises(UserError, match=f"line 2: .*{said}"):
+        list(read_rows(path, Span))
+
+
+def test_relevant_of_tags_is_of_the_words_joined():
+    row = {"words": ["a", "bc"], "tags": ["O", "O"], "relevant": [[2, 4]]}
+    check_relevant(row, Tag.text(row))
+
+
+def test_shares_of_what_was_relevant_and_read():
+    """Row 1: one of two places; row 2: its only one, over two stretches of which one has it all."""
+    rows = [{"relevant": [[0, 4], [10, 14]]}, {"relevant": [[3, 5]]}, {}, {"relevant": []}]
+    seen = [((0, 5), (11, 20)), ((0, 9), (12, 13)), (), ()]
+    assert kept_shares(rows, seen) == {"relevant_read": 2 / 3, "all_relevant_read": 0.5}
+    assert kept_shares([{}], [()]) == {}
+
+
+def test_settings_that_do_not_go_together_are_told():
+    with pytest.raises(UserError, match="how many blocks stay"):
+        RecallSettings(keep=())
+    with pytest.raises(UserError, match=r"t_down 0\.5 is above t_up 0\.2"):
+        RecallSettings(t_down=0.5)

@@ -1,0 +1,130 @@
+"""bAbI among distracting sentences, and the built-in rows of that sort."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lmlab.core.errors import UserError
+from lmlab.data.babi import Babi
+from lmlab.tasks.builtin import builtin_rows
+from lmlab.tasks.classify import Classify
+from lmlab.tasks.long_babi import long_babi, long_rows, names_in, sentences_of
+from lmlab.tasks.relevance import check_relevant
+from lmlab.tasks.rows import read_splits
+from lmlab.tasks.span import Span
+
+CARRYING = """\
+1 Mary went to the garden.
+2 Mary got the football there.
+3 John went to the office.
+4 Mary moved to the hallway.
+5 Where is the football? \thallway\t2 4
+1 Sandra went to the kitchen.
+2 Mary took the milk there.
+3 Daniel got the football there.
+4 John moved to the bathroom.
+5 Daniel went to the garden.
+6 Where is the football? \tgarden\t3 5
+"""
+FEARS = """\
+1 Mice are afraid of wolves.
+2 Gertrude is a mouse.
+3 Cats are afraid of sheep.
+4 What is gertrude afraid of?\twolf\t2 1
+1 Gertrude is a cat.
+2 Mice are afraid of cats.
+3 Emily is a sheep.
+4 Cats are afraid of mice.
+5 What is gertrude afraid of?\tmouse\t1 4
+"""
+
+
+def write(folder: Path, text: str, number: int) -> Path:
+    for split in ("train", "valid", "test"):
+        (folder / f"qa{number}_{split}.txt").write_text(text, encoding="utf-8")
+    return folder / f"qa{number}"
+
+
+def test_whom_and_what_a_sentence_names():
+    assert names_in("Mary got the football there.") == {"mary", "football"}
+    assert names_in("Where is the football?") == {"football"}
+    assert names_in("Mice are afraid of wolves.") == {"mouse", "wolf"}
+    assert names_in("John went to the office.") == {"john"}
+
+
+def test_distractors_do_not_speak_of_what_is_asked(tmp_path: Path):
+    path = write(tmp_path, CARRYING, 2)
+    stories = list(Babi(path=Path(f"{path}_train.txt")).stories())
+    pool = sentences_of(stories)
+    generator = np.random.default_rng(0)
+    [row, _] = long_rows(stories, pool, "span", words=80, generator=generator)
+    sentences = [f"{part} ." for part in row["text"].removesuffix(" .").split(" . ")]
+    assert 80 <= len(row["text"].split()) < 90
+    story = [
+        "Mary went to the garden .",
+        "Mary got the football there .",
+        "John went to the office .",
+        "Mary moved to the hallway .",
+    ]
+    # Of all others, those that name neither Mary nor the football; the story keeps its order.
+    harmless = {
+        "John went to the office .",
+        "Sandra went to the kitchen .",
+        "John moved to the bathroom .",
+        "Daniel went to the garden .",
+    }
+    assert set(sentences) - set(story) <= harmless
+    told = iter(sentences)
+    assert all(sentence in told for sentence in story)
+    assert [row["text"][low:high] for low, high in row["relevant"]] == [story[1], story[3]]
+    low = row["start"]
+    assert row["text"][low : low + 7] == row["answer"] == "hallway"
+    assert row["text"][:low].endswith("Mary moved to the ")
+    Span.check_row(row)
+    check_relevant(row, row["text"])
+
+
+def test_fears_are_asked_by_their_label(tmp_path: Path):
+    path = write(tmp_path, FEARS, 15)
+    splits = long_babi(f"{path},60", Classify)
+    for row in splits["test"]:
+        assert row["label"] in ("wolf", "mouse")
+        assert len(row["relevant"]) == 2
+        supporting = {row["text"][low:high] for low, high in row["relevant"]}
+        others = [s for s in row["text"].split(" . ") if f"{s} ." not in supporting]
+        if row["label"] == "wolf":
+            # Neither Gertrude nor mice nor wolves: of the other story nothing but Emily is left.
+            assert {s.removesuffix(" .") for s in others} == {
+                "Cats are afraid of sheep",
+                "Emily is a sheep",
+            }
+    with pytest.raises(UserError, match="take --task classify"):
+        long_babi(str(path), Span)
+
+
+def test_it_is_found_by_its_path(tmp_path: Path):
+    path = write(tmp_path, CARRYING, 2)
+    splits = read_splits(f"babi-long:{path},50", Span)
+    assert {name: len(rows) for name, rows in splits.items()} == {
+        "train": 2,
+        "validation": 2,
+        "test": 2,
+    }
+    with pytest.raises(UserError, match=r"no .*qa3_train\.txt"):
+        read_splits(f"babi-long:{tmp_path / 'qa3'}", Span)
+    with pytest.raises(UserError, match="a number of words"):
+        read_splits(f"babi-long:{path},many", Span)
+
+
+def test_capitals_long_tells_where_the_answer_stands():
+    task, splits = builtin_rows("capitals-long")
+    assert task == "span" and len(splits["test"]) == 250
+    for row in splits["test"][:20]:
+        [[low, high]] = row["relevant"]
+        country = row["question"].removeprefix("the capital of ")
+        assert row["text"][low:high] == f"the capital of {country} is {row['answer']} ."
+        assert row["text"][row["start"] :].startswith(f"{row['answer']} .")
+        assert row["text"].count(" . ") == 29

@@ -1,0 +1,166 @@
+"""Texts longer than the window: cut, slid over, pooled."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+import lmlab
+from lmlab.core.batch import Batch
+from lmlab.core.errors import UserError
+from lmlab.tasks.classify import Classify, Pair
+from lmlab.tasks.long_texts import Pooled, best_of_windows, in_windows, tags_of_windows
+from lmlab.tasks.reading import LongSettings, Reading, seen_of
+from lmlab.tasks.span import Span
+from lmlab.tasks.systems import vector_width
+from lmlab.tasks.tag import Tag
+from lmlab.tasks.task import LOST, Encoded, Task, batch_of
+from lmlab.tasks.ways import find_reading, judged_by
+from lmlab.training.runs import Model
+
+LETTERS = "a b c d e f g h i j"
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
+    """A tiny BERT on letters, which is not even trained: only its tokens matter."""
+    folder = tmp_path_factory.mktemp("long")
+    (folder / "letters.txt").write_text(f"{LETTERS} .\n" * 20, encoding="utf-8")
+    made = lmlab.train(
+        "bert", data=folder / "letters.txt", out=folder / "run", size="tiny", steps=1, quiet=True
+    )
+    return lmlab.load(made.path)
+
+
+def reading(model: Model, way: str, task: Task, longest: int, **settings: object) -> Reading:
+    found = find_reading(
+        way,
+        judge=judged_by(way, None, [{}]),
+        task=task,
+        tokenizer=model.tokenizer,
+        system=model.system,
+        settings=LongSettings(**settings),  # type: ignore[arg-type]
+    )
+    return replace(found, longest=longest)
+
+
+def shown(model: Model, read: Encoded) -> str:
+    return " ".join(model.tokenizer.token(token) for token in read.tokens)
+
+
+@pytest.mark.parametrize(
+    ("way", "text", "labels"),
+    [
+        ("head", "<s> j </s> a b c d e f </s>", [LOST, LOST]),
+        ("tail", "<s> j </s> e f g h i j </s>", [5, 6]),
+        ("head-tail", "<s> j </s> a </s> g h i j </s>", [5, 6]),
+    ],
+)
+def test_a_text_is_cut(way: str, text: str, labels: list[int], model: Model):
+    """Ten tokens in all: six of the text, or a quarter and the rest with a symbol between."""
+    row = {"text": LETTERS, "question": "j", "answer": "g h"}
+    made = reading(model, way, Span(), 10)
+    # An answer that was cut away teaches nothing, but it is asked for.
+    prepared = made.prepare([row], training=False)
+    assert shown(model, prepared.encoded[0]) == text
+    assert prepared.encoded[0].labels == labels
+    assert prepared.cut == 1
+    assert made.prepare([row], training=True).dropped == int(way == "head")
+
+
+def test_a_text_that_fits_is_not_cut(model: Model):
+    row = {"text": "a b c", "label": "x"}
+    for way in ("head", "tail", "head-tail", "windows"):
+        [read] = reading(model, way, Classify(["x"]), 10).prepare([row], training=True).encoded
+        assert shown(model, read) == "<s> a b c </s>"
+
+
+def test_a_lost_answer_costs_a_guess(model: Model):
+    """log 10 for each end of the span, over ten places."""
+    made = reading(model, "head", Span(), 10)
+    system = made.build(model.system, frozen=False)
+    row = {"text": LETTERS, "question": "j", "answer": "g h"}
+    [read] = made.prepare([row], training=False).encoded
+    loss, _ = system.loss(batch_of([read], model.system.vocabulary.pad))
+    assert loss.mean.item() == pytest.approx(2.302585, abs=1e-5)
+
+
+def test_windows_slide_and_overlap(model: Model):
+    """Six tokens of the text fit, the next window begins three later, the last ends with it."""
+    row = {"text": LETTERS, "question": "j", "answer": "g h"}
+    prepared = reading(model, "windows", Span(), 10).prepare([row], training=True)
+    assert [shown(model, read) for read in prepared.encoded] == [
+        "<s> j </s> a b c d e f </s>",
+        "<s> j </s> d e f g h i </s>",
+        "<s> j </s> e f g h i j </s>",
+    ]
+    # The answer is places 6 and 7 of the second window; the first points at <s>.
+    assert [read.labels for read in prepared.encoded] == [[0, 0], [6, 7], [5, 6]]
+    assert prepared.owners == [0, 0, 0]
+    assert seen_of(prepared.encoded) == ((0, len(LETTERS)),)
+
+
+def test_the_best_window_answers():
+    """The second window's span is 3 + 2 above its <s>, the first's 4 + 4 only 8 - 5 = 3 above."""
+    read = [
+        Encoded(tokens=[1, 5, 6], labels=[], spans=[(0, 0), (0, 1), (2, 3)]),
+        Encoded(tokens=[1, 7, 8], labels=[], spans=[(0, 0), (4, 5), (6, 7)]),
+    ]
+    first = torch.tensor([[2.0, 3.0], [4.0, 0.0], [0.0, 4.0]])
+    second = torch.tensor([[0.0, 0.0], [0.0, 0.0], [3.0, 2.0]])
+    assert best_of_windows("a b c d", read, [first, second]) == "d"
+
+
+def test_a_word_is_told_by_the_window_that_has_most_around_it():
+    """Of a b c d, the windows <s> a b c </s> and <s> b c d </s>: b is deeper in the first, at place
+    2 against 1, and c in the second."""
+    windows = [
+        Encoded(tokens=[2, 5, 6, 7, 3], labels=[], spans=[(0, 0), (0, 1), (2, 3), (4, 5), (0, 0)]),
+        Encoded(tokens=[2, 6, 7, 8, 3], labels=[], spans=[(0, 0), (2, 3), (4, 5), (6, 7), (0, 0)]),
+    ]
+    says_x, says_y = (torch.tensor([[0.0, 0.0]] * 5) for _ in range(2))
+    says_x[:, 0], says_y[:, 1] = 1.0, 1.0
+    found = tags_of_windows(list("abcd"), windows, [says_x, says_y], Tag(["B-x", "B-y"]))
+    assert found == ["B-x", "B-x", "B-y", "B-y"]
+
+
+@pytest.mark.parametrize("pool", ["mean", "max"])
+def test_pooling_is_of_the_windows_own_vectors(pool: str, model: Model):
+    made = reading(model, "pooling", Classify(["x", "y"]), 10, pool=pool)
+    system = made.build(model.system, frozen=False).eval()
+    assert isinstance(system, Pooled)
+    rows = [{"text": LETTERS, "label": "x"}, {"text": "a b", "label": "y"}]
+    prepared = made.prepare(rows, training=True)
+    # Eight tokens of the text fit, and the last window reaches back to be full.
+    assert shown(model, prepared.encoded[0]) == "<s> a b c d e f g h </s> <s> c d e f g h i j </s>"
+    pad = model.system.vocabulary.pad
+    batch = batch_of(prepared.encoded, pad)
+    windows, owners = in_windows(batch, model.system.vocabulary.opening, pad)
+    assert owners.tolist() == [0, 0, 1] and windows.lengths.tolist() == [10, 10, 4]
+    one_by_one = [
+        model.system.encode(Batch.from_sequences([windows.tokens[i, :n].tolist()], pad))[0]
+        for i, n in enumerate(windows.lengths.tolist())
+    ]
+    both = torch.stack(one_by_one[:2])
+    expected = both.mean(0) if pool == "mean" else both.amax(0)
+    scores = system.scores(batch)
+    torch.testing.assert_close(scores[0], system.head(expected))
+    torch.testing.assert_close(scores[1], system.head(one_by_one[2]))
+
+
+def test_what_can_not_be_read_long_is_told(model: Model):
+    with pytest.raises(UserError, match="did you mean 'memrecall'"):
+        reading(model, "memrecal", Span(), 10)
+    with pytest.raises(UserError, match="not for pair"):
+        reading(model, "head", Pair(), 10)
+    with pytest.raises(UserError, match="take --long windows"):
+        reading(model, "pooling", Span(), 10).build(model.system, frozen=False)
+    with pytest.raises(UserError, match="only --long memrecall has a judge"):
+        judged_by("head", "labels", [])
+    with pytest.raises(UserError, match="did you mean 'labels'"):
+        judged_by("memrecall", "label", [])
+    assert judged_by("memrecall", None, [{"relevant": []}]) == "labels"
+    assert judged_by("memrecall", None, [{"relevant": []}, {}]) == "interventions"
+    assert vector_width(model.system, Span()) == 12

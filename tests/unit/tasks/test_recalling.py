@@ -1,0 +1,221 @@
+"""CogLTX in fine-tuning: it learns what to recall, resumes exactly, and shows what it kept."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from typer.testing import CliRunner
+
+import lmlab
+from lmlab.cli.main import app
+from lmlab.core.errors import UserError
+from lmlab.tasks.finetune import finetune
+from lmlab.tasks.recalling import PreparedExamples, Recalling, WithMemory
+from lmlab.tasks.runs import load_task
+from lmlab.tasks.tag import Tag
+
+SETTINGS = {"learning_rate": 0.01, "tokens_per_batch": 512, "warmup_steps": 5}
+
+
+def draw_rows(count: int, task: str, seed: int = 0) -> list[dict]:
+    """Fourteen sentences `x y .` of which one begins with f; what follows it is asked for.
+
+    tag: the letters after an f are to be marked where they stand, which the block itself tells.
+    """
+    generator, rows = np.random.default_rng(seed), []
+    for _ in range(count):
+        pairs = generator.integers(4, size=(14, 2))
+        told = [["abcd"[a], "abcd"[b], "."] for a, b in pairs]
+        place = int(generator.integers(14))
+        told[place][0] = "f"
+        words = [word for sentence in told for word in sentence]
+        low = place * 6
+        row: dict = {"relevant": [[low, low + 5]]}
+        if task == "tag":
+            tags = ["B-x" if i == 3 * place + 1 else "O" for i in range(len(words))]
+            rows.append({"words": words, "tags": tags, **row})
+            continue
+        row["text"] = " ".join(words)
+        if task == "span":
+            row |= {"question": "e", "answer": told[place][1], "start": low + 2}
+        else:
+            row |= {"label": told[place][1]}
+        rows.append(row)
+    return rows
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny CogLTX whose window holds six of the fourteen sentences."""
+    folder = tmp_path_factory.mktemp("cogltx")
+    texts = [row["text"] for row in draw_rows(60, "span")]
+    lines = [" ".join(text.split()[:18]) for text in texts] + ["e f"]
+    (folder / "text.txt").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    made = lmlab.train(
+        "cogltx",
+        data=folder / "text.txt",
+        out=folder / "run",
+        size="tiny",
+        settings={"length": 32, "block": 3, "keep": "2,2", "width": 16},
+        steps=10,
+        quiet=True,
+    )
+    return made.path
+
+
+def write(path: Path, rows: list[dict]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("task", ["span", "classify"])
+def test_the_judge_learns_what_is_relevant(task: str, base: Path, tmp_path: Path):
+    """Chance is 2 of 14; a run of cogltx recalls without being told to, by its own settings."""
+    rows = write(tmp_path / "rows.jsonl", draw_rows(240, task))
+    found = finetune(
+        base, task=task, data=rows, out=tmp_path / "out", steps=60, settings=SETTINGS, quiet=True
+    )
+    assert found.metrics["relevant_read"] > 0.9
+    model = load_task(found.path)
+    assert isinstance(model.reading, Recalling)
+    assert model.reading.settings.block == 3 and model.reading.settings.keep == (2, 2)
+    assert model.reading.judge == "labels"
+    asked = [json.loads(line) for line in (found.path / "predictions.jsonl").open()]
+    again = model.answer(asked)
+    for row, each in zip(asked, again, strict=True):
+        assert each.answer == row["answered"]
+        assert [k.start for k in each.kept or ()] == [k["start"] for k in row["kept"]]
+        for kept in row["kept"]:
+            assert row["text"][kept["start"] : kept["end"]] == kept["text"]
+            assert 0 < kept["score"] < 1
+
+
+def test_interventions_find_the_block_that_tells_the_label(base: Path, tmp_path: Path):
+    """No labels and no question: marks start by chance, one in fourteen right."""
+    rows = draw_rows(160, "classify")
+    for row in rows:
+        row["gold"] = row.pop("relevant")[0][0] // 6
+    found = finetune(
+        base,
+        task="classify",
+        data=write(tmp_path / "rows.jsonl", rows),
+        out=tmp_path / "out",
+        epochs=2,
+        settings={**SETTINGS, "first_relevant": 2},
+        quiet=True,
+    )
+    assert "relevant_read" not in found.metrics
+    marks = load_file(found.path / "model.safetensors")["marks"]
+    assert marks.shape == (128, 14)
+    assert set(marks.unique().tolist()) == {0.0, 1.0}
+    # After the first epoch marks were changed: at first each text had two.
+    assert not torch.equal(marks.sum(1), torch.full((128,), 2.0))
+    assert load_task(found.path).reading.judge == "interventions"
+
+
+def test_a_resumed_run_ends_as_one_that_never_stopped(base: Path, tmp_path: Path):
+    """Marks and judge are part of the checkpoint; losses are the same to the last bit."""
+    rows = [{k: v for k, v in row.items() if k != "relevant"} for row in draw_rows(60, "span")]
+    data = write(tmp_path / "rows.jsonl", rows)
+    settings = {**SETTINGS, "schedule": "constant", "intervene_after": 0, "evaluate_every": 2}
+    words = {"task": "span", "data": data, "settings": settings, "quiet": True}
+    finetune(base, out=tmp_path / "whole", steps=6, **words)
+    finetune(base, out=tmp_path / "parts", steps=3, **words)
+    finetune(base, out=tmp_path / "parts", steps=6, resume=True, **words)
+    whole, parts = (
+        load_file(next((tmp_path / name / "trainer").glob("step-*6")) / "model.safetensors")
+        for name in ("whole", "parts")
+    )
+    assert whole.keys() == parts.keys() and "marks" in whole
+    for name, value in whole.items():
+        assert torch.equal(value, parts[name]), name
+
+
+def test_each_block_of_a_tagged_text_is_a_query(base: Path):
+    model = lmlab.load(base)
+    task = Tag(["B-x", "O"])
+    reading = Recalling(
+        task=task,
+        tokenizer=model.tokenizer,
+        vocabulary=model.system.vocabulary,
+        longest=16,
+        settings=_settings(block=3),
+        judge="labels",
+    )
+    row = {"words": list("ab.cf."), "tags": [*"OOOOO", "B-x"], "relevant": [[0, 5]]}
+    prepared = reading.prepare([row], training=True)
+    first, second = prepared.examples
+    assert first.asked == (0, 5) and first.places == ((6, 11),)
+    assert (first.relevant, second.relevant) == ((False,), (True,))
+    # The words of the query alone have labels, whatever else is in the memory.
+    system = reading.build(model.system, frozen=False)
+    assert isinstance(system, WithMemory)
+    [recalled] = reading.recall(system, [second])
+    read = reading.read(row, recalled.memory)
+    shown = " ".join(model.tokenizer.token(token) for token in read.tokens)
+    assert shown == "<s> c f . </s> a b . </s>"
+    assert read.labels == [-100, 1, 1, 0, -100, -100, -100, -100, -100]
+    [answered] = reading.answer(system, prepared)
+    assert len(answered.answer) == 6
+    assert [kept.asked for kept in answered.kept or ()] == [(0, 5), (6, 11)]
+
+
+def _settings(**given: object):
+    from lmlab.tasks.reading import LongSettings
+
+    return LongSettings(**given)  # type: ignore[arg-type]
+
+
+def test_predict_shows_what_was_kept(base: Path, tmp_path: Path):
+    rows = draw_rows(40, "span")
+    data = write(tmp_path / "rows.jsonl", rows)
+    found = finetune(
+        base, task="span", data=data, out=tmp_path / "out", steps=1, settings=SETTINGS, quiet=True
+    )
+    asked = write(tmp_path / "asked.jsonl", [{"text": rows[0]["text"], "question": "e"}])
+    told = CliRunner().invoke(app, ["predict", str(found.path), str(asked), "--json"])
+    [answer] = json.loads(told.stdout)
+    assert len(answer["kept"]) == 2
+    plain = CliRunner().invoke(app, ["predict", str(found.path), str(asked)]).stdout.splitlines()
+    assert plain[0] == answer["answered"]
+    assert [line.split("  ")[-1] for line in plain[1:]] == [k["text"] for k in answer["kept"]]
+
+
+def test_mistakes_are_told(base: Path, tmp_path: Path):
+    rows = draw_rows(20, "span")
+    del rows[0]["relevant"]
+    data = write(tmp_path / "rows.jsonl", rows)
+    with pytest.raises(UserError, match=r"row \d+ of the training split has no relevant"):
+        finetune(
+            base, task="span", data=data, out=tmp_path / "a", judge="labels", seed=1, quiet=True
+        )
+    with pytest.raises(UserError, match="a block of 30 tokens does not fit"):
+        finetune(
+            base, task="span", data=data, out=tmp_path / "b", settings={"block": 30}, quiet=True
+        )
+    reading = load_reading(base)
+    with pytest.raises(UserError, match="row 1 has an empty text"):
+        reading.prepare([{"text": "", "question": "e"}], training=False)
+    # A question longer than the window is cut to half of it.
+    long = {"text": "a b .", "question": "e " * 100}
+    prepared = reading.prepare([long], training=False)
+    assert isinstance(prepared, PreparedExamples)
+    assert len(prepared.examples[0].text.query.tokens) == reading.longest // 2
+
+
+def load_reading(base: Path) -> Recalling:
+    from lmlab.tasks.span import Span
+
+    model = lmlab.load(base)
+    return Recalling(
+        task=Span(),
+        tokenizer=model.tokenizer,
+        vocabulary=model.system.vocabulary,
+        longest=30,
+        settings=_settings(block=3),
+    )
