@@ -7,7 +7,7 @@
 
 - recall, ptb: loss on the test split against the memory at evaluation, of a `transformer-xl` that
   was trained with a memory and of one that was trained without. `recall` is the generated language
-  as one stream, read in segments shorter than a text. Beside its loss, how far that stands above
+  as one stream, read in segments of a text and a half. Beside its loss, how far that stands above
   the truth's entropy, and minus the log-probability of the value asked for (0 to who remembers,
   ln 4 to who guesses), which stands 2 to 6 places before the question's key.
 - speed: tokens a second that are scored with the memory, block after block, against a sliding
@@ -49,7 +49,7 @@ from lmlab.data.languages import recall
 from lmlab.zoo import transformer_xl
 
 OUT = Path(__file__).parent / "results" / "transformer_xl.json"
-SENTENCES, STEPS = 30_000, 4000
+SENTENCES, STEPS = 60_000, 5000
 MEMORIES = {
     "recall": (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 48),
     "ptb": (0, 8, 16, 32, 64, 128, 256, 512),
