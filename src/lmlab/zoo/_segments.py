@@ -48,8 +48,8 @@ SEGMENT_RECIPES = {
         "weight_decay": 0.01,
         "epochs": 12,
     },
-    # A few minutes. Many a question stands in another segment than what it asks for, but not all: to
-    # tie a value to its key is learnt only where no border is between, as no gradient crosses one.
+    # A few minutes. Many a question stands in another segment than what it asks for, but not all:
+    # to tie a value to its key is learnt only where no border is between, as no gradient crosses.
     "recall": {
         "width": 32,
         "layers": 2,
