@@ -1,0 +1,111 @@
+"""A retriever that learns together with what reads its documents (Guu et al. 2020, REALM)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from lmlab.backbones.text_encoder import TextEncoder
+from lmlab.core.batch import Batch
+from lmlab.core.framing import inner_lengths
+from lmlab.core.protocols import Retrieved
+from lmlab.retrieval.memory import NO_DOCUMENT, DocumentMemory, resting
+
+SPARE = 8
+"""Documents that are found beside those asked for, in place of those that may not be used."""
+
+
+class Retriever(nn.Module):
+    """p(z | x) ∝ exp(q(x) · d(z)) over the k documents found and, where asked, the null document.
+
+    Which documents are found is told by an index that is as old as its last refresh; how likely
+    they are by the encoders as they are now, so that the gradient reaches both. The null document
+    is empty, and has its vector from the encoder like any other. Cost for a batch: a search among
+    N documents and B · k passes of the documents' encoder; for a refresh N passes.
+    """
+
+    def __init__(
+        self,
+        questions: TextEncoder,
+        documents: TextEncoder,
+        memory: DocumentMemory,
+        *,
+        retrieved: int,
+        refresh: int,
+        null: bool = True,
+    ) -> None:
+        """`refresh`: steps of training between two embeddings of all documents, 0 for one alone.
+
+        `null`: whether the null document may be found as well.
+        """
+        super().__init__()
+        assert questions.width == documents.width == memory.width, "one space for all"
+        self.questions = questions
+        self.documents = documents
+        self.memory = memory
+        self.retrieved = retrieved
+        self.refresh = refresh
+        self.null = null
+
+    def begin_step(self, step: int) -> None:
+        """Embed all documents anew where it is time."""
+        if step % self.refresh == 0 if self.refresh else step == 0:
+            self.embed()
+
+    def embed(self) -> None:
+        """Let the index be that of the documents' encoder as it is now."""
+        with resting(self.documents):
+            self.memory.embed(self.documents)
+
+    def find(
+        self, questions: Batch, *, documents: int | None = None, clean: Batch | None = None
+    ) -> Retrieved:
+        """The documents for each question, M = k + 1 with the null document first, M = k without.
+
+        Those that hold the whole text of `clean`, from which a question was made, are left out: in
+        their place is a document of probability zero.
+        """
+        queries = self.questions(questions)
+        k = self.retrieved if documents is None else documents
+        numbers = self.memory.search(queries, k + (0 if clean is None else SPARE))
+        if clean is not None:
+            numbers = self._without_trivial(numbers, clean)[:, :k]
+        scores = self._scores(queries, numbers).masked_fill(numbers == NO_DOCUMENT, -torch.inf)
+        if self.null:
+            none = torch.full_like(numbers[:, :1], NO_DOCUMENT)
+            scores = torch.cat([self._null_score(queries), scores], 1)
+            numbers = torch.cat([none, numbers], 1)
+        return Retrieved(numbers=numbers, log_probs=torch.log_softmax(scores, 1))
+
+    def _null_score(self, queries: Tensor) -> Tensor:
+        """(B, 1)"""
+        empty = self.memory.batch(torch.tensor([NO_DOCUMENT], device=queries.device))
+        return queries @ self.documents(empty).T
+
+    def _scores(self, queries: Tensor, numbers: Tensor) -> Tensor:
+        """(B, k) q · d, each document read once, however many questions found it."""
+        if not numbers.numel():
+            return queries.new_zeros(numbers.shape)
+        every, which = numbers.clamp(min=0).unique(return_inverse=True)
+        vectors = self.documents(self.memory.batch(every))
+        return (vectors[which] * queries[:, None]).sum(-1)
+
+    def _without_trivial(self, numbers: Tensor, clean: Batch) -> Tensor:
+        """The documents (B, k) in their order, those that hold the clean text behind as none."""
+        trivial = self.holds(numbers, clean) | (numbers == NO_DOCUMENT)
+        order = trivial.long().argsort(dim=1, stable=True)
+        return numbers.masked_fill(trivial, NO_DOCUMENT).gather(1, order)
+
+    def holds(self, numbers: Tensor, texts: Batch) -> Tensor:
+        """(B, k) bool: whether the documents (B, k) hold all of each text, word by word."""
+        tokens, lengths = self.memory.inner(numbers.flatten())
+        tokens, lengths = tokens.unflatten(0, numbers.shape), lengths.view(numbers.shape)
+        sought, size = texts.tokens[:, 1:], inner_lengths(texts, self.memory.vocabulary)
+        place = torch.arange(sought.shape[1], device=sought.device)
+        beyond = (place >= size[:, None])[:, None]
+        found = torch.zeros_like(numbers, dtype=torch.bool)
+        tokens = nn.functional.pad(tokens, (0, sought.shape[1]), value=self.memory.vocabulary.pad)
+        for first in range(tokens.shape[2] - sought.shape[1]):
+            here = tokens[:, :, first : first + sought.shape[1]] == sought[:, None]
+            found |= (here | beyond).all(-1) & (first + size[:, None] <= lengths)
+        return found

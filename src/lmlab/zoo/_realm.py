@@ -1,0 +1,130 @@
+"""Settings of REALM, and how it is put together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Literal
+
+from lmlab.core.system import System
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.objectives.masking import Choice, EachToken, Replacement, needed_mask
+from lmlab.objectives.mentions import Mentions
+from lmlab.objectives.whole_units import Words
+from lmlab.retrieval.documents import Document, Documents
+from lmlab.retrieval.looking_up import LookingUp
+from lmlab.retrieval.masked_beside import MaskedBeside, MaskedBesideDocuments
+from lmlab.retrieval.memory import DocumentMemory
+from lmlab.retrieval.retrieved_context import RetrievedContext
+from lmlab.retrieval.retriever import Retriever
+from lmlab.retrieval.salient import SalientUnits, names_in_titles
+from lmlab.retrieval.warm_start import start_from
+from lmlab.zoo._retrieving import RetrieverConfig, make_encoders
+from lmlab.zoo._transformer import make_softmax, make_tokens, make_transformer
+
+
+@dataclass(frozen=True, kw_only=True)
+class RealmConfig(RetrieverConfig):
+    """Settings of REALM; those of a Transformer are both encoders' and the reader's."""
+
+    length: int = field(default=64, metadata={"at_least": 4})
+    """The longest text or question that it takes."""
+    document_length: int = field(default=32, metadata={"at_least": 4})
+    """Tokens of a document that are read at most, its symbols counted."""
+    retrieved: int = field(default=4, metadata={"at_least": 1})
+    """Documents that are looked up for a text, k."""
+    refresh: int = field(default=500, metadata={"at_least": 0})
+    """Steps after which all documents are embedded anew; 0 for at the first step alone."""
+    objective: Literal["masked", "spans"] = "masked"
+    """masked: hidden words of single texts; spans: answers to questions, found in documents."""
+    rate: float = field(default=0.15, metadata={"at_least": 0, "below": 1})
+    """Share of the names (or tokens) that are hidden, at least one of a text."""
+    salient: bool = True
+    """Whether names are hidden, those of the documents' titles; else any token."""
+
+
+TINY: dict[str, Any] = {
+    "width": 12,
+    "layers": 1,
+    "heads": 2,
+    "vector_width": 8,
+    "pre_norm": True,
+    "dropout": 0.0,
+    "attention_dropout": 0.0,
+    "document_length": 16,
+    "retrieved": 2,
+    "refresh": 3,
+}
+"""What tests build."""
+LARGE: dict[str, Any] = {
+    "width": 768,
+    "layers": 12,
+    "heads": 12,
+    "length": 288,
+    "document_length": 288,
+    "retrieved": 8,
+    "shared": "nothing",
+}
+"""The paper's size."""
+NO_DOCUMENTS = Documents([Document(name="nothing", text="nothing")])
+"""Of a base that is built again only to be taken apart."""
+
+
+def make_realm(
+    config: RealmConfig,
+    vocabulary: Vocabulary,
+    documents: Documents | None,
+    base: System | None,
+) -> LookingUp:
+    """A retriever, a reader and what they learn from; a base's weights to begin with."""
+    system = make_masked(config, vocabulary, documents or NO_DOCUMENTS)
+    system.window = config.length - 1
+    if base is not None:
+        start_from(system, base)
+    return system
+
+
+def make_retriever(config: RealmConfig, vocabulary: Vocabulary, documents: Documents) -> Retriever:
+    """Both encoders and the documents."""
+    longest = max(config.length, config.document_length)
+    questions, encoder = make_encoders(replace(config, length=longest), vocabulary)
+    memory = DocumentMemory(
+        documents, vocabulary, width=questions.width, longest=config.document_length
+    )
+    return Retriever(
+        questions,
+        encoder,
+        memory,
+        retrieved=config.retrieved,
+        refresh=config.refresh,
+        null=config.objective == "masked",
+    )
+
+
+def make_masked(
+    config: RealmConfig, vocabulary: Vocabulary, documents: Documents
+) -> MaskedBesideDocuments:
+    """REALM as it is pre-trained."""
+    needed_mask(vocabulary)
+    settings = reader_config(config)
+    tokens = make_tokens(settings, vocabulary)
+    reader = make_transformer(settings, tokens)
+    choice: Choice = EachToken(config.rate)
+    mentions = None
+    if config.salient:
+        mentions = Mentions(partial(names_in_titles, documents), Words(vocabulary))
+        choice = SalientUnits(mentions, config.rate)
+    objective = MaskedBeside(
+        vocabulary, choice, Replacement(vocabulary=vocabulary, mask=1.0, random=0.0), units=mentions
+    )
+    return MaskedBesideDocuments(
+        vocabulary=vocabulary,
+        backbone=RetrievedContext(reader, make_retriever(config, vocabulary, documents)),
+        emission=make_softmax(settings, vocabulary, tokens, bias=True, head=True),
+        objective=objective,
+    )
+
+
+def reader_config(config: RealmConfig) -> RealmConfig:
+    """Of what reads a text and a document after it."""
+    return replace(config, length=config.length + config.document_length - 1, segments=2)

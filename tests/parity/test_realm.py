@@ -1,0 +1,276 @@
+"""REALM against sums over all documents by loops, and the gradient of its paper's appendix."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from lmlab.core.batch import Batch
+from lmlab.core.errors import UserError
+from lmlab.core.registry import system_module
+from lmlab.core.view import NO_TARGET, View
+from lmlab.core.visibility import Full
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.objectives.masked import masked_view
+from lmlab.retrieval.documents import Document, Documents
+from lmlab.retrieval.masked_beside import MaskedBesideDocuments
+
+WORDS = ["<pad>", "<unk>", "<s>", "</s>", "<mask>", "a", "b", "c", "d", "e", "f"]
+VOCABULARY = Vocabulary(size=len(WORDS))
+START, END, MASK = 2, 3, 4
+TEXTS = ["a b c", "b b", "c d e f", "e", "f a"]
+DOCUMENTS = Documents(Document(name=str(i), text=text) for i, text in enumerate(TEXTS))
+
+
+class Letters:
+    """A tokeniser of the words above."""
+
+    kind = "word"
+
+    def token(self, id: int) -> str:
+        return WORDS[id]
+
+    def encode(self, text: str) -> list[int]:
+        return [WORDS.index(word) for word in text.split()]
+
+    def decode(self, ids: list[int]) -> str:
+        return " ".join(WORDS[id] for id in ids if id > END)
+
+
+def build(documents: Documents = DOCUMENTS, **settings) -> MaskedBesideDocuments:
+    """In double precision, all documents found, and none dropped."""
+    module = system_module("realm")
+    torch.manual_seed(0)
+    words = {"width": 8, "layers": 1, "heads": 2, "vector_width": 4, "dropout": 0.0}
+    words |= {"attention_dropout": 0.0, "retrieved": len(documents), "length": 12}
+    system = module.build(
+        module.Config(**words | {"document_length": 8} | settings), VOCABULARY, documents=documents
+    )
+    system.double().meet_tokenizer(Letters())
+    system.retriever.embed()
+    return system
+
+
+def rows(*texts: str) -> Batch:
+    return Batch.from_sequences([[START, *Letters().encode(t), END] for t in texts], pad=0)
+
+
+def hidden_view(batch: Batch, *places: list[int]) -> View:
+    """The batch with some places of each row masked and asked."""
+    hidden = torch.zeros_like(batch.tokens, dtype=torch.bool)
+    for row, chosen in enumerate(places):
+        hidden[row, chosen] = True
+    return masked_view(batch, batch.tokens.masked_fill(hidden, MASK), hidden)
+
+
+def log_p_of_document(system: MaskedBesideDocuments, x: list[int]) -> Tensor:
+    """(1 + N,) log p(z | x), the null document first, one text at a time."""
+    query = system.retriever.questions(Batch.from_sequences([x], pad=0))[0]
+    texts = ["", *TEXTS]
+    scores = [query @ system.retriever.documents(rows(text))[0] for text in texts]
+    return torch.log_softmax(torch.stack(scores), 0)
+
+
+def log_p_of_words(system: MaskedBesideDocuments, x: list[int], y: dict[int, int]) -> Tensor:
+    """(1 + N,) log p(y | z, x), one reading at a time, `<s> x </s> z </s>` put together by hand."""
+    found = []
+    for text in ["", *TEXTS]:
+        document = [*Letters().encode(text), END]
+        tokens = torch.tensor([[*x, *document]])
+        segments = torch.tensor([[0] * len(x) + [1] * len(document)])
+        view = View(
+            inputs=tokens,
+            lengths=torch.tensor([tokens.shape[1]]),
+            visibility=Full(),
+            segments=segments,
+        )
+        states = system.backbone.reader(view).values[0]
+        each = [system.emission.log_probs(states[place])[word] for place, word in y.items()]
+        found.append(torch.stack(each).sum())
+    return torch.stack(found)
+
+
+BATCH = rows("d a c", "b e")
+VIEW = hidden_view(BATCH, [1, 2], [1])
+SHOWN = [[START, MASK, MASK, 7, END], [START, MASK, 9, END]]
+ASKED = [{1: 8, 2: 5}, {1: 6}]
+
+
+def marginal(system: MaskedBesideDocuments) -> Tensor:
+    """-Σ_x log Σ_z p(z | x) p(y | z, x), by loops over texts and documents."""
+    each = [
+        torch.logsumexp(log_p_of_document(system, x) + log_p_of_words(system, x, y), 0)
+        for x, y in zip(SHOWN, ASKED, strict=True)
+    ]
+    return -torch.stack(each).sum()
+
+
+def the_loss(system: MaskedBesideDocuments, monkeypatch: pytest.MonkeyPatch) -> Tensor:
+    """The system's own, of the view above."""
+    monkeypatch.setattr(type(system.objective), "view", lambda self, batch, generator=None: VIEW)
+    loss, _ = system.loss(BATCH)
+    assert loss.count.item() == 3
+    return loss.total
+
+
+@pytest.mark.parametrize("shared", ["all", "nothing"])
+def test_the_loss_and_every_gradient_are_those_of_the_sum_over_all_documents(
+    shared: str, monkeypatch: pytest.MonkeyPatch
+):
+    system = build(shared=shared)
+    parameters = dict(system.named_parameters())
+    expected, found = marginal(system), the_loss(system, monkeypatch)
+    assert found.item() == pytest.approx(expected.item(), abs=1e-10)
+    ours = torch.autograd.grad(found, list(parameters.values()))
+    theirs = torch.autograd.grad(expected, list(parameters.values()))
+    for name, one, other in zip(parameters, ours, theirs, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-9, rtol=1e-7, msg=name)
+    reached = [name for name, each in zip(parameters, ours, strict=True) if each.abs().sum() > 0]
+    for part in ("reader", "retriever.questions.projection", "retriever.documents.projection"):
+        assert any(part in name for name in reached)
+
+
+def test_the_gradient_of_a_score_is_that_of_the_papers_appendix():
+    """∇_f(x,z) log p(y | x) = p(z | x) [p(y | z, x) / p(y | x) - 1]."""
+    system = build()
+    with torch.no_grad():
+        log_z, log_y = log_p_of_document(system, SHOWN[0]), log_p_of_words(system, *one())
+    scores = log_z.clone().requires_grad_()  # any scores with this softmax will do
+    log_p = torch.logsumexp(torch.log_softmax(scores, 0) + log_y, 0)
+    log_p.backward()
+    expected = log_z.exp() * ((log_y - log_p.detach()).exp() - 1)
+    torch.testing.assert_close(scores.grad, expected)
+    numbers, utility = system.utility(VIEW)
+    assert numbers[0, 0] == -1
+    assert utility[0, 0] == 0
+    by_number = {int(n): float(u) for n, u in zip(numbers[0], utility[0], strict=True)}
+    for number in range(len(TEXTS)):
+        assert by_number[number] == pytest.approx(float(log_y[1 + number] - log_y[0]), abs=1e-9)
+
+
+def one() -> tuple[list[int], dict[int, int]]:
+    return SHOWN[0], ASKED[0]
+
+
+def test_a_place_is_filled_from_all_documents():
+    system = build()
+    masked = VIEW.targets != NO_TARGET
+    with torch.no_grad():
+        found = system.fill(BATCH, masked).log_probs
+        for row, (place, word) in enumerate([(1, 8), (2, 5)]):
+            each = log_p_of_words(system, SHOWN[0], {place: word})
+            expected = torch.logsumexp(log_p_of_document(system, SHOWN[0]) + each, 0)
+            assert float(found[row, word]) == pytest.approx(float(expected), abs=1e-10)
+        scored = system.target_log_probs(VIEW).log_probs
+    torch.testing.assert_close(scored, found.gather(1, torch.tensor([[8], [5], [6]]))[:, 0])
+
+
+def test_only_so_many_documents_are_found_and_their_probabilities_sum_to_one():
+    system = build(retrieved=2)
+    found = system.retrieve(rows("a <mask>"))
+    every = log_p_of_document(system, [START, 5, MASK, END])
+    best = every[1:].topk(2).indices.tolist()
+    assert set(found.numbers[0].tolist()) == {-1, *best}
+    chosen = torch.stack([every[0], *(every[1 + number] for number in best)])
+    expected = torch.log_softmax(chosen, 0).sort(descending=True).values
+    torch.testing.assert_close(found.log_probs[0], expected)
+
+
+def test_the_document_that_a_text_came_from_may_not_help_it():
+    """Documents 0 and 2 hold `c`, 0 alone `b c`; a text is held as a whole or not at all."""
+    system = build(retrieved=3)
+    retriever = system.retriever
+    numbers = torch.arange(5).expand(3, -1)
+    held = retriever.holds(numbers, rows("b c", "c", "a c"))
+    assert held.int().tolist() == [[1, 0, 0, 0, 0], [1, 0, 1, 0, 0], [0, 0, 0, 0, 0]]
+    clean = rows("b c", "c", "a c")
+    found = retriever.find(rows("b <mask>", "<mask>", "a <mask>"), clean=clean)
+    assert 0 not in found.numbers[0].tolist()
+    assert not {0, 2} & set(found.numbers[1].tolist())
+    assert found.numbers.shape == (3, 4)
+    torch.testing.assert_close(found.log_probs.exp().sum(1), torch.ones(3).double())
+
+
+def test_where_every_document_is_left_out_the_null_document_is_all():
+    system = build(Documents([Document(name="x", text="a b"), Document(name="y", text="b a b")]))
+    found = system.retriever.find(rows("a <mask>"), clean=rows("a b"))
+    assert found.numbers.tolist() == [[-1, -1, -1]]
+    assert found.log_probs.exp().tolist() == [[1.0, 0.0, 0.0]]
+    loss, _ = system.loss(rows("a b"), generator=torch.Generator().manual_seed(0))
+    loss.total.backward()
+    assert math.isfinite(loss.total.item())
+    gradients = [p.grad for p in system.parameters() if p.grad is not None]
+    assert gradients
+    assert all(bool(g.isfinite().all()) for g in gradients)
+
+
+def test_the_index_is_refreshed_in_time_and_stands_still_in_between():
+    system = build(refresh=3)
+    system.begin_step(0)
+    first = system.retriever.memory.vectors.clone()
+    with torch.no_grad():
+        for parameter in system.parameters():
+            parameter.mul_(1.1)
+    for step in (1, 2):
+        system.begin_step(step)
+        assert torch.equal(system.retriever.memory.vectors, first)
+    system.begin_step(3)
+    with torch.no_grad():
+        now = torch.cat([system.encode(rows(text)) for text in TEXTS])
+    torch.testing.assert_close(system.retriever.memory.vectors, now)
+    assert not torch.allclose(now, first)
+
+
+def test_names_are_hidden_where_there_are_any():
+    """`b` and `c d` are titles, `a` stands in every document and is no name."""
+    documents = Documents(
+        Document(name=title, title=title, text=f"{title} : a".replace(" : ", " "))
+        for title in ("b", "c d", "a")
+    )
+    system = build(documents)
+    batch = rows("a b e", "e c d a", "e f e")
+    hidden = set()
+    for seed in range(40):
+        generator = torch.Generator().manual_seed(seed)
+        view = system.objective.view(batch, generator=generator)
+        assert bool((view.inputs[view.targets != NO_TARGET] == MASK).all())
+        hidden |= {tuple(place) for place in (view.targets != NO_TARGET).nonzero().tolist()}
+    assert hidden == {(0, 2), (1, 2), (1, 3), (2, 1), (2, 2), (2, 3)}
+
+
+def test_an_edited_document_changes_the_answer_and_only_in_the_edited_system():
+    system = build().eval()
+    before = system.ask(["a ___ c"], answers=len(WORDS))[0]
+    edited = system.with_document(Document(name="0", text="f f f"))
+    after = edited.ask(["a ___ c"], answers=len(WORDS))[0]
+    assert [a.log_prob for a in after] != [a.log_prob for a in before]
+    assert "f f f" in [e.text for e in after[0].evidence]
+    assert "a b c" in [e.text for e in before[0].evidence]
+    again = system.ask(["a ___ c"], answers=len(WORDS))[0]
+    assert [a.log_prob for a in again] == [a.log_prob for a in before]
+    assert sum(e.probability for e in before[0].evidence) == pytest.approx(1)
+    assert sum(math.exp(a.log_prob) for a in before if a.log_prob is not None) == pytest.approx(1)
+
+
+def test_a_question_without_a_blank_is_refused():
+    with pytest.raises(UserError, match="has 0 blanks"):
+        build().ask(["a b c"])
+
+
+def test_it_begins_with_the_encoders_of_dpr():
+    module = system_module("dpr")
+    torch.manual_seed(1)
+    words = {"width": 8, "layers": 1, "heads": 2, "vector_width": 4, "length": 12}
+    base = module.build(module.Config(**words), VOCABULARY).eval()
+    realm = system_module("realm")
+    config = realm.Config(**words, document_length=8)
+    system = realm.build(config, VOCABULARY, documents=DOCUMENTS, base=base).eval()
+    batch = rows("a b", "c")
+    assert torch.equal(system.encode(batch), base.encode(batch))
+    assert torch.equal(system.encode_queries(batch), base.encode_queries(batch))
+    wide = realm.Config(**words | {"vector_width": 6}, document_length=8)
+    with pytest.raises(UserError, match="the base has other sizes"):
+        realm.build(wide, VOCABULARY, documents=DOCUMENTS, base=base)
