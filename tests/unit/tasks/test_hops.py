@@ -18,9 +18,11 @@ from lmlab.tasks.finetune import finetune
 from lmlab.tasks.hops.asking import load_hops
 from lmlab.tasks.hops.encoding import NodeEncoder
 from lmlab.tasks.hops.fitting import finetune_hops
+from lmlab.tasks.hops.plain import plain_examples, train_plain_reader
 from lmlab.tasks.hops.reader import HopReader
-from lmlab.tasks.hops.rows import read_hop_rows
+from lmlab.tasks.hops.rows import HopRow, read_hop_rows
 from lmlab.tasks.hops.system import CogQA, SecondStage, node_loss
+from lmlab.training.config import TrainingConfig, with_budget
 from lmlab.training.files import read_tensors
 from lmlab.training.runs import load_run
 
@@ -223,6 +225,29 @@ def test_bad_paragraphs_are_named_by_their_lines(tmp_path: Path):
         read_hop_rows(tmp_path)
     with pytest.raises(UserError, match="there are no rows at nowhere; built in: wordnet-hops"):
         read_hop_rows("nowhere")
+
+
+def test_readers_without_hops_read_what_is_given_or_found(base: Path, folder: Path):
+    pytest.importorskip("bm25s", reason="BM25 needs lmlab[retrieval]")
+    rows = {name: [HopRow.of(r) for r in found] for name, found in read_hop_rows(folder).items()}
+    plain = train_plain_reader(
+        load_run(base),
+        rows,
+        PARAGRAPHS,
+        config=with_budget(TrainingConfig(), steps=2),
+        out=folder / "plain",
+        settings=HopSettings(),
+        retrieved=3,
+    )
+    # The letter itself and its two neighbours are the only paragraphs that name it.
+    [found] = plain.retrieve(["what is left of left of d ?"])
+    assert set(found) == {"c", "d", "e"}
+    examples = list(plain_examples(plain, rows["train"][:1]))
+    # What is left of left of a? The paragraph of b names c; those of a and j, found too, do not.
+    assert [each.labels[2] != [0] for each in examples] == [True, False, False]
+    for answers in (plain.answer_first(rows["test"]), plain.answer_retrieved(rows["test"])):
+        assert len(answers) == 9
+        assert answers[2] == "yes"
 
 
 def test_the_command_line_tells_path_and_graph(run: Path, tmp_path: Path):

@@ -54,7 +54,7 @@ MOST_OBJECTS = 3
 MOST_FACTS = 7
 LONGEST_NAME = 3
 """Words of an entity's name at most."""
-LONGEST_GLOSS = 12
+LONGEST_GLOSS = 8
 MOST_HOPS = 5
 """Entities between the first and the answer at most."""
 MOST_ALIKE = 0.125
@@ -307,8 +307,8 @@ class _Drawing:
             a, b = self.generator.choice(len(first), 2, replace=False)
             return first[a], first[b]
         return (
-            first[self.generator.integers(len(first))],
-            second[self.generator.integers(len(second))],
+            first[int(self.generator.integers(len(first)))],
+            second[int(self.generator.integers(len(second)))],
         )
 
     def _compared(

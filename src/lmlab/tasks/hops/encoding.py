@@ -35,9 +35,7 @@ class NodeEncoder:
     """Puts the three texts together, for a system that takes at most `longest` tokens."""
 
     def __init__(self, tokenizer: Tokenizer, vocabulary: Vocabulary, longest: int) -> None:
-        if vocabulary.end is None:
-            raise UserError("the task hops needs a tokeniser with an end symbol.")
-        self.start, self.end = vocabulary.opening, vocabulary.end
+        self.start, self.end = vocabulary.opening, needed_end(vocabulary)
         self.longest = longest
         self._read = lru_cache(maxsize=65536)(tokenizer.encode_with_offsets)
 
@@ -61,3 +59,10 @@ class NodeEncoder:
             spans=[*before, *spans[:kept], (0, 0)],
             cut=len(shown) < len(text) or len(told) < len(hints),
         )
+
+
+def needed_end(vocabulary: Vocabulary) -> int:
+    """The end symbol, by which question, clues and paragraph are told apart."""
+    if vocabulary.end is None:
+        raise UserError("the task hops needs a tokeniser with an end symbol.")
+    return vocabulary.end

@@ -20,7 +20,7 @@ from lmlab.layers.hop_settings import HopSettings
 from lmlab.layers.transformer_block import Block
 from lmlab.scoring.batching import by_budget
 from lmlab.scoring.evaluating import device_of, evaluating
-from lmlab.tasks.hops.encoding import NodeInput
+from lmlab.tasks.hops.encoding import SEPARATORS, NodeInput, needed_end
 from lmlab.tasks.hops.rows import TASK
 from lmlab.tasks.hops.spans import (
     ANSWER,
@@ -73,6 +73,7 @@ class HopReader(System):
         require(base, EncodeTokens, f"the task {TASK}")
         self.vocabulary, self.window = base.vocabulary, base.window
         self.base, self.settings = base, settings
+        self.end = needed_end(base.vocabulary)
         self.dropout = nn.Dropout(dropout)
         last, inner = self._encode(_nothing(base))
         self.pointers = nn.Linear(last.shape[-1], POINTERS, bias=False)
@@ -86,12 +87,12 @@ class HopReader(System):
 
     def _parts(self, batch: Batch) -> Tensor:
         """(B, T) how many end symbols stand before each place: 0 question, 1 clues, 2 paragraph."""
-        ended = (batch.tokens == self.vocabulary.end).long()
+        ended = batch.tokens.eq(self.end).long()
         return ended.cumsum(1) - ended
 
     def paragraph_places(self, batch: Batch) -> Tensor:
         """(B, T) bool: the places of the paragraph."""
-        words = batch.tokens != self.vocabulary.end
+        words = batch.tokens != self.end
         return (self._parts(batch) == 2) & words & batch.mask()
 
     def _encode(self, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -178,6 +179,6 @@ def _noting(base: nn.Module) -> Iterator[list[Tensor]]:
 
 def _nothing(base: System) -> Batch:
     """An input of no words, by which widths are found."""
-    ends = [base.vocabulary.opening] + [base.vocabulary.end or base.vocabulary.opening] * 3
+    ends = [base.vocabulary.opening] + [needed_end(base.vocabulary)] * SEPARATORS
     device = next(base.parameters()).device
     return Batch.from_sequences([ends], base.vocabulary.pad).to(device)
