@@ -102,7 +102,7 @@ def best_places(scores: Floats, k: int) -> Numbers:
     if k >= found:
         return np.argsort(-scores, axis=1, kind="stable")
     # All that reach the k-th largest, so that among equals the first are kept.
-    least = -np.partition(-scores, k - 1, axis=1)[:, k - 1 : k]
+    least = np.partition(scores, found - k, axis=1)[:, found - k, None]
     order = np.empty((len(scores), k), dtype=np.int64)
     for row, enough in enumerate(scores >= least):
         places = np.flatnonzero(enough)
