@@ -107,6 +107,7 @@ def _draw_link(
     marked: bool,
 ) -> None:
     start, end = (origin[0], -origin[1]), (target[0], -target[1])
+    back = origin[0] >= target[0]
     axes.annotate(
         "",
         end,
@@ -118,10 +119,11 @@ def _draw_link(
             "linewidth": 2.2 if marked else 0.8,
             "shrinkA": 12,
             "shrinkB": 24,
-            "connectionstyle": "arc3,rad=0.12" if origin[0] >= target[0] else "arc3,rad=0",
+            "connectionstyle": "arc3,rad=0.12" if back else "arc3,rad=0",
         },
     )
-    middle = ((start[0] + end[0]) / 2, (start[1] + end[1]) / 2)
+    # A way back is bent, so that it does not hide the way there; so is its number.
+    middle = ((start[0] + end[0]) / 2, (start[1] + end[1]) / 2 + 0.22 * back)
     axes.text(*middle, f"{probability:.2f}", fontsize=7, ha="center", va="bottom", color=INK)
 
 
