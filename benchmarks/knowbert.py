@@ -45,14 +45,14 @@ SCALES: dict[str, dict[str, Any]] = {
     "tiny": {
         "bert": {"width": 48, "layers": 2, "heads": 2, "length": 128, "pairs": "none"},
         "knowbert": {"entity_width": 48, "heads": 2, "linking_steps": 200},
-        "training": {"tokens_per_batch": 2048, "min_count": 10},
+        "training": {"tokens_per_batch": 2048, "vocabulary_size": 4000},
         "bert_steps": 120,
         "knowbert_steps": 300,
     },
     "small": {
         "bert": {"width": 128, "layers": 4, "heads": 4, "length": 128, "pairs": "none"},
         "knowbert": {"entity_width": 128, "heads": 4, "linking_steps": 1500},
-        "training": {"tokens_per_batch": 4096, "min_count": 3},
+        "training": {"tokens_per_batch": 4096, "vocabulary_size": 8000},
         "bert_steps": 4000,
         "knowbert_steps": 3500,
     },
@@ -66,7 +66,9 @@ def train_bert(runs: Path, seed: int, scale: dict[str, Any]) -> Path:
     out = runs / f"bert-{seed}"
     settings = SHARED | scale["training"] | scale["bert"] | {"learning_rate": 1e-3}
     settings |= {"warmup_steps": scale["bert_steps"] // 10, "masking": "dynamic"}
-    train("bert", out, steps=scale["bert_steps"], settings=settings, seed=seed)
+    # Pieces, as half of the words that are asked for are too rare to be one token each.
+    given = {"tokenizer": "wordpiece", "settings": settings}
+    train("bert", out, steps=scale["bert_steps"], seed=seed, **given)
     return out
 
 
@@ -94,8 +96,8 @@ def train(system: str, out: Path, **words: Any) -> None:
     """Train, or go on, or find it done."""
     before = (out / "config.json").exists()
     if before:
-        words.pop("settings", None)
-        words.pop("base", None)
+        for settled in ("settings", "tokenizer", "base"):
+            words.pop(settled, None)
     result = lmlab.train(system, data="wordnet-senses", out=out, resume=before, **words)
     if result.reason == "interrupted":
         raise SystemExit(f"stopped while {out.name} was trained; start again to go on")
@@ -103,6 +105,7 @@ def train(system: str, out: Path, **words: Any) -> None:
 
 def batches(model: Model, examples: list[Example]) -> Iterator[tuple[list[Example], Batch]]:
     vocabulary = model.system.vocabulary
+    assert vocabulary.end is not None
     for first in range(0, len(examples), ROWS):
         some = examples[first : first + ROWS]
         rows = [

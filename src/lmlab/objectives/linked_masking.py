@@ -121,16 +121,18 @@ class LinkedModel(MaskedModel):
 
     objective: LinkedMasking
 
-    def __init__(self, *, memory: KnowledgeAttention, linking_steps: int, **parts: Any) -> None:
+    def __init__(self, *, linking_steps: int, **parts: Any) -> None:
         super().__init__(**parts)
-        self._memory = [memory]  # it is the backbone's, and listed as a part there
         self.linking_steps = linking_steps
         self.knowledge = self.objective.lexicon.knowledge
         self._pieces: Pieces | None = None
 
     @property
     def memory(self) -> KnowledgeAttention:
-        return self._memory[0]
+        """What stands between two layers of the backbone."""
+        [memory] = self.backbone.get_submodule("memories").children()
+        assert isinstance(memory, KnowledgeAttention)
+        return memory
 
     def meet_tokenizer(self, tokenizer: Pieces) -> None:
         super().meet_tokenizer(tokenizer)

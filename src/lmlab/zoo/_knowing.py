@@ -86,7 +86,6 @@ def insert_knowledge(
         weight=config.linking_weight,
     )
     system = LinkedModel(
-        memory=memory,
         linking_steps=config.linking_steps,
         vocabulary=vocabulary,
         backbone=backbone,
