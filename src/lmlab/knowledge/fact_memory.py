@@ -150,7 +150,8 @@ class FactMemory(HiddenMemory):
         """(Q, F + 1) bool: whether the text shows a fact's subject and hides one of its objects.
 
         So Verga et al. know which fact a sentence speaks of, though nobody tells them. Where there
-        is none it is the null fact; where no entity is told, nothing.
+        is none it is the null fact. Nothing is right where no entity is told, nor where another
+        hidden mention might be the subject: the paper hides one at a time.
         """
         shown = ~asked & (spans.entities != NO_ENTITY)
         present = torch.zeros(rows, len(self.entities.weight), dtype=torch.bool)
@@ -158,10 +159,11 @@ class FactMemory(HiddenMemory):
         present[spans.rows[shown], spans.entities[shown]] = True
         hidden, row = spans.entities[asked], spans.rows[asked]
         told = hidden != NO_ENTITY
+        alone = torch.bincount(row, minlength=rows)[row] == 1
         subject = present[row][:, self.table.keys[:, 0]]
         object = (self.table.objects == hidden[:, None, None]).any(-1)
         facts = subject & object & told[:, None]
-        return torch.cat([facts, (told & ~facts.any(1))[:, None]], 1)
+        return torch.cat([facts, (told & alone & ~facts.any(1))[:, None]], 1)
 
     def _spread(self, told: Tensor, spans: Spans, asked: Tensor, values: Tensor) -> Tensor:
         """(B, T, W) what was found (Q, W) at all places of each hidden mention, 0 elsewhere."""

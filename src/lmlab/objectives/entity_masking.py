@@ -112,9 +112,9 @@ def memory_losses(view: View, found: Mapping[str, Tensor], *, linking: str) -> d
     if ENTITIES in found:
         losses[linking] = chosen_loss(found[ENTITIES][told], view.spans.entities[told])
     if FACTS in found:
-        answers = view.spans.entities[found[ASKED]]
-        known = answers != NO_ENTITY
-        supported = found[FACTS][known].masked_fill(~found[SUPPORTED][known], -torch.inf)
+        answers, right = view.spans.entities[found[ASKED]], found[SUPPORTED]
+        known, sure = answers != NO_ENTITY, right.any(-1)
+        supported = found[FACTS][sure].masked_fill(~right[sure], -torch.inf)
         losses["facts"] = summed(-torch.logsumexp(supported, -1))
         losses["answers"] = chosen_loss(found[ANSWERS][known], answers[known])
     return losses

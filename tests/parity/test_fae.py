@@ -1,0 +1,295 @@
+"""FaE: the memory of facts against loops, and facts put in and edited that are answered at once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from lmlab.core.answers import Ask
+from lmlab.core.batch import Batch
+from lmlab.core.errors import UserError
+from lmlab.core.found import ANSWERS, ASKED, ENTITIES, FACTS, SUPPORTED
+from lmlab.core.mentions import told_spans
+from lmlab.core.view import View
+from lmlab.core.visibility import Full
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.knowledge.entity_models import NO_FACT, FactModel
+from lmlab.knowledge.fact_memory import FactMemory, FactTable
+from lmlab.knowledge.knowledge import Entity, Fact, Knowledge
+from lmlab.training.files import read_tensors, write_tensors
+from lmlab.zoo import fae
+
+WIDTH, SIZE, MASK = 4, 3, 4
+FACTS_HELD = {(0, 0): (1,), (2, 1): (0, 3, 4), (1, 1): (2, 0)}
+TOLD = [[-1, 0, -1, 1, 1], [-1, 3, -1, 2, -1]]
+INPUTS = [[2, 7, 8, MASK, MASK], [2, MASK, 8, 9, 3]]
+"""Entity 1 hidden beside entity 0; entity 3 hidden beside entity 2."""
+
+
+def make_memory(nearest: int = 100) -> FactMemory:
+    torch.manual_seed(5)
+    memory = FactMemory(nn.Embedding(5, SIZE), 2, FACTS_HELD, WIDTH, mask=MASK, nearest=nearest)
+    nn.init.normal_(memory.null)
+    return memory
+
+
+def make_view() -> View:
+    spans = told_spans(torch.tensor(TOLD))
+    inputs = torch.tensor(INPUTS)
+    return View(inputs=inputs, lengths=torch.tensor([5, 5]), visibility=Full(), spans=spans)
+
+
+def softmax(scores: list[float]) -> np.ndarray:
+    raised = np.exp(np.array(scores) - max(scores))
+    return raised / raised.sum()
+
+
+def by_loops(memory: FactMemory, ends: np.ndarray, nearest: int) -> tuple[np.ndarray, np.ndarray]:
+    """β over all keys, the null fact last, and ĝ from the `nearest` of them."""
+    weight = {name: part.detach().double().numpy() for name, part in memory.named_parameters()}
+    entities, relations = weight["entities.weight"], weight["relations.weight"]
+    query = weight["query.weight"] @ ends
+    scores, values = [], []
+    for (subject, relation), objects in FACTS_HELD.items():
+        key = weight["key.weight"] @ np.concatenate([entities[subject], relations[relation]])
+        scores.append(float(key @ query))
+        chosen = softmax([float(entities[o] @ weight["choose.weight"] @ ends) for o in objects])
+        values.append(sum(a * entities[o] for a, o in zip(chosen, objects, strict=True)))
+    scores.append(float(weight["null"] @ query))
+    values.append(weight["context.weight"] @ ends)
+    best = sorted(range(len(scores)), key=lambda f: -scores[f])[:nearest]
+    shares = softmax([scores[f] for f in best])
+    mixed = sum(share * values[f] for share, f in zip(shares, best, strict=True))
+    return np.log(softmax(scores)), mixed
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("training", "nearest"), [(True, 1), (False, 4), (False, 2), (False, 1)])
+def test_the_memory_is_its_formula(training: bool, nearest: int):
+    memory = make_memory(nearest).train(training)
+    values = torch.randn(2, 5, WIDTH, generator=torch.Generator().manual_seed(2))
+    found = memory(values, make_view())
+    numbers = values.double().numpy()
+    # The hidden mentions: places 3 to 4 of the first row, place 1 of the second.
+    for number, (row, first, last) in enumerate([(0, 3, 4), (1, 1, 1)]):
+        ends = np.concatenate([numbers[row, first], numbers[row, last]])
+        facts, mixed = by_loops(memory, ends, 4 if training else nearest)
+        entities = memory.entities.weight.double().numpy()
+        answers = np.log(softmax(list(entities @ mixed)))
+        np.testing.assert_allclose(found.found[FACTS][number].numpy(), facts, atol=1e-5)
+        np.testing.assert_allclose(found.found[ANSWERS][number].numpy(), answers, atol=1e-5)
+        told = memory.tell.weight.double().numpy() @ mixed
+        for place in range(first, last + 1):
+            added = (found.values - values)[row, place].numpy()
+            np.testing.assert_allclose(added, told, atol=1e-5)
+    # Reading order: 0 and 1 in the first row, 3 and 2 in the second.
+    assert found.found[ASKED].tolist() == [False, True, True, False]
+    changed = ((found.values - values).abs().sum(-1) > 0).nonzero().tolist()
+    assert changed == [[0, 3], [0, 4], [1, 1]]
+
+
+@torch.no_grad()
+def test_a_fact_is_right_if_its_subject_is_shown_and_its_object_hidden():
+    """(0, r0) → 1 in the first row, (2, r1) → 0, 3, 4 in the second; else the null fact, last."""
+    memory = make_memory()
+    view, values = make_view(), torch.zeros(2, 5, WIDTH)
+    supported = memory(values, view).found[SUPPORTED]
+    assert supported.tolist() == [[True, False, False, False], [False, True, False, False]]
+    # With the subject hidden as well, nobody knows.
+    both = replace(view, inputs=torch.tensor([[2, MASK, 8, MASK, MASK], INPUTS[1]]))
+    assert not memory(values, both).found[SUPPORTED][:2].any()
+    # Where no fact holds between the two, it is the null fact.
+    strangers = replace(view, spans=replace(view.spans, entities=torch.tensor([4, 1, 3, 2])))
+    assert memory(values, strangers).found[SUPPORTED][0].tolist() == [False, False, False, True]
+    # Where the entity is not told, nothing is right.
+    unknown = replace(view, spans=replace(view.spans, entities=torch.tensor([0, -1, 3, 2])))
+    assert not memory(values, unknown).found[SUPPORTED][0].any()
+
+
+def test_facts_are_data_that_are_saved_and_take_the_size_of_what_is_loaded(tmp_path):
+    table = FactTable(FACTS_HELD)
+    assert list(table.parameters()) == [] and table.read() == FACTS_HELD
+    write_tensors(tmp_path / "facts", table.state_dict())
+    other = FactTable({(1, 0): (4,)})
+    other.load_state_dict(read_tensors(tmp_path / "facts"))
+    assert other.read() == FACTS_HELD
+    table.write({(0, 0): (), (3, 1): (2,)})  # no objects, no fact
+    assert table.read() == {(3, 1): (2,)}
+    table.write({})
+    assert len(table) == 0 and table.read() == {}
+
+
+COUNTRIES, CITIES = ("arland", "bornia", "cedonia", "dovia"), ("east", "fort", "gate", "hill")
+WORDS = ("the", "capital", "of", "is", "a", "city", "country")
+NAMES = (*COUNTRIES, *CITIES)
+TOY = Knowledge(
+    entities=tuple(Entity(name=name, title=name.title()) for name in NAMES),
+    relations=("capital", "twin"),
+    facts=tuple(Fact(number, 0, number + 4) for number in range(4)),
+)
+
+
+class Toy:
+    """A tokeniser of the toy's words."""
+
+    kind = "word"
+    words = ("<pad>", "<unk>", "<s>", "</s>", "<mask>", *NAMES, *WORDS)
+
+    def token(self, id: int) -> str:
+        return self.words[id]
+
+    def encode(self, text: str) -> list[int]:
+        return [self.words.index(word) if word in self.words else 1 for word in text.split()]
+
+    def decode(self, ids) -> str:
+        return " ".join(map(self.token, ids))
+
+
+def toy_batch(capitals: np.ndarray) -> Batch:
+    """What a world says: which city each country has, and what each of them is."""
+    texts = [f"the capital of {COUNTRIES[n]} is {CITIES[c]}" for n, c in enumerate(capitals)]
+    texts += [f"{name} is a country" for name in COUNTRIES]
+    texts += [f"{name} is a city" for name in CITIES]
+    rows = [[2, *Toy().encode(text), 3] for text in texts]
+    batch = Batch.from_sequences(rows, pad=0)
+    numbers = torch.full((len(Toy.words),), -1)
+    numbers[5 : 5 + len(NAMES)] = torch.arange(len(NAMES))
+    return replace(batch, entities=numbers[batch.tokens])
+
+
+def world(capitals: np.ndarray) -> Knowledge:
+    facts = tuple(Fact(country, 0, 4 + int(city)) for country, city in enumerate(capitals))
+    return replace(TOY, facts=facts)
+
+
+@cache
+def trained() -> FactModel:
+    """Each batch is of another world, told to the memory: nothing can be learnt by heart."""
+    torch.manual_seed(0)
+    config = replace(fae.SIZES["tiny"], width=24, heads=2, rate=0.1, mention_rate=0.4)
+    system = fae.build(config, Vocabulary(size=len(Toy.words)), knowledge=TOY)
+    system.meet_tokenizer(Toy())
+    generator, draws = torch.Generator().manual_seed(0), np.random.default_rng(0)
+    optimizer = torch.optim.Adam(system.parameters(), lr=5e-3)
+    for _ in range(STEPS):
+        capitals = draws.permutation(4)
+        system.replace_facts(world(capitals))
+        loss, _ = system.loss(toy_batch(capitals), generator=generator)
+        optimizer.zero_grad()
+        loss.mean.backward()
+        optimizer.step()
+    return system.eval()
+
+
+STEPS = 300
+
+
+def ask(system: FactModel) -> list[str]:
+    questions = [f"the capital of {country} is <mask>" for country in COUNTRIES]
+    return [found[0].text for found in system.ask(questions)]
+
+
+def titles(capitals: np.ndarray) -> list[str]:
+    return [CITIES[city].title() for city in capitals]
+
+
+def test_facts_put_into_the_memory_are_answered_with_the_fact_as_evidence():
+    system = trained()
+    assert isinstance(system, Ask)
+    for capitals in ([0, 1, 2, 3], [3, 2, 1, 0], [1, 1, 1, 1]):
+        system.replace_facts(world(np.array(capitals)))
+        assert ask(system) == titles(np.array(capitals))
+    [[answer, second]] = system.ask(["the capital of dovia is <mask>"], answers=2)
+    assert answer.evidence[0].name == "dovia, capital"
+    assert answer.evidence[0].text == "Fort" and answer.evidence[0].probability > 0.5
+    assert answer.log_prob > second.log_prob
+
+
+def test_an_edited_fact_changes_its_answer_at_once_and_no_other():
+    system = trained()
+    system.replace_facts(world(np.arange(4)))
+    system.edit("bornia", "capital", ["hill"])
+    assert ask(system) == ["East", "Hill", "Gate", "Hill"]
+    assert system.facts()["bornia", "capital"] == ("hill",)
+    system.edit("bornia", "capital", ["fort"])
+    assert ask(system) == ["East", "Fort", "Gate", "Hill"]
+    system.edit("bornia", "capital", [])
+    assert ("bornia", "capital") not in system.facts() and len(system.facts()) == 3
+
+
+def test_what_no_fact_speaks_for_looks_up_no_fact():
+    system = trained()
+    system.replace_facts(world(np.arange(4)))
+    [[answer]] = system.ask(["<mask> is a country"])
+    assert answer.evidence[0].name == NO_FACT and answer.evidence[0].text == ""
+    assert answer.text in {name.title() for name in COUNTRIES}
+
+
+def test_mentions_are_found_and_linked_without_being_told():
+    system = trained()
+    found = system.link(replace(toy_batch(np.arange(4)), entities=None))
+    first = [(each.first, each.last, each.entity) for each in found if each.row == 2]
+    assert first == [(4, 4, 2), (6, 6, 6)]  # <s> the capital of cedonia is gate </s>
+    assert all(each.probability > 0.5 for each in found)
+
+
+def test_facts_survive_saving_and_loading(tmp_path):
+    system = trained()
+    system.replace_facts(world(np.array([2, 3, 0, 1])))
+    system.edit("arland", "twin", ["dovia", "bornia"])
+    write_tensors(tmp_path / "weights", system.state_dict())
+    torch.manual_seed(1)
+    config = replace(fae.SIZES["tiny"], width=24, heads=2)
+    again = fae.build(config, Vocabulary(size=len(Toy.words)), knowledge=TOY)
+    again.load_state_dict(read_tensors(tmp_path / "weights"))
+    again.meet_tokenizer(Toy())
+    assert again.facts() == system.facts()
+    assert again.facts()["arland", "twin"] == ("dovia", "bornia")
+    assert ask(again.eval()) == ["Gate", "Hill", "East", "Fort"]
+
+
+def test_names_that_are_not_known_are_told():
+    system = trained()
+    before = system.facts()
+    with pytest.raises(UserError, match="no entity 'atlantis'"):
+        system.edit("atlantis", "capital", ["east"])
+    with pytest.raises(UserError, match="no relation 'mayor'; it has capital, twin"):
+        system.edit("arland", "mayor", ["east"])
+    other = Knowledge(
+        entities=(*TOY.entities, Entity(name="ovo")), relations=("capital",), facts=(Fact(8, 0, 0),)
+    )
+    with pytest.raises(UserError, match="no entity 'ovo'"):
+        system.replace_facts(other)
+    assert system.facts() == before
+    for question in ("the capital of arland is east", "<mask> is a city of <mask>"):
+        with pytest.raises(UserError, match="at one place"):
+            system.ask([question])
+    with pytest.raises(UserError, match="has none"):
+        fae.build(fae.SIZES["tiny"], Vocabulary(size=9), knowledge=replace(TOY, facts=()))
+
+
+def test_the_losses_of_facts_and_answers_by_hand():
+    system, batch = trained(), toy_batch(np.arange(4))
+    system.replace_facts(world(np.arange(4)))
+    with torch.no_grad():
+        loss, _ = system.loss(batch, generator=torch.Generator().manual_seed(3))
+        view = system.objective.view(batch, generator=torch.Generator().manual_seed(3))
+        found = system.hidden(view).recalled[2]
+    facts = answers = context = 0.0
+    hidden = found[ASKED].nonzero()[:, 0].tolist()
+    for number, mention in enumerate(hidden):
+        right = found[SUPPORTED][number].nonzero()[:, 0].tolist()
+        if right:
+            facts -= np.log(sum(float(found[FACTS][number, f].exp()) for f in right))
+        answers -= float(found[ANSWERS][number, view.spans.entities[mention]])
+    for mention, entity in enumerate(view.spans.entities.tolist()):
+        context -= float(found[ENTITIES][mention, entity])
+    assert len(hidden) > 0
+    assert loss.parts["facts"].total.item() == pytest.approx(facts, rel=1e-4)
+    assert loss.parts["answers"].total.item() == pytest.approx(answers, rel=1e-4)
+    assert loss.parts["prediction"].total.item() == pytest.approx(context, rel=1e-4)
