@@ -49,6 +49,11 @@ class MaskedBeside(MaskedTokens):
     ) -> tuple[Loss, State | None]:
         """Summed over texts, counted in hidden tokens."""
         assert isinstance(network, MaskedBesideDocuments)
+        if batch.condition is not None:
+            raise UserError(
+                "hidden words are those of single texts, and these are answers to questions; give "
+                "--set objective=spans, or a corpus of single texts."
+            )
         view = self.view(batch, generator=generator)
         found = network.backbone.find(view, clean=batch)
         each = network.given_documents(view, found.numbers)

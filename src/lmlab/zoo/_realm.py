@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from lmlab.core.system import System
 from lmlab.core.vocabulary import Vocabulary
+from lmlab.layers.initialising import initialise
 from lmlab.objectives.masking import Choice, EachToken, Replacement, needed_mask
 from lmlab.objectives.mentions import Mentions
 from lmlab.objectives.whole_units import Words
@@ -18,6 +19,7 @@ from lmlab.retrieval.memory import DocumentMemory
 from lmlab.retrieval.retrieved_context import RetrievedContext
 from lmlab.retrieval.retriever import Retriever
 from lmlab.retrieval.salient import SalientUnits, names_in_titles
+from lmlab.retrieval.span_answers import AnswersFromDocuments, SpanScores
 from lmlab.retrieval.warm_start import start_from
 from lmlab.zoo._retrieving import RetrieverConfig, make_encoders
 from lmlab.zoo._transformer import make_softmax, make_tokens, make_transformer
@@ -41,6 +43,10 @@ class RealmConfig(RetrieverConfig):
     """Share of the names (or tokens) that are hidden, at least one of a text."""
     salient: bool = True
     """Whether names are hidden, those of the documents' titles; else any token."""
+    longest_answer: int = field(default=4, metadata={"at_least": 1})
+    """Tokens of an answer at most, where objective=spans."""
+    early: int = field(default=64, metadata={"at_least": 1})
+    """Documents among which the retriever is told those that hold the answer."""
 
 
 TINY: dict[str, Any] = {
@@ -77,7 +83,8 @@ def make_realm(
     base: System | None,
 ) -> LookingUp:
     """A retriever, a reader and what they learn from; a base's weights to begin with."""
-    system = make_masked(config, vocabulary, documents or NO_DOCUMENTS)
+    make = make_masked if config.objective == "masked" else make_answering
+    system = make(config, vocabulary, documents or NO_DOCUMENTS)
     system.window = config.length - 1
     if base is not None:
         start_from(system, base)
@@ -122,6 +129,22 @@ def make_masked(
         backbone=RetrievedContext(reader, make_retriever(config, vocabulary, documents)),
         emission=make_softmax(settings, vocabulary, tokens, bias=True, head=True),
         objective=objective,
+    )
+
+
+def make_answering(
+    config: RealmConfig, vocabulary: Vocabulary, documents: Documents
+) -> AnswersFromDocuments:
+    """REALM as it is put to open questions."""
+    settings = reader_config(config)
+    reader = make_transformer(settings, make_tokens(settings, vocabulary))
+    spans = SpanScores(config.width, longest=config.longest_answer)
+    initialise(spans, config.width)
+    return AnswersFromDocuments(
+        vocabulary=vocabulary,
+        backbone=RetrievedContext(reader, make_retriever(config, vocabulary, documents)),
+        spans=spans,
+        early=config.early,
     )
 
 

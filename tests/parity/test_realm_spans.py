@@ -1,0 +1,208 @@
+"""REALM's answers from documents against loops over all documents and all their spans."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from lmlab.core.batch import Batch
+from lmlab.core.errors import UserError
+from lmlab.core.registry import system_module
+from lmlab.core.view import View
+from lmlab.core.visibility import Full
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.data.corpus import Corpus, Layout, Split
+from lmlab.data.readers import Example
+from lmlab.retrieval.documents import Document, Documents
+from lmlab.retrieval.span_answers import AnswersFromDocuments
+from lmlab.training.runs import load_run
+from lmlab.training.train import train
+
+WORDS = ["<pad>", "<unk>", "<s>", "</s>", "<mask>", "a", "b", "c", "d", "e", "f"]
+VOCABULARY = Vocabulary(size=len(WORDS))
+START, END = 2, 3
+TEXTS = ["a b c", "b b", "c d e f", "e", "f a b"]
+DOCUMENTS = Documents(Document(name=str(i), text=text) for i, text in enumerate(TEXTS))
+LONGEST = 2
+
+
+class Letters:
+    """A tokeniser of the words above."""
+
+    kind = "word"
+
+    def token(self, id: int) -> str:
+        return WORDS[id]
+
+    def encode(self, text: str) -> list[int]:
+        return [WORDS.index(word) for word in text.split()]
+
+    def decode(self, ids: tuple[int, ...]) -> str:
+        return " ".join(WORDS[id] for id in ids)
+
+
+def build(**settings) -> AnswersFromDocuments:
+    module = system_module("realm")
+    torch.manual_seed(0)
+    words = {"width": 8, "layers": 1, "heads": 2, "vector_width": 4, "dropout": 0.0}
+    words |= {"attention_dropout": 0.0, "retrieved": len(TEXTS), "length": 12}
+    words |= {"document_length": 8, "longest_answer": LONGEST, "objective": "spans"}
+    system = module.build(module.Config(**words | settings), VOCABULARY, documents=DOCUMENTS)
+    system.double().meet_tokenizer(Letters())
+    system.retriever.embed()
+    return system.eval()
+
+
+def rows(*texts: str, condition: Batch | None = None) -> Batch:
+    framed = [[START, *Letters().encode(text), END] for text in texts]
+    return Batch.from_sequences(framed, pad=0, condition=condition)
+
+
+def joint(system: AnswersFromDocuments, question: str) -> dict[tuple[str, int], torch.Tensor]:
+    """p(z | x) p(s | z, x) of each document's spans, one reading at a time, by words and number."""
+    x = [START, *Letters().encode(question), END]
+    query = system.retriever.questions(rows(question))[0]
+    scores = torch.stack([query @ system.retriever.documents(rows(text))[0] for text in TEXTS])
+    found: dict[tuple[str, int], torch.Tensor] = {}
+    for number, share in enumerate(torch.softmax(scores, 0)):
+        words = TEXTS[number].split()
+        tokens = torch.tensor([[*x, *Letters().encode(TEXTS[number]), END]])
+        segments = torch.tensor([[0] * len(x) + [1] * (len(words) + 1)])
+        length = torch.tensor([tokens.shape[1]])
+        view = View(inputs=tokens, lengths=length, visibility=Full(), segments=segments)
+        states = system.backbone.reader(view).values[0, len(x) :]
+        spans = {
+            (first, last): mlp(system, states[first], states[last])
+            for first in range(len(words))
+            for last in range(first, min(first + LONGEST, len(words)))
+        }
+        shares = torch.softmax(torch.stack(list(spans.values())), 0)
+        for (first, last), each in zip(spans, shares, strict=True):
+            key = (" ".join(words[first : last + 1]), number)
+            found[key] = found.get(key, 0.0) + share * each
+    return found
+
+
+def mlp(system: AnswersFromDocuments, start: torch.Tensor, end: torch.Tensor) -> torch.Tensor:
+    """w · gelu(W [h_start; h_end] + b)."""
+    head = system.spans
+    weight = torch.cat([head.starts.weight, head.ends.weight], 1)
+    inner = weight @ torch.cat([start, end]) + head.starts.bias
+    return (head.scores.weight @ F.gelu(inner))[0]
+
+
+def test_the_probability_of_an_answer_is_the_sum_over_all_its_places():
+    """`b` stands in three documents, twice in one of them; `a b` in two; `f c` nowhere."""
+    system = build()
+    questions = ["d c", "e", "d c"]
+    answers = ["b", "a b", "f c"]
+    batch = rows(*answers, condition=rows(*questions))
+    found = system.log_prob(batch)
+    assert found.kind == "exact"
+    for row, (question, answer) in enumerate(zip(questions, answers, strict=True)):
+        each = joint(system, question).items()
+        expected = sum(p.item() for (words, _), p in each if words == answer)
+        assert math.exp(found.totals[row]) == pytest.approx(expected, abs=1e-12)
+    assert found.totals[2] == -torch.inf
+
+
+def test_gradients_are_those_of_the_loops():
+    system = build(early=1)
+    parameters = dict(system.named_parameters())
+    loss, _ = system.loss(rows("a b", condition=rows("e d")))
+    each = joint(system, "e d").items()
+    expected = -torch.stack([p for (words, _), p in each if words == "a b"]).sum().log()
+    assert loss.parts["spans"].total.item() == pytest.approx(expected.item(), abs=1e-10)
+    ours = torch.autograd.grad(loss.parts["spans"].total, list(parameters.values()))
+    theirs = torch.autograd.grad(expected, list(parameters.values()))
+    for name, one, other in zip(parameters, ours, theirs, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-9, rtol=1e-7, msg=name)
+
+
+def test_the_retriever_is_told_which_of_more_documents_hold_the_answer():
+    """`b c` stands in document 0 alone: -log p(0 | x) among all five, by the index."""
+    system = build(retrieved=1)
+    loss, _ = system.loss(rows("b c", condition=rows("e d")))
+    with torch.no_grad():
+        scores = system.retriever.memory.vectors @ system.encode_queries(rows("e d"))[0]
+    expected = -float(torch.log_softmax(scores, 0)[0])
+    assert loss.parts["early"].total.item() == pytest.approx(expected, abs=1e-10)
+    assert loss.total.item() == pytest.approx(
+        loss.parts["early"].total.item() + loss.parts["spans"].total.item()
+    )
+
+
+def test_an_answer_that_is_not_found_counts_as_guessed_and_teaches_nothing():
+    """13 tokens, spans of up to two: log 26 for each of the two losses."""
+    system = build()
+    loss, _ = system.loss(rows("d c", condition=rows("e")))
+    assert loss.total.item() == pytest.approx(2 * math.log(13 * LONGEST))
+    assert not loss.total.requires_grad or all(
+        g is None or not g.abs().sum()
+        for g in torch.autograd.grad(loss.total, list(system.parameters()), allow_unused=True)
+    )
+
+
+def test_all_answers_sum_to_one_and_rest_on_the_documents_that_hold_them():
+    system = build()
+    [answers] = system.ask(["d c"], answers=100)
+    by_hand = joint(system, "d c")
+    assert {a.text for a in answers} == {words for words, _ in by_hand}
+    assert sum(math.exp(a.log_prob or 0) for a in answers) == pytest.approx(1)
+    log_probs = [a.log_prob for a in answers]
+    assert log_probs == sorted(log_probs, reverse=True)
+    for answer in answers:
+        shares = {str(n): p.item() for (words, n), p in by_hand.items() if words == answer.text}
+        total = sum(shares.values())
+        assert math.exp(answer.log_prob or 0) == pytest.approx(total)
+        found = {each.name: each.probability for each in answer.evidence}
+        assert found == pytest.approx({name: p / total for name, p in shares.items()})
+
+
+def test_an_edited_document_gives_another_answer():
+    system = build()
+    edited = system.with_document(Document(name="1", text="d d"))
+    assert "d d" in [a.text for a in edited.ask(["e"], answers=100)[0]]
+    assert "b b" not in [a.text for a in edited.ask(["e"], answers=100)[0]]
+    assert "b b" in [a.text for a in system.ask(["e"], answers=100)[0]]
+
+
+def test_a_text_without_a_question_is_refused():
+    with pytest.raises(UserError, match="learns answers to questions"):
+        build().loss(rows("a"))
+
+
+PAIRS = [*zip("abcdefgh", "bcdefgha", strict=True)]
+"""A letter and the one after it, around."""
+
+
+def corpus_of(name: str, examples: list[Example], kind: str) -> Corpus:
+    splits = {
+        split: Split.listed(examples, identity=f"{name}:{split}", name=split)
+        for split in ("train", "validation")
+    }
+    return Corpus(name=name, splits=splits, layout=Layout(kind=kind))
+
+
+def test_it_is_trained_from_a_masked_run_and_asked(tmp_path: Path):
+    """Both stages, the second one resumed: `next a` is answered by the document `a b`."""
+    documents = tmp_path / "documents.txt"
+    documents.write_text("".join(f"{letter} {after}\n" for letter, after in PAIRS))
+    told = [Example(f"next {letter} is {after}") for letter, after in PAIRS]
+    asked = [Example(after, condition=f"next {letter}") for letter, after in PAIRS]
+    texts, questions = corpus_of("told", told, "sentences"), corpus_of("asked", asked, "pairs")
+    words = {"size": "tiny", "documents": str(documents), "quiet": True}
+    settings = {"learning_rate": "0.01", "log_every": "1"}
+    masked, spans = tmp_path / "masked", tmp_path / "spans"
+    train("realm", data=texts, out=masked, steps=3, settings=settings, **words)
+    settings |= {"objective": "spans", "early": "8"}
+    train("realm", data=questions, out=spans, base=masked, steps=2, settings=settings, **words)
+    train("realm", data=questions, out=spans, steps=60, settings=settings, resume=True, **words)
+    answers = load_run(spans).system.ask([f"next {letter}" for letter, _ in PAIRS])
+    right = [best.text == after for [best], (_, after) in zip(answers, PAIRS, strict=True)]
+    assert sum(right) >= 6
+    assert all(best.evidence for [best] in answers)
