@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lmlab.core.protocols import Pieces
+from lmlab.knowledge.encoding import encode_all
 from lmlab.knowledge.knowledge import Knowledge
 
 Source = Literal["graph", "glosses", "both"]
@@ -54,10 +55,8 @@ def gloss_vectors(
     what all have in common, turned onto its `width` ≤ W principal axes. An entity of which nothing
     is said has zeros. Cost O(tokens · W + N · W²).
     """
-    texts = [
-        [id for id in pieces.encode(f"{each.title} {each.description}".strip()) if id != unknown]
-        for each in knowledge.entities
-    ]
+    told = [f"{each.title} {each.description}".strip() for each in knowledge.entities]
+    texts = [[id for id in ids if id != unknown] for ids in encode_all(pieces, told)]
     lengths = torch.tensor([len(text) for text in texts])
     flat = torch.tensor([id for text in texts for id in text], dtype=torch.long)
     have = torch.zeros(len(tokens))

@@ -14,6 +14,7 @@ from torch import Tensor
 from lmlab.core.batch import Batch
 from lmlab.core.mentions import NO_ENTITY, Spans, told_spans
 from lmlab.core.protocols import Pieces
+from lmlab.knowledge.encoding import encode_all
 from lmlab.knowledge.knowledge import Knowledge
 
 
@@ -62,12 +63,11 @@ class Lexicon:
     def meet(self, pieces: Pieces, *, unknown: int | None) -> None:
         """Learn how the tokeniser writes the aliases."""
         self.words.meet(pieces)
-        written: dict[str, tuple[int, ...]] = {}
+        texts = list(dict.fromkeys(alias.words for alias in self.knowledge.aliases))
+        written = dict(zip(texts, map(tuple, encode_all(pieces, texts)), strict=True))
         counts: dict[tuple[int, ...], dict[int, float]] = {}
         for alias in self.knowledge.aliases:
-            tokens = written.get(alias.words)
-            if tokens is None:
-                tokens = written[alias.words] = tuple(pieces.encode(alias.words))
+            tokens = written[alias.words]
             if tokens and unknown not in tokens:
                 among = counts.setdefault(tokens, {})
                 among[alias.entity] = among.get(alias.entity, 0.0) + alias.count
