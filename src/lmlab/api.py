@@ -394,7 +394,7 @@ class LanguageModel:
         `seed`.
 
         >>> _ = lmlab.train("rag-token", data="capitals-questions", out="runs/rag", size="tiny",
-        ...                 steps=2, quiet=True)
+        ...                 settings={"retriever_width": 512}, steps=2, quiet=True)
         >>> [asked] = lmlab.load("runs/rag").ask(["what is the capital of Chad ?"], method="greedy")
         >>> asked.answers[0].evidence[0].text
         "the capital of Chad is N'Djamena"
