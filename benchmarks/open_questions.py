@@ -1,0 +1,188 @@
+"""Open questions: exact match of what looks documents up, and of the same without.
+
+    python benchmarks/open_questions.py [--corpus capitals-questions] [--seeds 3] [--out FILE.json]
+    python benchmarks/open_questions.py --draw FILE.json --figure FILE.svg
+
+On `capitals-questions` the answers to test questions were never answers in training, and stand in
+the documents `capitals`; on `wordnet-questions` a word is left out of an example, and the documents
+are glosses. Rows:
+
+- rag-sequence, rag-token: both sums over the documents found, questions' encoder and writer learn;
+- best document: RAG with one document, whose retriever gets no gradient and so stays BM25 (on
+  random directions): BM25 with a reader;
+- no documents: the same writer with one document that says nothing.
+
+What is told: the share of test questions whose first answer is the right one word for word, and of
+those whose right answer stands in a document that was found. Records are kept as they come, and a
+run that is stopped goes on with those that are missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).parent / "results"
+WRITER = {
+    "width": 64,
+    "layers": 2,
+    "heads": 4,
+    "length": 96,
+    "document_length": 48,
+    "dropout": 0.3,
+    "attention_dropout": 0.1,
+}
+CORPORA: dict[str, dict[str, Any]] = {
+    "capitals-questions": {
+        "documents": "capitals",
+        "epochs": 12,
+        "settings": {"length": 48, "document_length": 16, "retrieved": 3},
+        "questions": 76,
+    },
+    "wordnet-questions": {
+        "documents": "wordnet",
+        "epochs": 3,
+        "settings": {"retrieved": 5, "learning_rate": 1e-3, "tokens_per_batch": 4096},
+        "questions": 500,
+    },
+}
+"""For each corpus what is looked up, how long is trained, and how many test questions are asked."""
+ROWS: dict[str, dict[str, Any]] = {
+    "rag-sequence": {"system": "rag-sequence"},
+    "rag-token": {"system": "rag-token"},
+    "best document": {"system": "rag-sequence", "settings": {"retrieved": 1}},
+    "no documents": {"system": "rag-sequence", "settings": {"retrieved": 1}, "documents": "."},
+}
+
+
+def run_one(corpus: str, row: str, seed: int, base: str | None) -> dict[str, Any]:
+    """Train one system and ask it the test questions."""
+    import torch
+
+    import lmlab
+
+    torch.set_num_threads(1)
+    task, asked = CORPORA[corpus], ROWS[row]
+    with tempfile.TemporaryDirectory() as folder:
+        documents = task["documents"]
+        if "documents" in asked:
+            path = Path(folder) / "nothing.txt"
+            path.write_text(asked["documents"] + "\n", encoding="utf-8")
+            documents = str(path)
+        started = time.process_time()
+        result = lmlab.train(
+            asked["system"],
+            data=corpus,
+            documents=documents,
+            base=base,
+            out=Path(folder) / "run",
+            settings={**WRITER, **task["settings"], **asked.get("settings", {})},
+            epochs=task["epochs"],
+            seed=seed,
+            quiet=True,
+        )
+        seconds = time.process_time() - started
+        found = measure(lmlab.load(result.path), corpus, task["questions"])
+    return {
+        "corpus": corpus,
+        "row": row,
+        "seed": seed,
+        "base": base,
+        "parameters": result.parameters,
+        "processor_seconds": round(seconds, 1),
+        "validation_nats_per_token": result.best,
+        **found,
+    }
+
+
+def measure(model: Any, corpus: str, questions: int) -> dict[str, Any]:
+    """Exact match, and how often a document with the right answer was found, on the test split."""
+    from lmlab.data.corpus import open_corpus
+
+    rows = open_corpus(corpus).split("test").first(questions)
+    answered = model.ask([str(row.condition) for row in rows], max_length=8)
+    right = [each.text == row.text for each, row in zip(answered, rows, strict=True)]
+    held = [
+        any(f" {row.text} " in f" {one.text} " for one in each.answers[0].evidence)
+        for each, row in zip(answered, rows, strict=True)
+    ]
+    return {
+        "questions": len(rows),
+        "exact_match": sum(right) / len(right),
+        "document_found": sum(held) / len(held),
+    }
+
+
+def summary(records: list[dict[str, Any]]) -> list[str]:
+    """A line for each row of each corpus: mean and spread over seeds."""
+    lines = []
+    for corpus, row in dict.fromkeys((each["corpus"], each["row"]) for each in records):
+        same = [r for r in records if (r["corpus"], r["row"]) == (corpus, row)]
+        told = []
+        for name in ("exact_match", "document_found"):
+            values = [each[name] for each in same]
+            spread = statistics.stdev(values) if len(values) > 1 else 0.0
+            told.append(f"{name} {statistics.mean(values):.3f} ± {spread:.3f}")
+        lines.append(f"{corpus}, {row} ({len(same)} seeds): {', '.join(told)}")
+    return lines
+
+
+def draw(records: list[dict[str, Any]], path: Path) -> None:
+    """Exact match of each row, a point for each seed, a panel for each corpus."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    import matplotlib.pyplot as plt
+
+    corpora = list(dict.fromkeys(each["corpus"] for each in records))
+    figure, panels = plt.subplots(
+        1, len(corpora), figsize=(5 * len(corpora), 2.6), squeeze=False, layout="constrained"
+    )
+    for panel, corpus in zip(panels[0], corpora, strict=True):
+        same = [each for each in records if each["corpus"] == corpus]
+        rows = list(dict.fromkeys(each["row"] for each in same))[::-1]
+        for place, row in enumerate(rows):
+            values = [each["exact_match"] for each in same if each["row"] == row]
+            panel.plot(values, [place] * len(values), "o", color="#555555", alpha=0.6)
+            panel.plot([statistics.mean(values)], [place], "|", color="black", markersize=18)
+        panel.set_yticks(range(len(rows)), rows)
+        panel.set_xlim(-0.02, 1.02)
+        panel.set_xlabel(f"exact match on {corpus}, test")
+    figure.savefig(path)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--corpus", default="capitals-questions", choices=list(CORPORA))
+    parser.add_argument("--rows", default=",".join(ROWS), help="some of the rows, by commas")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--base", help="a run of dpr, for the rows that look documents up")
+    parser.add_argument("--out", type=Path, default=RESULTS / "open_questions.json")
+    parser.add_argument("--draw", type=Path, help="draw a record instead")
+    parser.add_argument("--figure", type=Path, default=RESULTS / "open_questions.svg")
+    given = parser.parse_args()
+    if given.draw is not None:
+        draw(json.loads(given.draw.read_text(encoding="utf-8")), given.figure)
+        return
+    records = json.loads(given.out.read_text(encoding="utf-8")) if given.out.exists() else []
+    done = {(r["corpus"], r["row"], r["seed"], r["base"]) for r in records}
+    for seed in range(given.seeds):
+        for row in given.rows.split(","):
+            base = None if row == "no documents" else given.base
+            if (given.corpus, row, seed, base) in done:
+                continue
+            records.append(run_one(given.corpus, row, seed, base))
+            given.out.parent.mkdir(parents=True, exist_ok=True)
+            given.out.write_text(json.dumps(records, indent=1) + "\n", encoding="utf-8")
+            print(json.dumps(records[-1]), file=sys.stderr, flush=True)
+    print("\n".join(summary(records)))
+
+
+if __name__ == "__main__":
+    main()
