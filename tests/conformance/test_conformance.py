@@ -470,6 +470,35 @@ def test_7_it_steps_as_it_scores(specimen: Specimen):
     torch.testing.assert_close(torch.stack(stepped).to(at_once), at_once, atol=1e-5, rtol=0)
 
 
+@pytest.mark.protocol("Step")
+def test_7_given_a_source_it_steps_as_it_scores(specimen: Specimen):
+    """A text that is given another: token by token, alone and in company, and the source counts."""
+    if not catalogue()[specimen.name].conditional:
+        pytest.skip("it is given nothing")
+    skip_if_exempt(specimen, "source")
+    system, (first, second, text, other) = specimen.system, some_sentences(specimen)
+    assert isinstance(system, Step)
+    assert isinstance(system, LogProb)
+    pad = system.vocabulary.pad
+
+    def log_probs(sources: list[list[int]], texts: list[list[int]]) -> torch.Tensor:
+        batch = Batch.from_sequences(texts, pad, condition=Batch.from_sequences(sources, pad))
+        with torch.no_grad():
+            return system.log_prob(batch).per_token
+
+    at_once = log_probs([first], [text])[0]
+    with torch.no_grad():
+        state = system.start(1, condition=Batch.from_sequences([first], pad))
+        stepped = []
+        for token in text[1:]:
+            stepped.append(system.peek(state).log_probs[0, token])
+            state = system.advance(state, torch.tensor([token]))
+    torch.testing.assert_close(torch.stack(stepped).to(at_once), at_once, atol=1e-5, rtol=0)
+    together = log_probs([second, first], [other, text])[1]
+    torch.testing.assert_close(together[: len(at_once)], at_once, atol=1e-5, rtol=0)
+    assert not torch.equal(log_probs([second], [text])[0], at_once), "the source must count"
+
+
 @pytest.mark.protocol("Given")
 def test_7_given_a_latent_it_is_a_distribution_that_steps_as_it_scores(specimen: Specimen):
     """A latent-variable model and an autoencoder: given z, both checks 1 and 7 hold exactly."""
