@@ -106,7 +106,7 @@ def test_the_probability_of_an_answer_is_the_sum_over_all_its_places():
     for row, (question, answer) in enumerate(zip(questions, answers, strict=True)):
         each = joint(system, question).items()
         expected = sum(p.item() for (words, _), p in each if words == answer)
-        assert math.exp(found.totals[row]) == pytest.approx(expected, abs=1e-12)
+        assert math.exp(found.totals[row].item()) == pytest.approx(expected, abs=1e-12)
     assert found.totals[2] == -torch.inf
 
 

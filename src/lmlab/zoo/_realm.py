@@ -29,7 +29,7 @@ from lmlab.zoo._transformer import make_softmax, make_tokens, make_transformer
 class RealmConfig(RetrieverConfig):
     """Settings of REALM; those of a Transformer are both encoders' and the reader's."""
 
-    length: int = field(default=64, metadata={"at_least": 4})
+    length: int = field(default=128, metadata={"at_least": 4})
     """The longest text or question that it takes."""
     document_length: int = field(default=32, metadata={"at_least": 4})
     """Tokens of a document that are read at most, its symbols counted."""

@@ -18,7 +18,7 @@ class RetrieverConfig(TransformerConfig):
     """Numbers in a hidden state."""
     layers: int = field(default=2, metadata={"at_least": 1})
     """Blocks stacked on each other."""
-    length: int = field(default=64, metadata={"at_least": 4})
+    length: int = field(default=128, metadata={"at_least": 4})
     """The longest input that it takes at once; longer documents are cut."""
     pre_norm: bool = False
     """Norm before each sublayer, and one at the end; else after each."""
