@@ -11,7 +11,7 @@ vectors, which are mapped. Clocks count what a process computed where it has one
 time that passed where it has several. Rows that a record holds already are not measured again.
 
 FAISS compares questions with vectors one by one or by multiplying matrices, as the size of a batch
-decides. `thresholds` sets its own choice, and that of versions before 1.15 (one by one below twenty
+decides. `thresholds` sets its own choice, and that of earlier versions (one by one below twenty
 questions), against lmlab's, in alternation.
 """
 

@@ -15,9 +15,9 @@ from lmlab.core.errors import UserError
 Floats = NDArray[np.float32]
 Numbers = NDArray[np.int64]
 
-MATRIX_FROM = 4
+MATRIX_FROM = 6
 """Questions for each thread from which on FAISS multiplies matrices instead of taking them one by
-one. Its own rule (fewer than 20 questions, from 1.15 on fewer than 128,000 numbers, one by one)
+one. Its own rule (one by one below 20 questions; in 1.15 below 128,000 numbers in all of them)
 reads all vectors once for every question: benchmarks/index.py measures what that costs."""
 ALWAYS, NEVER = 0, 2**31 - 1
 """Thresholds under which FAISS multiplies matrices always, never, in all its versions."""
@@ -69,7 +69,7 @@ def largest(queries: Floats, vectors: Floats, k: int) -> tuple[Floats, Numbers]:
     Time O(B N W); FAISS holds B·k numbers beside the vectors, which may be memory-mapped.
     """
     faiss = import_faiss()
-    if faiss is None or len(queries) == 0:
+    if faiss is None:
         return largest_by_numpy(queries, vectors, k)
     with matrices_for(faiss, len(queries)):
         scores, numbers = faiss.knn(queries, vectors, k, metric=faiss.METRIC_INNER_PRODUCT)

@@ -117,10 +117,13 @@ class DenseIndex:
         if not np.isfinite(asked).all():
             raise UserError("a question's vector holds numbers that are infinite or none at all.")
         most = min(k, self.size)
-        scores = np.full((len(asked), k), -np.inf, dtype=np.float32)
-        numbers = np.full((len(asked), k), -1, dtype=np.int64)
-        if len(asked):
-            scores[:, :most], numbers[:, :most] = self._inner.search(asked, most)
+        if not len(asked):
+            return np.empty((0, k), dtype=np.float32), np.empty((0, k), dtype=np.int64)
+        scores, numbers = self._inner.search(asked, most)
+        beyond = ((0, 0), (0, k - most))
+        if k > most:
+            scores = np.pad(scores, beyond, constant_values=-np.inf)
+            numbers = np.pad(numbers, beyond, constant_values=-1)
         return scores, numbers
 
     def save(self, path: Path) -> None:
