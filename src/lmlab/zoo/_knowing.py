@@ -41,7 +41,7 @@ class KnowingConfig:
     linking: Literal["softmax", "margin"] = "softmax"
     """What the linker loses: softmax, minus the log-probability of the true entity; margin, what
     scores lack to be well above or below 0."""
-    threshold: float = field(default=0.0, metadata={"at_least": -100, "at_most": 100})
+    threshold: float = field(default=0.0, metadata={"at_least": -5, "at_most": 5})
     """Candidates that score less count for nothing, where linking is by margin; softmax's scores
     mean something beside each other only, so there all count."""
     margin: float = field(default=0.2, metadata={"at_least": 0})
