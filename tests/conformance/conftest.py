@@ -89,7 +89,7 @@ def write_knowledge(folder: Path) -> Path:
     tables = {
         "entities": "A\tthe first\tb a\nB\tthe second\ta b\nAB\tboth\ta b b\nAA\ttwice\ta a\n",
         "aliases": "a\tA\t3\na\tAA\nb\tB\t2\nb\tAB\na b\tAB\na a\tAA\na a\tA\n",
-        "facts": "AB\tbegins with\tA\nAB\tends with\tB\nAA\tbegins with\tA\n",
+        "facts": "AB\tbegins with\tA\nAB\tends with\tB\nA\tis in\tAB\nA\tis in\tAA\n",
     }
     knowledge = folder / "letters"
     knowledge.mkdir()

@@ -37,7 +37,8 @@ class EntityMasking(FillingObjective):
     symbol, so that the memory is asked by the context alone; of the other tokens `rate`, as BERT
     hides them. To the masked words are added, each a cross-entropy:
 
-    - mentions: of every place, whether a mention begins, goes on, or there is none;
+    - mentions: of every place, whether a mention begins, goes on, or there is none; `rate` times,
+      so that all places together weigh about as much as the hidden ones;
     - linking, prediction: the entity of each mention, by the memory and by the last layer;
     - facts: that a hidden mention looks up a fact that the text speaks for, or none; answers: the
       entity that the facts and the context give for it.
@@ -98,6 +99,8 @@ class EntityMasking(FillingObjective):
         parts = {"masked": masked}
         for number, (_, found) in enumerate(sorted(hidden.recalled.items())):
             parts |= memory_losses(view, found, linking="prediction" if number else "linking")
+        if "mentions" in parts:
+            parts["mentions"] = scaled(parts["mentions"], self.rate)
         total = torch.stack([part.total for part in parts.values()]).sum()
         return Loss(total, masked.count, parts), hidden.state
 
@@ -130,6 +133,10 @@ def tagging_loss(view: View, spans: Spans, log_probs: Tensor) -> Loss:
 def chosen_loss(log_probs: Tensor, chosen: Tensor) -> Loss:
     """Minus the log-probabilities (N, C) of what was chosen (N,)."""
     return summed(-log_probs.gather(-1, chosen[:, None]).squeeze(-1))
+
+
+def scaled(loss: Loss, factor: float) -> Loss:
+    return Loss(loss.total * factor, loss.count)
 
 
 def summed(lost: Tensor) -> Loss:

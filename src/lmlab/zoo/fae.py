@@ -44,7 +44,16 @@ class Config(EntityConfig):
 
 
 SIZES = {
-    "tiny": Config(width=12, layers=2, heads=2, length=64, dropout=0.0, attention_dropout=0.0),
+    # Norms before the layers, which learn at the rate that the suite tries all systems at.
+    "tiny": Config(
+        width=12,
+        layers=2,
+        heads=2,
+        length=64,
+        pre_norm=True,
+        dropout=0.0,
+        attention_dropout=0.0,
+    ),
     "small": Config(width=128, layers=6),
     "base": Config(width=768, layers=12, heads=12, length=512, entity_width=256),
 }
