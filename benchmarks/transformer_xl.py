@@ -93,6 +93,10 @@ def train(name: str, corpus: Corpus, memory: bool, seed: int, options: Any) -> P
         quiet=True,
         **budget,
     )
+    if result.reason == "interrupted":
+        raise SystemExit(
+            f"stopped after {result.steps} steps; the same command goes on from there."
+        )
     return Path(result.path)
 
 
