@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -216,22 +217,21 @@ def make_residual(config: TransformerConfig) -> Residual:
 
 def attention_positions(config: TransformerConfig) -> AttentionPositions | None:
     """What a layer's attention knows of positions."""
-    match config.positions:
-        case "rotary":
-            return Rotary(head_width(config))
-        case "shaw":
-            return ShawPositions(head_width(config), reach=config.reach)
-        case "nezha":
-            return RelativeSinusoids(head_width(config), reach=config.reach)
-        case "transformer-xl":
-            return RelativePositions(
-                config.width,
-                config.heads,
-                head_width(config),
-                segments=config.relative_segments,
-                furthest=config.clip_distance,
-            )
-    return None
+    each = head_width(config)
+    known: dict[PositionName, Callable[[], AttentionPositions]] = {
+        "rotary": lambda: Rotary(each),
+        "shaw": lambda: ShawPositions(each, reach=config.reach),
+        "nezha": lambda: RelativeSinusoids(each, reach=config.reach),
+        "transformer-xl": lambda: RelativePositions(
+            config.width,
+            config.heads,
+            each,
+            segments=config.relative_segments,
+            furthest=config.clip_distance,
+        ),
+    }
+    make = known.get(config.positions)
+    return None if make is None else make()
 
 
 def score_bias(config: TransformerConfig, *, both_ways: bool) -> ScoreBias | None:
