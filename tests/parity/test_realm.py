@@ -274,3 +274,28 @@ def test_it_begins_with_the_encoders_of_dpr():
     wide = realm.Config(**words | {"vector_width": 6}, document_length=8)
     with pytest.raises(UserError, match="the base has other sizes"):
         realm.build(wide, VOCABULARY, documents=DOCUMENTS, base=base)
+
+
+def test_dpr_begins_with_a_transformer_that_reads_both_ways():
+    bert, dpr = system_module("bert"), system_module("dpr")
+    torch.manual_seed(1)
+    words = {"width": 8, "layers": 1, "heads": 2, "length": 12, "segments": 2}
+    base = bert.build(bert.Config(**words), VOCABULARY)
+    system = dpr.build(dpr.Config(**words), VOCABULARY, base=base).eval()
+    given = base.backbone.state_dict()
+    for encoder in (system.questions, system.documents):
+        own = encoder.backbone.state_dict()
+        assert all(torch.equal(own[name], given[name]) for name in own)
+    lstm = system_module("lstm")
+    with pytest.raises(UserError, match="a base must have encoders"):
+        dpr.build(dpr.Config(**words), VOCABULARY, base=lstm.build(lstm.SIZES["tiny"], VOCABULARY))
+
+
+def test_without_retrieval_there_is_the_null_document_alone():
+    system = build(retrieved=0)
+    found = system.retriever.find(rows("a <mask>"), clean=rows("a b"))
+    assert found.numbers.tolist() == [[-1]]
+    assert found.log_probs.tolist() == [[0.0]]
+    system.retriever.memory.vectors.zero_()
+    system.begin_step(0)
+    assert not system.retriever.memory.vectors.any(), "what is never searched is not embedded"

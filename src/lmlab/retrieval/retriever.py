@@ -49,6 +49,8 @@ class Retriever(nn.Module):
 
     def begin_step(self, step: int) -> None:
         """Embed all documents anew where it is time."""
+        if not self.retrieved:
+            return
         if step % self.refresh == 0 if self.refresh else step == 0:
             self.embed()
 
@@ -72,7 +74,7 @@ class Retriever(nn.Module):
             numbers = self._without_trivial(numbers, clean)[:, :k]
         scores = self._scores(queries, numbers).masked_fill(numbers == NO_DOCUMENT, -torch.inf)
         if self.null:
-            none = torch.full_like(numbers[:, :1], NO_DOCUMENT)
+            none = numbers.new_full((len(numbers), 1), NO_DOCUMENT)
             scores = torch.cat([self._null_score(queries), scores], 1)
             numbers = torch.cat([none, numbers], 1)
         return Retrieved(numbers=numbers, log_probs=torch.log_softmax(scores, 1))

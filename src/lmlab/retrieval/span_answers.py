@@ -14,7 +14,7 @@ from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.framing import inner_lengths, with_symbols
 from lmlab.core.loss import Loss
-from lmlab.core.protocols import LogProbs
+from lmlab.core.protocols import LogProbs, Retrieved
 from lmlab.core.state import State
 from lmlab.core.view import View
 from lmlab.core.visibility import Full
@@ -177,16 +177,25 @@ class AnswersFromDocuments(LookingUp):
 
         The probability of a document is its share in the answer, p(z | x, y).
         """
-        pieces, vocabulary = self.known_pieces(), self.vocabulary
-        device = next(self.parameters()).device
-        rows = [pieces.encode(question) for question in questions]
-        lengths = torch.tensor([len(row) for row in rows])
-        flat = Batch.from_sequences(rows, vocabulary.pad)
-        batch = with_symbols(flat.tokens, lengths, vocabulary).to(device)
-        self.check_condition_length(int(batch.lengths.max()))
+        batch = self.as_questions(questions)
         with resting(self):
-            found = self.retriever.find(batch)
-            joint = self.log_spans(batch, found.numbers) + found.log_probs[..., None, None]
+            return self.answers_given(batch, self.retriever.find(batch), answers=answers)
+
+    def as_questions(self, texts: Sequence[str]) -> Batch:
+        """Questions in words, as rows."""
+        rows = [self.known_pieces().encode(text) for text in texts]
+        lengths = torch.tensor([len(row) for row in rows])
+        flat = Batch.from_sequences(rows, self.vocabulary.pad)
+        batch = with_symbols(flat.tokens, lengths, self.vocabulary)
+        self.check_condition_length(int(batch.lengths.max()))
+        return batch.to(next(self.parameters()).device)
+
+    @torch.no_grad()
+    def answers_given(
+        self, questions: Batch, found: Retrieved, *, answers: int = 1
+    ) -> list[list[Answer]]:
+        """The likeliest answers to questions from documents that anybody may have found."""
+        joint = self.log_spans(questions, found.numbers) + found.log_probs[..., None, None]
         return [
             self._best(numbers, each, answers)
             for numbers, each in zip(found.numbers, joint.double(), strict=True)

@@ -4,31 +4,40 @@ from __future__ import annotations
 
 from torch import nn
 
+from lmlab.backbones.text_encoder import TextEncoder
 from lmlab.core.errors import UserError
-from lmlab.core.system import System
+from lmlab.core.system import Assembly, System
 from lmlab.objectives.in_batch import DualEncoder
 from lmlab.retrieval.looking_up import LookingUp
 
 
 def start_from(system: LookingUp, base: System) -> None:
-    """Copy the weights of a base: both encoders of a bi-encoder, of a like system the reader too.
+    """Copy the weights of a base: those of a like system, or of what encodes texts.
 
     What the base has no weights for begins as it is.
     """
+    if isinstance(base, LookingUp):
+        _copy(system, base)
+    else:
+        start_encoders(system.retriever.questions, system.retriever.documents, base)
+
+
+def start_encoders(questions: TextEncoder, documents: TextEncoder, base: System) -> None:
+    """Copy both encoders of a bi-encoder; or the backbone of another system into both of them."""
     if isinstance(base, DualEncoder):
-        taken = [
-            (system.retriever.questions, base.questions),
-            (system.retriever.documents, base.documents),
-        ]
+        _copy(questions, base.questions)
+        _copy(documents, base.documents)
     elif isinstance(base, LookingUp):
-        taken = [(system, base)]
+        _copy(questions, base.retriever.questions)
+        _copy(documents, base.retriever.documents)
+    elif isinstance(base, Assembly) and isinstance(base.backbone, type(questions.backbone)):
+        _copy(questions.backbone, base.backbone)
+        _copy(documents.backbone, base.backbone)
     else:
         raise UserError(
-            "a base must have an encoder of questions and one of documents, and this one has "
-            "none; train one first (lmlab train dpr …)."
+            "a base must have encoders of questions and documents, or be a Transformer that reads "
+            "both ways, and this one is neither; train one first (lmlab train dpr …)."
         )
-    for own, other in taken:
-        _copy(own, other)
 
 
 def _copy(own: nn.Module, other: nn.Module) -> None:

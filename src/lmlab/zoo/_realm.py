@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal
 
+from lmlab.core.errors import UserError
 from lmlab.core.system import System
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.layers.initialising import initialise
@@ -33,8 +34,8 @@ class RealmConfig(RetrieverConfig):
     """The longest text or question that it takes."""
     document_length: int = field(default=32, metadata={"at_least": 4})
     """Tokens of a document that are read at most, its symbols counted."""
-    retrieved: int = field(default=4, metadata={"at_least": 1})
-    """Documents that are looked up for a text, k."""
+    retrieved: int = field(default=4, metadata={"at_least": 0})
+    """Documents that are looked up for a text, k; 0 for none, to compare with."""
     refresh: int = field(default=500, metadata={"at_least": 0})
     """Steps after which all documents are embedded anew; 0 for at the first step alone."""
     objective: Literal["masked", "spans"] = "masked"
@@ -47,6 +48,11 @@ class RealmConfig(RetrieverConfig):
     """Tokens of an answer at most, where objective=spans."""
     early: int = field(default=64, metadata={"at_least": 1})
     """Documents among which the retriever is told those that hold the answer."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.objective == "spans" and not self.retrieved:
+            raise UserError("answers are words of documents, and retrieved is 0; give at least 1.")
 
 
 TINY: dict[str, Any] = {

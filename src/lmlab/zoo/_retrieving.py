@@ -57,5 +57,11 @@ def make_encoders(
     other = tokens if config.shared == "tokens" else make_tokens(config, vocabulary)
     first = make_transformer(config, tokens)
     second = first if config.shared == "all" else make_transformer(config, other)
-    words = {"width": config.vector_width, "pooling": config.pooling}
-    return TextEncoder(first, **words), TextEncoder(second, **words)  # type: ignore[arg-type]
+    questions, documents = (
+        TextEncoder(backbone, width=config.vector_width, pooling=config.pooling)
+        for backbone in (first, second)
+    )
+    if questions.projection is not None and documents.projection is not None:
+        # Begun alike, so that texts with the same words are near each other from the first step.
+        documents.projection.load_state_dict(questions.projection.state_dict())
+    return questions, documents

@@ -6,8 +6,8 @@ What a text is given is the question and the text the document that answers it: 
 --data wordnet-examples`. Texts that are given nothing are cut into a question and a document, the
 inverse cloze task of Lee et al. 2019. Its score is that of a document given a question, up to a
 constant; it is no distribution over texts. Documents with the same words are not set against each
-other. The paper adds a hard negative of BM25 to those of the batch; here there are those of the
-batch alone.
+other; the paper's hard negatives of BM25 are left out. `--base` is a run to begin with: of dpr, or
+a Transformer that reads both ways (the paper's is BERT).
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from lmlab.core.card import Card
+from lmlab.core.system import System
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.objectives.in_batch import DualEncoder
 from lmlab.objectives.inverse_cloze import InverseCloze
+from lmlab.retrieval.warm_start import start_encoders
 from lmlab.zoo._retrieving import RETRIEVER_RECIPES, RetrieverConfig, make_encoders
 
 CARD = Card(
@@ -27,6 +29,7 @@ CARD = Card(
     source="004 §1.3.2",
     protocols=("LogProb", "Encode", "EncodeQueries"),
     objectives=("in-batch",),
+    needs=("base",),
     conditional=True,
     corpus="wordnet-examples",
     baseline="chance",
@@ -63,8 +66,10 @@ SIZES = {
 RECIPES = RETRIEVER_RECIPES
 
 
-def build(config: Config, vocabulary: Vocabulary) -> DualEncoder:
+def build(config: Config, vocabulary: Vocabulary, *, base: System | None = None) -> DualEncoder:
     questions, documents = make_encoders(config, vocabulary)
+    if base is not None:
+        start_encoders(questions, documents, base)
     cloze = InverseCloze(vocabulary=vocabulary, keep=config.keep)
     return DualEncoder(
         vocabulary=vocabulary,

@@ -1,0 +1,160 @@
+"""REALM on WordNet: are hidden words told better with its glosses than without, and questions?
+
+    python benchmarks/realm.py [--seeds 1] [--steps 2000] [--runs DIR] [--out FILE] [--set A=B]
+
+For each seed trainings that stand on each other, each as far as --steps: `dpr` by the inverse cloze
+on WordNet's texts; `realm` on the same texts with WordNet's glosses as documents, from those
+encoders; the same without retrieval (retrieved=0); and `realm` by spans on WordNet's examples with
+a blank, from the masked run. Figures on the test split: nats of a hidden token with the documents
+found, with the null document alone, and of the model without retrieval; mean retrieval utility;
+exact match of the word left out, by the likeliest word of both masked models, by spans, and by
+spans of the documents that BM25 finds in place of the retriever's. With --runs the trainings are
+kept, and gone on with.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lmlab.core.answers import Answer
+from lmlab.core.batch import Batch
+from lmlab.core.parts import target_places
+from lmlab.core.protocols import Retrieved
+from lmlab.data.corpus import open_corpus
+from lmlab.data.readers import Example
+from lmlab.retrieval.lexical import LexicalIndex
+from lmlab.training.runs import Model, load_run
+from lmlab.training.train import train
+
+AT_ONCE = 32
+STAGES: dict[str, tuple[str, str, str | None, dict[str, str]]] = {
+    "inverse cloze": ("dpr", "wordnet", None, {}),
+    "masked": ("realm", "wordnet", "inverse cloze", {}),
+    "without retrieval": ("realm", "wordnet", "inverse cloze", {"retrieved": "0"}),
+    "spans": ("realm", "wordnet-questions", "masked", {"objective": "spans"}),
+}
+"""System, corpus, the stage that it begins with, and settings."""
+
+
+def trained(seed: int, given: argparse.Namespace, folder: Path) -> dict[str, Path]:
+    """All stages of a seed."""
+    runs: dict[str, Path] = {}
+    for stage, (system, corpus, base, settings) in STAGES.items():
+        runs[stage] = folder / f"{stage.replace(' ', '-')}-{seed}"
+        train(
+            system,
+            data=corpus,
+            out=runs[stage],
+            recipe="glosses",
+            base=None if base is None else runs[base],
+            settings=dict(each.split("=", 1) for each in given.set) | settings,
+            steps=given.steps,
+            seed=seed,
+            resume=runs[stage].exists(),
+            quiet=True,
+        )
+        print(f"seed {seed}: {stage} is trained", flush=True)
+    return runs
+
+
+def rows_of(model: Model, texts: Sequence[str]) -> Iterator[Batch]:
+    """Texts as batches, in their order."""
+    symbols = model.system.vocabulary
+    for first in range(0, len(texts), AT_ONCE):
+        here = texts[first : first + AT_ONCE]
+        rows = [[symbols.start, *model.tokenizer.encode(text), symbols.end] for text in here]
+        yield Batch.from_sequences(rows, pad=symbols.pad)
+
+
+@torch.no_grad()
+def masked_figures(run: Path, texts: Sequence[str]) -> dict[str, float]:
+    """Nats of a hidden token, with what is found and with nothing, and what documents are good for.
+
+    What is hidden depends on the text and a seed alone, so that runs compare.
+    """
+    model = load_run(run)
+    system: Any = model.system
+    sums = {"nats with documents": 0.0, "nats with the null document": 0.0, "utility": 0.0}
+    tokens = documents = 0
+    for number, batch in enumerate(rows_of(model, texts)):
+        generator = torch.Generator().manual_seed(number)
+        view = system.objective.view(batch, generator=generator)
+        found = system.backbone.find(view, clean=batch)
+        each = system.given_documents(view, found.numbers)
+        real = (found.numbers >= 0) & (found.log_probs > -torch.inf)
+        sums["nats with documents"] -= float(torch.logsumexp(found.log_probs + each, 1).sum())
+        sums["nats with the null document"] -= float(each[:, 0].sum())
+        sums["utility"] += float((each - each[:, :1])[real].sum())
+        tokens, documents = tokens + int(target_places(view).sum()), documents + int(real.sum())
+    counts = {"utility": max(documents, 1)}
+    return {name: total / counts.get(name, tokens) for name, total in sums.items()}
+
+
+def exact_match(answers: Sequence[list[Answer]], questions: Sequence[Example]) -> float:
+    pairs = zip(answers, questions, strict=True)
+    return sum(found[0].text == asked.text for found, asked in pairs) / len(questions)
+
+
+def asked(run: Path, questions: Sequence[Example]) -> float:
+    """Exact match of a run's own answers."""
+    system: Any = load_run(run).system
+    texts = [str(each.condition) for each in questions]
+    parts = [system.ask(texts[i : i + AT_ONCE]) for i in range(0, len(texts), AT_ONCE)]
+    return exact_match([answer for part in parts for answer in part], questions)
+
+
+@torch.no_grad()
+def read_from_bm25(run: Path, questions: Sequence[Example]) -> float:
+    """Exact match of the same reader beside the documents that BM25 finds, weighed alike."""
+    model = load_run(run)
+    system: Any = model.system
+    index = LexicalIndex.build([document.text for document in system.documents])
+    found: list[list[Answer]] = []
+    for first in range(0, len(questions), AT_ONCE):
+        texts = [str(each.condition) for each in questions[first : first + AT_ONCE]]
+        scores, numbers = index.search(texts, system.retriever.retrieved)
+        shares = torch.log_softmax(torch.from_numpy(scores.copy()), 1)
+        retrieved = Retrieved(numbers=torch.from_numpy(numbers.copy()).long(), log_probs=shares)
+        found += system.answers_given(system.as_questions(texts), retrieved)
+    return exact_match(found, questions)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--steps", type=int, default=2000)
+    parser.add_argument("--test", type=int, default=1000, help="texts and questions that are asked")
+    parser.add_argument("--set", nargs="*", default=[], help="settings of all trainings")
+    parser.add_argument("--runs", type=Path, help="where the trainings are kept")
+    parser.add_argument("--out", type=Path)
+    given = parser.parse_args()
+    texts = [each.text for each in open_corpus("wordnet").splits["test"]][: given.test]
+    questions = list(open_corpus("wordnet-questions").splits["test"])[:: max(1, 2041 // given.test)]
+    rows: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as temporary:
+        for seed in range(given.seeds):
+            runs = trained(seed, given, given.runs or Path(temporary))
+            row: dict[str, Any] = {"seed": seed, "steps": given.steps}
+            for stage in ("masked", "without retrieval"):
+                row[stage] = masked_figures(runs[stage], texts)
+            row["exact match"] = {
+                stage: asked(runs[stage], questions)
+                for stage in ("masked", "without retrieval", "spans")
+            }
+            row["exact match"]["spans, BM25"] = read_from_bm25(runs["spans"], questions)
+            rows.append(row)
+            print(row, flush=True)
+    if given.out is not None:
+        record = {"texts": len(texts), "questions": len(questions), "settings": given.set}
+        given.out.write_text(json.dumps({**record, "rows": rows}, indent=1) + "\n", "utf-8")
+
+
+if __name__ == "__main__":
+    main()
