@@ -131,8 +131,8 @@ def summary(records: list[dict[str, Any]]) -> list[str]:
         told = []
         for name in ("exact_match", "document_found"):
             values = [each[name] for each in same]
-            spread = statistics.stdev(values) if len(values) > 1 else 0.0
-            told.append(f"{name} {statistics.mean(values):.3f} ± {spread:.3f}")
+            spread = f" ± {statistics.stdev(values):.3f}" if len(values) > 1 else ""
+            told.append(f"{name} {statistics.mean(values):.3f}{spread}")
         lines.append(f"{corpus}, {row} ({len(same)} seeds): {', '.join(told)}")
     return lines
 
