@@ -1,6 +1,6 @@
 """Questions over several hops on WordNet: CogQA beside readers without hops (Ding et al. 2019).
 
-    python benchmarks/cogqa.py [--seeds 1] [--steps 1200] [--work FOLDER] [--out FILE.json]
+    python benchmarks/cogqa.py [--seeds 1] [--steps 1500] [--work FOLDER] [--out FILE.json]
     python benchmarks/cogqa.py --table FILE.json
 
 A small `cogqa` is pre-trained on WordNet's glosses and then put to `wordnet-hops` with its two
@@ -35,7 +35,12 @@ PRETRAINING = {
     "schedule": "cosine",
     "warmup_steps": 20,
 }
-TRAINING = {"tokens_per_batch": 2048, "learning_rate": 2e-3, "weight_decay": 0.01}
+TRAINING = {
+    "tokens_per_batch": 1536,
+    "learning_rate": 3e-3,
+    "weight_decay": 0.01,
+    "warmup_steps": 50,
+}
 READERS = ("cogqa apart", "cogqa together", "one hop", "bm25")
 
 
@@ -170,7 +175,7 @@ def table(found: dict[str, Any]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--steps", type=int, default=1200, help="of each stage")
+    parser.add_argument("--steps", type=int, default=1500, help="of each stage")
     parser.add_argument("--base-steps", type=int, default=300)
     parser.add_argument("--readers", default=",".join(READERS), type=lambda text: text.split(","))
     parser.add_argument("--work", type=Path, default=Path("runs/cogqa-benchmark"))

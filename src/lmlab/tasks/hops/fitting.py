@@ -36,6 +36,8 @@ from lmlab.training.train import continues
 STAGES = ("spans", "nodes")
 """Folders of the two stages in a run's own, each with its metrics and checkpoints."""
 GROWN_AT_ONCE = 128
+AT_REST = 8
+"""Times the tokens of a batch in the second stage where the reader rests: nothing is read anew."""
 
 
 def finetune_hops(
@@ -157,13 +159,15 @@ class Fitting:
 
     def second_stage(self, rows: Mapping[str, Sequence[HopRow]]) -> None:
         """System 2 learns on the right graphs and on those that system 1 grows by itself."""
-        pad = self.whole.vocabulary.pad
+        pad, config = self.whole.vocabulary.pad, self.config
+        if not self.whole.settings.together:
+            config = replace(config, tokens_per_batch=AT_REST * config.tokens_per_batch)
         sources: dict[str, BatchSource] = {}
         every: list[GraphExample] = []
         for name in ("train", "validation"):
             if found := self.graphs(rows.get(name, ())):
                 sources[name] = GraphBatches(
-                    found, self.config, pad, first=len(every), shuffle=name == "train"
+                    found, config, pad, first=len(every), shuffle=name == "train"
                 )
                 every += found
         if "train" not in sources:
@@ -230,7 +234,7 @@ def fit_stage(
     )
     reporter = Reporter(folder.metrics, config, quiet=quiet, unit=unit)
     reporter.tell(told)
-    fit_by_gradient(
+    outcome = fit_by_gradient(
         Job(
             system=system.to(accelerator.device),
             data=data,
@@ -240,6 +244,11 @@ def fit_stage(
             reporter=reporter,
         )
     )
+    if outcome.reason == "interrupted":
+        raise UserError(
+            f"training was stopped at step {outcome.progress.step} of {folder.path.name}; go on "
+            "with --resume."
+        )
     system.load_state_dict(read_tensors(folder.weights))
     system.eval()
 
