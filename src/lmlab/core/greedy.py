@@ -21,11 +21,12 @@ def write_greedily(
     rows = len(condition)
     texts: list[tuple[int, ...]] = [()] * rows
     totals = torch.zeros(rows, dtype=torch.float64)
+    end = -1 if system.vocabulary.end is None else system.vocabulary.end
     going, state = torch.arange(rows), system.start(rows, condition=condition)
     for length in range(1, max_length + 1):
         best = system.peek(state).log_probs.max(-1)
         totals[going] += best.values.double().cpu()
-        kept = (best.indices != system.vocabulary.end).nonzero()[:, 0]
+        kept = best.indices.ne(end).nonzero()[:, 0]
         going, chosen = going[kept.cpu()], best.indices[kept]
         for row, token in zip(going.tolist(), chosen.tolist(), strict=True):
             texts[row] = (*texts[row], token)

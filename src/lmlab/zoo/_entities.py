@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from torch import nn
 
@@ -109,13 +110,25 @@ def make_entities(config: EntityConfig, knowledge: Knowledge) -> nn.Embedding:
     return nn.Embedding(len(knowledge.entities), config.entity_width or config.width)
 
 
+def start_apart(*memories: HiddenMemory) -> None:
+    """Let the vectors of entities and relations start at a length of about 4.
+
+    A hidden state after a norm has numbers of size one. With vectors as short as a Transformer's
+    first weights, nothing that is looked up is heard beside it, and all is equally likely.
+    """
+    for memory in memories:
+        for name in ("entities", "relations"):
+            if isinstance(table := getattr(memory, name, None), nn.Embedding):
+                nn.init.normal_(table.weight, std=4 / table.embedding_dim**0.5)
+
+
 def assemble(
     config: EntityConfig,
     vocabulary: Vocabulary,
     knowledge: Knowledge,
     entities: nn.Embedding,
     last: HiddenMemory,
-) -> dict[str, object]:
+) -> dict[str, Any]:
     """The parts of such a system by name; `last` is asked after the last layer."""
     tokens = make_tokens(config, vocabulary)
     memory = EntityMemory(entities, config.width, norm=make_norm(config), nearest=config.nearest)
@@ -126,6 +139,7 @@ def assemble(
         width=config.width,
     )
     initialise(backbone, config.width, layers=config.layers if config.pre_norm else 0)
+    start_apart(memory, last)
     return {
         "vocabulary": vocabulary,
         "backbone": backbone,
