@@ -336,7 +336,8 @@ def _words_of(shown: Shown, order: Places | None, *, title: str) -> Picture:
         best = by_size(np.nan_to_num(values, nan=-np.inf))[:most]
         words = " · ".join(f"{name_of(names[t])} {values[t]:.2g}" for t in best)
         rows.append((str(row) if labels is None else short_label(labels[row].split()[0]), words))
-    listing = Listing(header=(kind, f"likeliest {LISTED[listed]}"), rows=tuple(rows), places=(0.0, 1.0))
+    header = (kind, f"likeliest {LISTED[listed]}")
+    listing = Listing(header=header, rows=tuple(rows), places=(0.0, 1.0))
     left = len(table) > MOST_STATES
     which = "busiest" if known else "first"
     more = f"Shown are the {which} {MOST_STATES} of {len(table)}." if left else ""
