@@ -367,7 +367,7 @@ class LanguageModel:
         return translator.translate(chunks)
 
     def link(self, texts: Sequence[str]) -> list[LinkedText]:
-        """The mentions of each text and what entities they are taken for, by systems with `Link`."""
+        """The mentions of each text and the entities they are taken for, where it has `Link`."""
         if isinstance(texts, str):
             raise UserError("link takes a list of texts, and one text came; put it in a list.")
         return list(self.link_stream(texts))
