@@ -113,12 +113,12 @@ def relevant_and_random(
     return room.fill(Memory(text=text, numbers=()), order)
 
 
-def lesson(
+def lessons(
     text: LongText, relevant: Sequence[bool], room: Room, generator: np.random.Generator
-) -> Encoded:
-    """What the judge is taught on by one visit of a text: z_rand or z_relv, one as often."""
-    if generator.random() < 0.5:
-        memory = random_stretch(text, room, generator)
-    else:
-        memory = relevant_and_random(text, relevant, room, generator)
-    return relevance_labels(memory, relevant, room.vocabulary)
+) -> list[Encoded]:
+    """What the judge is taught on by one visit of a text: z_rand and z_relv."""
+    memories = (
+        random_stretch(text, room, generator),
+        relevant_and_random(text, relevant, room, generator),
+    )
+    return [relevance_labels(memory, relevant, room.vocabulary) for memory in memories]

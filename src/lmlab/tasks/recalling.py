@@ -23,7 +23,7 @@ from lmlab.core.system import System
 from lmlab.tasks.answering import answer_rows
 from lmlab.tasks.blocks import Block, make_blocks, side_by_side, size_of
 from lmlab.tasks.interventions import first_marks, intervene
-from lmlab.tasks.judge import Judge, lesson
+from lmlab.tasks.judge import Judge, lessons
 from lmlab.tasks.memrecall import LongText, Memory, Recalled, Room, best_first, compete, recall
 from lmlab.tasks.reading import (
     Answered,
@@ -52,8 +52,9 @@ MARKS = "marks"
 class WithMemory(System):
     """A judge and a reasoner, each an encoder of its own that starts as the trained system.
 
-    A training batch holds memories with the task's labels, and in `condition` what the judge is
-    taught on with the relevance of each token. The loss is the sum of both means:
+    A training batch holds memories with the task's labels; its `condition` what the judge is taught
+    on with the relevance of each token, z_rand, and the condition of that z_relv. The loss is the
+    sum of both means:
 
         mean over answers of -log p(answer | z)  +  mean over texts of the judge's cross-entropy
     """
@@ -79,8 +80,9 @@ class WithMemory(System):
         reasoned, _ = self.reasoner.loss(replace(batch, condition=None))
         if batch.condition is None:
             return reasoned, None
+        each = torch.stack([self.judge.loss(z).mean() for z in _chained(batch.condition)])
         # So that both weigh the same whatever the number of labels of a text.
-        judged = self.judge.loss(batch.condition).mean() * reasoned.count
+        judged = each.mean() * reasoned.count
         parts = {"reasoner": reasoned, "judge": Loss(judged, reasoned.count)}
         return Loss(reasoned.total + judged, reasoned.count, parts), None
 
@@ -287,6 +289,13 @@ def seen_of_examples(each: Sequence[tuple[Example, Recalled]]) -> tuple[tuple[in
     return seen_of([Encoded(tokens=[], labels=[], spans=places)])
 
 
+def _chained(batch: Batch | None) -> Iterator[Batch]:
+    """A batch, its condition, the condition of that, each by itself."""
+    while batch is not None:
+        yield replace(batch, condition=None)
+        batch = batch.condition
+
+
 class RecallBatches:
     """Memories that the judge of this moment recalls; in training with what belongs to it.
 
@@ -347,11 +356,14 @@ class RecallBatches:
             marks = intervene(memories, marks, certain, self._losses(chosen), settings)
             self._mark(chosen, marks)
         room, pad = self.reading.room, self.reading.vocabulary.pad
-        lessons = [
-            lesson(example.text, mark, room, generator)
+        taught = [
+            lessons(example.text, mark, room, generator)
             for example, mark in zip(examples, marks, strict=True)
         ]
-        return replace(self._batch(chosen, memories), condition=batch_of(lessons, pad, chosen))
+        condition: Batch | None = None
+        for each in reversed(list(zip(*taught, strict=True))):
+            condition = replace(batch_of(each, pad, chosen), condition=condition)
+        return replace(self._batch(chosen, memories), condition=condition)
 
     def _marks(self, chosen: list[int]) -> list[list[bool]]:
         """What is marked relevant in each example, and what is certain to be."""
