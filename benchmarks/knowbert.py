@@ -43,14 +43,14 @@ from lmlab.training.runs import Model, load_run
 SHARED = {"schedule": "cosine", "weight_decay": 0.01, "clip": 1.0}
 SCALES: dict[str, dict[str, Any]] = {
     "tiny": {
-        "bert": {"width": 48, "layers": 2, "heads": 2, "length": 128, "pairs": "none"},
+        "bert": {"width": 48, "layers": 2, "heads": 2, "length": 256, "pairs": "none"},
         "knowbert": {"entity_width": 48, "heads": 2, "linking_steps": 50, "linking_weight": 2.0},
         "training": {"tokens_per_batch": 2048, "vocabulary_size": 4000},
         "bert_steps": 150,
         "knowbert_steps": 400,
     },
     "small": {
-        "bert": {"width": 128, "layers": 4, "heads": 4, "length": 128, "pairs": "none"},
+        "bert": {"width": 128, "layers": 4, "heads": 4, "length": 256, "pairs": "none"},
         "knowbert": {"entity_width": 128, "heads": 4, "linking_steps": 500, "linking_weight": 2.0},
         "training": {"tokens_per_batch": 4096, "vocabulary_size": 8000},
         "bert_steps": 3000,
