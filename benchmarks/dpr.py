@@ -17,6 +17,7 @@ import json
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -127,7 +128,7 @@ def main() -> None:
         for name in given.only:
             for seed in range(given.seeds):
                 run, seconds = trained(name, seed, given, folder)
-                found = figures(lambda documents, run=run: dense(run, documents), every, questions)
+                found = figures(partial(dense, run), every, questions)
                 row = {"way": name, "seed": seed, "steps": given.steps, **found}
                 rows.append({**row, "training seconds": seconds})
                 print(rows[-1], flush=True)

@@ -67,6 +67,7 @@ def trained(seed: int, given: argparse.Namespace, folder: Path) -> dict[str, Pat
 def rows_of(model: Model, texts: Sequence[str]) -> Iterator[Batch]:
     """Texts as batches, in their order."""
     symbols = model.system.vocabulary
+    assert symbols.start is not None and symbols.end is not None
     for first in range(0, len(texts), AT_ONCE):
         here = texts[first : first + AT_ONCE]
         rows = [[symbols.start, *model.tokenizer.encode(text), symbols.end] for text in here]
