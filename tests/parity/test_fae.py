@@ -171,11 +171,11 @@ def world(capitals: np.ndarray) -> Knowledge:
 def trained() -> FactModel:
     """Each batch is of another world, told to the memory: nothing can be learnt by heart."""
     torch.manual_seed(0)
-    config = replace(fae.SIZES["tiny"], width=24, heads=2, rate=0.1, mention_rate=0.4)
+    config = replace(fae.SIZES["tiny"], width=32, heads=2, rate=0.1, mention_rate=0.5)
     system = fae.build(config, Vocabulary(size=len(Toy.words)), knowledge=TOY)
     system.meet_tokenizer(Toy())
     generator, draws = torch.Generator().manual_seed(0), np.random.default_rng(0)
-    optimizer = torch.optim.Adam(system.parameters(), lr=5e-3)
+    optimizer = torch.optim.Adam(system.parameters(), lr=3e-3)
     for _ in range(STEPS):
         capitals = draws.permutation(4)
         system.replace_facts(world(capitals))
@@ -241,15 +241,16 @@ def test_mentions_are_found_and_linked_without_being_told():
 def test_facts_survive_saving_and_loading(tmp_path):
     system = trained()
     system.replace_facts(world(np.array([2, 3, 0, 1])))
-    system.edit("arland", "twin", ["dovia", "bornia"])
+    system.edit("arland", "capital", ["hill", "gate"])
     write_tensors(tmp_path / "weights", system.state_dict())
     torch.manual_seed(1)
-    config = replace(fae.SIZES["tiny"], width=24, heads=2)
+    config = replace(fae.SIZES["tiny"], width=32, heads=2)
     again = fae.build(config, Vocabulary(size=len(Toy.words)), knowledge=TOY)
     again.load_state_dict(read_tensors(tmp_path / "weights"))
     again.meet_tokenizer(Toy())
     assert again.facts() == system.facts()
-    assert again.facts()["arland", "twin"] == ("dovia", "bornia")
+    assert again.facts()["arland", "capital"] == ("hill", "gate")
+    again.edit("arland", "capital", ["gate"])
     assert ask(again.eval()) == ["Gate", "Hill", "East", "Fort"]
 
 

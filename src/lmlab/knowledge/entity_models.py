@@ -90,7 +90,7 @@ class EntityModel(Filling):
         """What the memories find, with the run of mask symbols of each row as a mention."""
         view = self._plain(batch)
         detected = self.hidden(view).recalled[self.memory][MENTIONS]
-        hidden = (batch.tokens == self.vocabulary.mask).long()
+        hidden = (batch.tokens == needed(self.vocabulary.mask)).long()
         first = hidden.argmax(1)
         last = first + hidden.sum(1) - 1
         rows, start, end = detected.unbind(1)
@@ -260,9 +260,9 @@ class FactModel(EntityModel):
         told = [f"{name}: {text}" if text else name for name, text in self._told()]
         values = torch.full((*batch.tokens.shape, len(told)), torch.nan)
         for row, first, last in self._linked(batch)[0].tolist():
-            tokens = batch.tokens[row : row + 1].clone()
-            tokens[0, first : last + 1] = needed(self.vocabulary.mask)
-            if int((tokens == self.vocabulary.mask).sum()) == last - first + 1:
+            tokens, mask = batch.tokens[row : row + 1].clone(), needed(self.vocabulary.mask)
+            tokens[0, first : last + 1] = mask
+            if int((tokens == mask).sum()) == last - first + 1:
                 found = self._asked(replace(batch.select([row]), tokens=tokens, entities=None))
                 values[row, first] = self._facts(found)[0].exp().cpu()
             # Else another place is hidden already, so that this one is not what is asked.

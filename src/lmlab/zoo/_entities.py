@@ -73,9 +73,10 @@ ENTITY_RECIPES = {
         "learning_rate": 1e-3,
         "schedule": "cosine",
         "warmup_steps": 100,
-        "tokens_per_batch": 2048,
+        "tokens_per_batch": 1024,
         "weight_decay": 0.01,
         "clip": 1.0,
+        "epochs": 30,
     },
 }
 
