@@ -36,6 +36,7 @@ from lmlab.core.protocols import Countable
 from lmlab.core.registry import catalogue, system_module
 from lmlab.core.system import Assembly, System
 from lmlab.core.vocabulary import SYMBOLS, Vocabulary
+from lmlab.data.corpus import open_corpus
 from lmlab.diagnostics.showing import show_objective
 from lmlab.diagnostics.sight import draw_sight, measure_sight
 from lmlab.training.runs import build_tiny
@@ -59,6 +60,7 @@ CHECKS = {
     "company": "a score does not depend on the other sequences of its batch",
     "sample": "it samples what it scores",
     "fill": "what it fills in is the same distribution that it scores",
+    "source": "given a source it keeps the same laws, and the source counts",
 }
 """The conformance checks that a card's `exempt` can name; there is no exemption from the others."""
 
@@ -212,9 +214,12 @@ def runnable_lines(card: Card) -> str:
     words += f',\n            base="{base}"' if card.base else ""
     samples = {"Step", "Sample"} & set(card.protocols)
     if card.corpus != GRAMMAR:
+        trained = trained.replace("--data grammar", f"--data {card.corpus}")
+        on_base = f" --base {base}" if card.base else ""
         return f"""```bash
-lmlab train {card.name} --data {card.corpus} --out {run}{budget}
-lmlab compare {run}
+{trained if card.base else ""}\
+lmlab train {card.name} --data {card.corpus}{on_base} --out {run}{budget}
+{tried(card, run)}
 ```"""
     fills = {"Fill", "Infill"} & set(card.protocols)
     return f"""```bash
@@ -233,6 +238,26 @@ lmlab.train("{card.name}", data="grammar", out="{run}-python"{words})
 model = lmlab.load("{run}-python")
 print(model.score(["the dog sees a cat"])[0].total)
 {f"print(model.sample(3, seed=1)[0].text){NEW_LINE}" if samples else ""}```"""
+
+
+def tried(card: Card, run: str) -> str:
+    """What shows at a glance what a system on a corpus of its own is for."""
+    first = open_corpus(card.corpus).split("test").first()[0]
+    text = first.condition or first.text
+    lines = []
+    if "Link" in card.protocols:
+        lines.append(f'lmlab link {run} "{first.text}"')
+    if first.mentions:
+        last = first.mentions[-1]
+        text = f"{text[: last.start]}<mask>{text[last.end :]}"
+    elif first.condition is None and "Fill" in card.protocols:
+        lines.append(f'lmlab fill {run} "{text.rpartition(" ")[0]} <mask>"')
+    if "Ask" in card.protocols and (first.mentions or first.condition):
+        lines.append(f'lmlab ask {run} "{text}" --show-evidence')
+    if "EncodeQueries" in card.protocols and not lines:
+        lines.append(f"lmlab index build wordnet --encoder {run} --out {run}-index")
+        lines.append(f'lmlab index search {run}-index "{text}"')
+    return "\n".join(lines or [f"lmlab compare {run}"])
 
 
 def facts(card: Card) -> str:
