@@ -11,7 +11,9 @@ sentences:
 - senses: how often the word that a sentence is an example of is linked to its synset; of all, of
   those with several candidates, and of these by whether another example of the synset was in
   training. A word that the tokeniser does not know counts as wrong, for the baselines too: the most
-  frequent sense (the prior alone) and a random candidate.
+  frequent sense (the prior alone); the sense that the same form has most often in the training
+  sentences, and of those that are equal there the most frequent; a random candidate. `untrained` is
+  a KnowBERT after one step, which no difference to the prior should be read without.
 - masked: nats for each hidden token, with the same tokens hidden for all models.
 
 Runs are kept in FOLDER: a benchmark that was stopped goes on where it was.
@@ -24,6 +26,7 @@ import json
 import shutil
 import statistics
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -57,6 +60,7 @@ SCALES: dict[str, dict[str, Any]] = {
         "knowbert_steps": 2500,
     },
 }
+WHO = ("model", "most frequent", "most frequent in training", "random")
 ROWS = 64
 """Sentences that are read at once."""
 
@@ -82,13 +86,17 @@ def train_longer(runs: Path, base: Path, seed: int, scale: dict[str, Any]) -> Pa
     return out
 
 
-def train_knowbert(runs: Path, base: Path, source: str, seed: int, scale: dict[str, Any]) -> Path:
-    out = runs / f"knowbert-{source}-{seed}"
+def train_knowbert(
+    runs: Path, base: Path, source: str, seed: int, scale: dict[str, Any], steps: int | None = None
+) -> Path:
+    """KnowBERT on the base, for as many steps as the scale says unless told."""
+    out = runs / f"knowbert-{source}-{seed}{'' if steps is None else f'-{steps}'}"
     settings = SHARED | scale["training"] | scale["knowbert"]
     settings |= {"entities": source, "learning_rate": 1e-3}
     settings |= {"warmup_steps": 50}
     given = {"base": base, "knowledge": "wordnet-common"}
-    train("knowbert", out, steps=scale["knowbert_steps"], settings=settings, seed=seed, **given)
+    count = scale["knowbert_steps"] if steps is None else steps
+    train("knowbert", out, steps=count, settings=settings, seed=seed, **given)
     return out
 
 
@@ -129,12 +137,21 @@ def told_places(model: Model, example: Example) -> dict[tuple[int, int], str]:
     return found
 
 
+def mentioned(example: Example, synset: str) -> tuple[int, int]:
+    """The characters of the mention of a synset."""
+    return next((m.start, m.end) for m in example.mentions if m.entity == synset)
+
+
 @torch.no_grad()
-def senses(model: Model, examples: list[Example], seen: set[str]) -> dict[str, Any]:
-    """Shares of the told senses that are found, by the model and by the two baselines."""
+def senses(model: Model, examples: list[Example], trained: list[Example]) -> dict[str, Any]:
+    """Shares of the told senses that are found, by the model and by the baselines."""
     system = model.system
     assert isinstance(system, LinkedModel)
-    tallies: dict[str, list[tuple[float, float, float]]] = {}
+    numbers = system.knowledge.numbers
+    told = [(each.text[m.start : m.end], m.entity) for each in trained for m in each.mentions]
+    met = Counter((words, numbers[entity]) for words, entity in told)
+    seen = {entity for _, entity in told}
+    tallies: dict[str, list[tuple[float, ...]]] = {}
     for some, batch in batches(model, examples):
         nothing = torch.zeros_like(batch.tokens, dtype=torch.bool)
         spans = system.objective.find(batch, nothing)
@@ -143,25 +160,25 @@ def senses(model: Model, examples: list[Example], seen: set[str]) -> dict[str, A
         candidates = dict(zip(places, spans.candidates.tolist(), strict=True))
         for row, example in enumerate(some):
             for (first, last), synset in told_places(model, example).items():
-                gold = system.knowledge.numbers[synset]
+                gold, words = numbers[synset], example.text[slice(*mentioned(example, synset))]
                 among = [c for c in candidates.get((row, first, last), []) if c != NO_ENTITY]
                 result = (
                     float(linked.get((row, first, last)) == gold),
                     float(among[:1] == [gold]),
+                    float(max(among, key=lambda c: met[words, c], default=NO_ENTITY) == gold),
                     (gold in among) / max(1, len(among)),
                 )
                 names = ["all"]
                 if len(among) > 1:
-                    told = "sense in training" if synset in seen else "sense not in training"
-                    names += ["ambiguous", told]
+                    known = "sense in training" if synset in seen else "sense not in training"
+                    names += ["ambiguous", known]
                 for name in names:
                     tallies.setdefault(name, []).append(result)
     return {
         name: {
             "mentions": len(found),
             **{
-                who: statistics.mean(each[place] for each in found)
-                for place, who in enumerate(("model", "most frequent", "random"))
+                who: statistics.mean(each[place] for each in found) for place, who in enumerate(WHO)
             },
         }
         for name, found in tallies.items()
@@ -194,9 +211,10 @@ def measure(runs: Path, seed: int, sources: list[str], scale: dict[str, Any]) ->
     longer = train_longer(runs, base, seed, scale)
     corpus = open_corpus("wordnet-senses")
     test = list(corpus.splits["test"])
-    seen = {mention.entity for each in corpus.splits["train"] for mention in each.mentions}
+    trained = list(corpus.splits["train"])
     models = {source: load_run(path) for source, path in paths.items()}
-    found = {name: senses(model, test, seen) for name, model in models.items()}
+    untrained = {"untrained": load_run(train_knowbert(runs, base, "both", seed, scale, steps=1))}
+    found = {name: senses(model, test, trained) for name, model in {**models, **untrained}.items()}
     compared = {"bert": load_run(base), "bert trained on": load_run(longer), **models}
     return {
         "seed": seed,
