@@ -48,7 +48,8 @@ SYSTEM = {
     "learning_rate": 2e-3,
     "tokens_per_batch": 1024,
 }
-TRAINING = {"learning_rate": 2e-3, "tokens_per_batch": 1024, "warmup_steps": 30}
+# With smaller batches it takes far longer until anything is found.
+TRAINING = {"learning_rate": 2e-3, "tokens_per_batch": 4096, "warmup_steps": 30}
 WAYS = ("head", "tail", "head-tail", "windows", "pooling", "labels", "interventions")
 """The last two are memrecall with what teaches its judge."""
 TEXTS = 500

@@ -19,7 +19,7 @@ from lmlab.tasks.judge import (
     relevant_and_random,
 )
 from lmlab.tasks.memrecall import LongText, Memory, Room, recall
-from lmlab.tasks.recalling import reasoners_memory
+from lmlab.tasks.recall_batches import reasoners_memory
 
 VOCABULARY = Vocabulary(size=60)
 START, END = VOCABULARY.start, VOCABULARY.end

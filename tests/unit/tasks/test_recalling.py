@@ -15,7 +15,8 @@ import lmlab
 from lmlab.cli.main import app
 from lmlab.core.errors import UserError
 from lmlab.tasks.finetune import finetune
-from lmlab.tasks.recalling import PreparedExamples, Recalling, WithMemory
+from lmlab.tasks.memory_system import WithMemory
+from lmlab.tasks.recalling import PreparedExamples, Recalling
 from lmlab.tasks.runs import load_task
 from lmlab.tasks.tag import Tag
 
