@@ -18,8 +18,8 @@ from lmlab.core.mentions import told_spans
 from lmlab.core.view import View
 from lmlab.core.visibility import Full
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.knowledge.entity_models import NO_FACT, FactModel
 from lmlab.knowledge.fact_memory import FactMemory, FactTable
+from lmlab.knowledge.fact_models import NO_FACT, FactModel
 from lmlab.knowledge.knowledge import Entity, Fact, Knowledge
 from lmlab.training.files import read_tensors, write_tensors
 from lmlab.zoo import fae
@@ -294,3 +294,20 @@ def test_the_losses_of_facts_and_answers_by_hand():
     assert loss.parts["facts"].total.item() == pytest.approx(facts, rel=1e-4)
     assert loss.parts["answers"].total.item() == pytest.approx(answers, rel=1e-4)
     assert loss.parts["prediction"].total.item() == pytest.approx(context, rel=1e-4)
+
+
+def test_pictures_show_the_linked_mentions_and_the_facts_looked_up():
+    system = trained()
+    system.replace_facts(world(np.arange(4)))
+    batch = Batch.from_sequences([[2, *Toy().encode("the capital of dovia is hill"), 3]], pad=0)
+    captures = system.reveal(batch)
+
+    def likeliest(name: str, axis: str, place: int) -> str:
+        capture = captures[name]
+        assert capture.axes == ("batch", "time", axis)
+        return capture.names[axis][int(capture.values[0, place].argmax())]
+
+    assert likeliest("linked mentions", "entity", 4) == "Dovia"
+    assert likeliest("linked mentions", "entity", 6) == "Hill"
+    assert likeliest("facts looked up", "fact", 6) == "dovia, capital: Hill"
+    assert captures["facts looked up"].values[0, [0, 1, 2, 3, 5, 7]].isnan().all()

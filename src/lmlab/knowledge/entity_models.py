@@ -1,4 +1,4 @@
-"""Systems with memories of entities and facts: what they link, answer, and let be edited."""
+"""Systems with a memory of entities: what they link and answer."""
 
 from __future__ import annotations
 
@@ -15,20 +15,18 @@ from lmlab.core.batch import Batch
 from lmlab.core.capture import Capture
 from lmlab.core.errors import UserError
 from lmlab.core.filling import Filling
-from lmlab.core.found import ANSWERS, ASKED, ENTITIES, FACTS, MENTIONS
+from lmlab.core.found import ENTITIES, MENTIONS
 from lmlab.core.mention_tags import spans_at
 from lmlab.core.mentions import Linked, Spans
 from lmlab.core.protocols import Pieces
 from lmlab.core.view import View
 from lmlab.core.vocabulary import MASK
-from lmlab.knowledge.fact_memory import FactMemory
 from lmlab.knowledge.knowledge import Knowledge
 
 GAP = re.compile(rf"{re.escape(MASK)}|\[MASK\]")
 """How a question is written: a mask symbol, or several in a row, where the answer belongs."""
 EVIDENCE = 3
 """Facts or entities that an answer rests on which are told, the surest."""
-NO_FACT = "no fact"
 
 
 class EntityModel(Filling):
@@ -86,7 +84,7 @@ class EntityModel(Filling):
             )
         ]
 
-    def _asked(self, batch: Batch) -> _Found:
+    def _asked(self, batch: Batch) -> Found:
         """What the memories find, with the run of mask symbols of each row as a mention."""
         view = self._plain(batch)
         detected = self.hidden(view).recalled[self.memory][MENTIONS]
@@ -99,13 +97,13 @@ class EntityModel(Filling):
         order = (every[:, 0] * batch.tokens.shape[1] + every[:, 1]).argsort()
         spans = spans_at(*every[order].unbind(1))
         recalled = self.hidden(replace(view, spans=spans)).recalled
-        return _Found(recalled=recalled, spans=spans, asked=spans.first == first[spans.rows])
+        return Found(recalled=recalled, spans=spans, asked=spans.first == first[spans.rows])
 
-    def _answers(self, found: _Found) -> Tensor:
+    def _answers(self, found: Found) -> Tensor:
         """(B, N) log p(entity) of the hidden mention of each row."""
         return found.recalled[self.last][ENTITIES][found.asked]
 
-    def _evidence(self, found: _Found) -> list[tuple[Evidence, ...]]:
+    def _evidence(self, found: Found) -> list[tuple[Evidence, ...]]:
         """For each row the entities that the memory gave for its other mentions."""
         probabilities = found.recalled[self.memory][ENTITIES].exp()
         best = probabilities.max(-1)
@@ -159,130 +157,52 @@ class EntityModel(Filling):
     def reveal(self, batch: Batch) -> dict[str, Capture]:
         """Besides what the backbone reveals, what the mentions of the text are linked to."""
         mentions, log_probs = self._linked(batch)
-        values = torch.full((*batch.tokens.shape, log_probs.shape[1]), torch.nan)
-        values[mentions[:, 0].cpu(), mentions[:, 1].cpu()] = log_probs.exp().cpu()
-        titles = tuple(map(self._title, range(len(self.knowledge.entities))))
-        capture = Capture(
-            values=values,
-            axes=("batch", "time", "entity"),
+        titles = list(map(self._title, range(len(self.knowledge.entities))))
+        capture = of_mentions(
+            batch,
+            "entity",
+            mentions[:, :2].tolist(),
+            log_probs.exp(),
+            titles,
             reading="The mentions that were found, by their first word, and p(entity) of each.",
-            names={"entity": titles},
         )
         return {**super().reveal(batch), "linked mentions": capture}
 
 
-class FactModel(EntityModel):
-    """An entity model that also looks facts up (FaE). Its facts can be changed at any time."""
-
-    @property
-    def fact_memory(self) -> FactMemory:
-        memory = self.backbone.memories[str(self.last)]
-        assert isinstance(memory, FactMemory)
-        return memory
-
-    def facts(self) -> dict[tuple[str, str], tuple[str, ...]]:
-        """The objects of each (subject, relation) that the memory holds now, by their names."""
-        entities, relations = self.knowledge.entities, self.knowledge.relations
-        return {
-            (entities[subject].name, relations[relation]): tuple(
-                entities[each].name for each in objects
-            )
-            for (subject, relation), objects in self.fact_memory.table.read().items()
-        }
-
-    def edit(self, subject: str, relation: str, objects: Sequence[str]) -> None:
-        """Let these be the objects of a subject's relation from now on; none to forget it.
-
-        Entities and relations must be those that it was trained with, since they have learnt
-        vectors. Nothing is trained. Saved with the weights.
-        """
-        self._write({(subject, relation): objects}, self.fact_memory.table.read())
-
-    def replace_facts(self, knowledge: Knowledge) -> None:
-        """Let the facts of some knowledge be all that it knows, by the names of their parts."""
-        names = knowledge.entities
-        facts = {
-            (names[subject].name, knowledge.relations[relation]): [names[o].name for o in objects]
-            for (subject, relation), objects in knowledge.objects.items()
-        }
-        self._write(facts, {})
-
-    def _write(
-        self,
-        facts: Mapping[tuple[str, str], Sequence[str]],
-        before: dict[tuple[int, int], tuple[int, ...]],
-    ) -> None:
-        known, after = self.knowledge, dict(before)
-        for (subject, relation), objects in facts.items():
-            assert not isinstance(objects, str), "objects are several names"
-            key = known.number(subject), known.relation(relation)
-            after[key] = tuple(dict.fromkeys(map(known.number, objects)))
-        self.fact_memory.table.write(after)
-
-    def _answers(self, found: _Found) -> Tensor:
-        looked_up = found.recalled[self.last]
-        return looked_up[ANSWERS][found.asked[looked_up[ASKED]]]
-
-    def _evidence(self, found: _Found) -> list[tuple[Evidence, ...]]:
-        """For each row the facts that its hidden mention looked up."""
-        facts, told = self._facts(found).exp(), self._told()
-        best = facts.topk(min(EVIDENCE, facts.shape[1]), -1)
-        return [
-            tuple(
-                Evidence(name=told[number][0], text=told[number][1], probability=probability)
-                for number, probability in zip(numbers, probabilities, strict=True)
-            )
-            for numbers, probabilities in zip(
-                best.indices.tolist(), best.values.tolist(), strict=True
-            )
-        ]
-
-    def _facts(self, found: _Found) -> Tensor:
-        """(B, F + 1) log p(fact) of the hidden mention of each row."""
-        looked_up = found.recalled[self.last]
-        return looked_up[FACTS][found.asked[looked_up[ASKED]]]
-
-    def _told(self) -> list[tuple[str, str]]:
-        """Each fact of the memory as `subject, relation` and its objects, the null fact last."""
-        entities, relations = self.knowledge.entities, self.knowledge.relations
-        told = [
-            (
-                f"{entities[subject].name}, {relations[relation]}",
-                ", ".join(map(self._title, objects)),
-            )
-            for (subject, relation), objects in self.fact_memory.table.read().items()
-        ]
-        return [*told, (NO_FACT, "")]
-
-    @torch.no_grad()
-    def reveal(self, batch: Batch) -> dict[str, Capture]:
-        """Besides, the facts that each mention of the text looks up where it is hidden."""
-        told = [f"{name}: {text}" if text else name for name, text in self._told()]
-        values = torch.full((*batch.tokens.shape, len(told)), torch.nan)
-        for row, first, last in self._linked(batch)[0].tolist():
-            tokens, mask = batch.tokens[row : row + 1].clone(), needed(self.vocabulary.mask)
-            tokens[0, first : last + 1] = mask
-            if int((tokens == mask).sum()) == last - first + 1:
-                found = self._asked(replace(batch.select([row]), tokens=tokens, entities=None))
-                values[row, first] = self._facts(found)[0].exp().cpu()
-            # Else another place is hidden already, so that this one is not what is asked.
-        capture = Capture(
-            values=values,
-            axes=("batch", "time", "fact"),
-            reading="The facts that each mention looks up where it is hidden, and p(fact) of each.",
-            names={"fact": tuple(told)},
-        )
-        return {**super().reveal(batch), "facts looked up": capture}
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
-class _Found:
+class Found:
     """What memories found in questions, each with one hidden mention."""
 
     recalled: Mapping[int, Mapping[str, Tensor]]
     spans: Spans
     asked: Tensor
     """(M,) bool: the hidden mention of each row."""
+
+
+def of_mentions(
+    batch: Batch,
+    axis: str,
+    places: Sequence[Sequence[int]],
+    shares: Tensor,
+    names: Sequence[str],
+    *,
+    reading: str,
+) -> Capture:
+    """Shares (M, N) of M mentions as a capture, nothing at other places.
+
+    `places` are the row and the first place of each. Of N the likeliest of some mention are kept.
+    """
+    shares = shares.cpu()
+    kept = shares.topk(min(EVIDENCE, len(names)), -1).indices.unique()
+    values = torch.full((*batch.tokens.shape, len(kept)), torch.nan)
+    for (row, place), each in zip(places, shares[:, kept], strict=True):
+        values[row, place] = each
+    return Capture(
+        values=values,
+        axes=("batch", "time", axis),
+        reading=reading,
+        names={axis: tuple(names[number] for number in kept.tolist())},
+    )
 
 
 def needed(mask: int | None) -> int:

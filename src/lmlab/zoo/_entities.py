@@ -12,8 +12,9 @@ from lmlab.core.errors import UserError
 from lmlab.core.memory import HiddenMemory
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.knowledge.entity_memory import EntityMemory, EntityPrediction
-from lmlab.knowledge.entity_models import EntityModel, FactModel
+from lmlab.knowledge.entity_models import EntityModel
 from lmlab.knowledge.fact_memory import FactMemory
+from lmlab.knowledge.fact_models import FactModel
 from lmlab.knowledge.knowledge import Knowledge
 from lmlab.layers.initialising import initialise
 from lmlab.objectives.entity_masking import EntityMasking

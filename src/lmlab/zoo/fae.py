@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.knowledge.entity_models import FactModel
+from lmlab.knowledge.fact_models import FactModel
 from lmlab.knowledge.knowledge import Knowledge
 from lmlab.zoo._entities import ENTITY_RECIPES, EntityConfig, build_fae
 
