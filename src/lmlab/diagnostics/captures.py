@@ -314,6 +314,14 @@ def _perplexity(shares: Values) -> float:
     return float(np.exp(-(positive * np.log(positive)).sum()))
 
 
+def _token_share(token: str, share: float) -> str:
+    return f"{short_label(token)} {share:.2g}"
+
+
+def _name_share(name: str, share: float) -> str:
+    return f"{name} {share:.2f}"
+
+
 def _words_of(shown: Shown, order: Places | None, *, title: str) -> Picture:
     """The likeliest tokens of each state, choice or place, a line each; busiest states first.
 
@@ -321,7 +329,7 @@ def _words_of(shown: Shown, order: Places | None, *, title: str) -> Picture:
     """
     listed = next(each for each in LISTED if each in shown.axes)
     axis = shown.axes.index(listed)
-    most, name_of = (WORDS_A_STATE, short_label) if listed == "token" else (FEW_NAMES, str)
+    most, told = (WORDS_A_STATE, _token_share) if listed == "token" else (FEW_NAMES, _name_share)
     names, others = shown.labels[axis], tuple(a for a in range(shown.values.ndim) if a != axis)
     assert names is not None
     table = shown.values.transpose(*others, axis).reshape(-1, shown.values.shape[axis])
@@ -334,7 +342,7 @@ def _words_of(shown: Shown, order: Places | None, *, title: str) -> Picture:
         if np.isnan(values).all():
             continue  # Nothing is told of this place.
         best = by_size(np.nan_to_num(values, nan=-np.inf))[:most]
-        words = " · ".join(f"{name_of(names[t])} {values[t]:.2g}" for t in best)
+        words = " · ".join(told(names[t], values[t]) for t in best)
         rows.append((str(row) if labels is None else short_label(labels[row].split()[0]), words))
     header = (kind, f"likeliest {LISTED[listed]}")
     listing = Listing(header=header, rows=tuple(rows), places=(0.0, 1.0))
