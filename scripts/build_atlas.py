@@ -29,6 +29,7 @@ from torch import nn
 import lmlab.backbones
 import lmlab.emissions
 import lmlab.objectives
+import lmlab.retrieval
 from lmlab.cli.settings import field_help
 from lmlab.core.card import Card
 from lmlab.core.parts import Backbone, Emission, Objective
@@ -51,7 +52,9 @@ SENTENCE = "the big dog sees a cat"
 """Drawn in the pictures; longer than the windows of the tiny sizes, so that these show."""
 NAMES = (*SYMBOLS, *SENTENCE.split())
 NEW_LINE = "\n"
-TRANSFORMERS, GRAMMAR, IMAGES = "transformer", "grammar", "digits"
+GRAMMAR, IMAGES = "grammar", "digits"
+BY_OBJECTIVE = ("transformer", "memory", "retrieval")
+"""Families of Transformers, whose objective is what tells them apart."""
 
 CHECKS = {
     "distribution": "its probabilities sum to one over an enumerable space",
@@ -91,7 +94,8 @@ def table(header: list[str], rows: list[list[str]]) -> str:
 
 def fitting_table() -> str:
     """For each kind of hidden states the backbones that yield it and the emissions that read it."""
-    backbones, emissions = parts_in(lmlab.backbones, Backbone), parts_in(lmlab.emissions, Emission)
+    emissions = parts_in(lmlab.emissions, Emission)
+    backbones = parts_in(lmlab.backbones, Backbone) + parts_in(lmlab.retrieval, Backbone)
     rows = []
     for kind in sorted({backbone.yields for backbone in backbones}):
         yielding = [f"`{part.__name__}`" for part in backbones if part.yields == kind]
@@ -138,7 +142,7 @@ def picture(card: Card) -> str | None:
         return None
     if card.corpus == IMAGES:
         return None
-    if card.family == TRANSFORMERS or card.conditional:
+    if card.family in BY_OBJECTIVE or card.conditional:
         return show_objective(card.name, text=SENTENCE).svg
     tokens = sentence_tokens()
     generator = torch.Generator().manual_seed(0)
@@ -308,7 +312,7 @@ symbol that is fed instead, green what is asked; below, who may see whom.
 def page(card: Card, module: ModuleType, has_picture: bool) -> str:
     summary, formula, remarks = docstring_parts(module)
     file = f"src/lmlab/zoo/{card.name.replace('-', '_')}.py"
-    seen = (OBJECTIVE if card.family == TRANSFORMERS else SIGHT).format(name=card.name)
+    seen = (OBJECTIVE if card.family in BY_OBJECTIVE else SIGHT).format(name=card.name)
     return f"""{GENERATED}
 
 # {card.name}
@@ -380,6 +384,7 @@ sentence that says so. An objective fits a backbone that keeps to the visibility
 ### Backbones
 
 {part_sentences(lmlab.backbones, Backbone)}
+{part_sentences(lmlab.retrieval, Backbone)}
 
 ### Emissions
 

@@ -137,15 +137,18 @@ def specimen(request: pytest.FixtureRequest, corpus: Path, tmp_path_factory) -> 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Every system of the zoo, and all checks of one system on one worker, which trained it.
 
-    A check marked with a protocol is asked only of the systems whose card names it.
+    A check marked with a protocol is asked only of the systems whose card names it, and one marked
+    conditional of those that are given another text.
     """
     if "specimen" not in metafunc.fixturenames:
         return
     marker = metafunc.definition.get_closest_marker("protocol")
+    conditional = metafunc.definition.get_closest_marker("conditional") is not None
     names = [
         name
         for name, card in catalogue().items()
-        if marker is None or marker.args[0] in card.protocols
+        if (marker is None or marker.args[0] in card.protocols)
+        and (card.conditional or not conditional)
     ]
     grouped = [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in names]
     metafunc.parametrize("specimen", grouped, indirect=True, ids=names)

@@ -470,11 +470,10 @@ def test_7_it_steps_as_it_scores(specimen: Specimen):
     torch.testing.assert_close(torch.stack(stepped).to(at_once), at_once, atol=1e-5, rtol=0)
 
 
+@pytest.mark.conditional
 @pytest.mark.protocol("Step")
 def test_7_given_a_source_it_steps_as_it_scores(specimen: Specimen):
     """A text that is given another: token by token, alone and in company, and the source counts."""
-    if not catalogue()[specimen.name].conditional:
-        pytest.skip("it is given nothing")
     skip_if_exempt(specimen, "source")
     system, (first, second, text, other) = specimen.system, some_sentences(specimen)
     assert isinstance(system, Step)

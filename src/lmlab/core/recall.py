@@ -26,9 +26,9 @@ class RecallSettings:
     """Blocks marked relevant at first where no labels tell: the best by BM25, random ones where
     nothing is asked."""
     t_up: float = field(default=0.2, metadata={"at_least": 0})
-    """A block is marked relevant where the answer costs so many nats more without it …"""
+    """A block is marked relevant where the answer costs at least so many nats more without it."""
     t_down: float = field(default=0.02, metadata={"at_least": -1})
-    """… and irrelevant where it costs less than so many more; in between the mark stays."""
+    """It is marked irrelevant where it costs less than so many more; in between the mark stays."""
     intervene_after: int = field(default=1, metadata={"at_least": 0})
     """Epochs that the reasoner learns before its losses change any mark."""
 

@@ -48,7 +48,7 @@ def test_resume_goes_on_to_a_larger_budget(lmlab, tmp_path: Path) -> None:
     ("arguments", "said"),
     [
         (("lstn", *QUICK), "there is no system called 'lstn'; did you mean 'lstm'"),
-        (("lstm", *QUICK, "--index", "wiki"), "lstm has no use for --index"),
+        (("lstm", *QUICK, "--documents", "wiki"), "lstm has no use for --documents"),
         (("lstm", *QUICK, "--base", "runs/x"), "lstm has no use for --base"),
         (("lstm", *QUICK, "--knowledge", "wordnet"), "lstm has no use for --knowledge"),
         (("lstm", *QUICK, "--objective", "masked"), "those that fit: next-token"),

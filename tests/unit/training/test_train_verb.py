@@ -161,7 +161,7 @@ def test_resuming_on_other_text_or_with_another_system_is_refused(
         ({"recipe": "note"}, "no recipe called 'note'; did you mean 'notes'"),
         ({"objective": "masked"}, "can't be trained with the objective 'masked'.*next-token"),
         ({"base": "x"}, "lstm has no use for --base"),
-        ({"index": "x"}, "lstm has no use for --index"),
+        ({"documents": "x"}, "lstm has no use for --documents"),
         ({"knowledge": "x"}, "lstm has no use for --knowledge"),
         ({"epochs": 1, "steps": 1}, "epochs and steps can't both be the budget"),
         ({"epochs": 0}, "epochs must be at least 1"),
