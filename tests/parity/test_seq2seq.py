@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from lmlab.core.batch import Batch
+from lmlab.core.errors import UserError
 from lmlab.core.registry import system_module
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.layers.cells import CoupledLSTMCell, GRUCell, LSTMCell, TanhCell
@@ -213,3 +214,60 @@ def test_sources_may_have_a_vocabulary_of_their_own(name: str) -> None:
     assert {(50, 8), (20, 8)} <= sizes
     assert system.peek(system.start(1, condition=condition)).log_probs.shape == (1, 20)
     assert torch.isfinite(system.log_prob(batch).totals).all()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    ("cell", "layers", "everywhere"), [("gru", 1, True), ("lstm", 2, False), ("rnn", 1, False)]
+)
+def test_a_latent_variable_is_summed_out(cell: str, layers: int, everywhere: bool) -> None:
+    """Each value's own text by torch's modules, then the sum over the values."""
+    system = built("seq2seq", cell=cell, layers=layers, everywhere=everywhere, choices=3)
+    choices, writer = system.choices, system.backbone.writer
+    for row, (source, target) in enumerate(zip(SOURCES, TARGETS, strict=True)):
+        _, states = read_alone(system, cell, source)
+        top = states[-1]
+        prior = torch.log_softmax(choices.weigh(top[-1][0, 0]), -1)
+        joint = []
+        for choice in range(3):
+            values = writer.embedding(torch.tensor([target[:-1]]))
+            if everywhere:
+                values = torch.cat([values, top[0].expand(-1, values.shape[1], -1)], -1)
+            vectors = iter(choices.vectors)
+            for layer, state in enumerate(states):
+                moved = tuple(part + next(vectors)[choice] for part in state)
+                theirs = loaded(cell, writer.cells[layer].fused)
+                values, _ = theirs(values, moved if cell == "lstm" else moved[0])
+            told = [log_prob(system, values[0, t], target[t + 1]) for t in range(len(target) - 1)]
+            joint.append(prior[choice] + torch.stack(told).sum())
+        expected = torch.logsumexp(torch.stack(joint), 0)
+        found = system.log_prob(pairs()).per_token[row, : len(target) - 1].sum()
+        torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["seq2seq", "seq2seq-attention"])
+def test_a_latent_variable_steps_as_it_scores(name: str) -> None:
+    system = built(name, choices=4)
+    batch = pairs()
+    scored = system.log_prob(batch).per_token
+    state = system.start(len(batch), condition=batch.condition)
+    for t in range(batch.tokens.shape[1] - 1):
+        nexts = system.peek(state)
+        torch.testing.assert_close(
+            nexts.log_probs.logsumexp(-1), torch.zeros(len(batch)), atol=1e-5, rtol=0
+        )
+        tokens = batch.tokens[:, t + 1]
+        inside = t + 1 < batch.lengths
+        found = nexts.log_probs[torch.arange(len(batch)), tokens]
+        torch.testing.assert_close(found[inside], scored[inside, t], atol=1e-5, rtol=0)
+        state = system.advance(state, tokens)
+    shown = system.reveal(batch)
+    torch.testing.assert_close(
+        shown["latent given the source"].values.sum(-1), torch.ones(len(batch))
+    )
+
+
+def test_a_latent_variable_can_be_trained_without_smoothing_only() -> None:
+    with pytest.raises(UserError, match="smoothing"):
+        built("seq2seq", choices=2, smoothing=0.1)

@@ -48,6 +48,10 @@ class RecurrentPair(SourceBackbone):
         values, last = self.reader(view.inputs, view.lengths)
         return self.writer.begin(values, view.lengths, last)
 
+    def free_widths(self) -> dict[str, int]:
+        """Tensors of the writer's first state that a latent variable may move, with widths."""
+        return self.writer.free_widths()
+
     def reveal(self, view: View) -> dict[str, Capture]:
         """Where in the source the writer looks, where it looks at all."""
         if not isinstance(self.writer, LookingWriter) or view.decoder is None:

@@ -45,6 +45,10 @@ class Writer(nn.Module):
             tensors["summary"] = last[-1][0]
         return TensorState(tensors)
 
+    def free_widths(self) -> dict[str, int]:
+        """The cells' own tensors in a state, each with its width."""
+        return {name: cell.width for layer, cell in self._layers() for name in _names(layer, cell)}
+
     def forward(self, tokens: Tensor, state: TensorState) -> tuple[Tensor, TensorState]:
         """Hidden states of some more tokens, and the state after them."""
         inputs = self.dropout(self.embedding(tokens))

@@ -75,28 +75,22 @@ class Starts(nn.Module):
         return F.log_softmax(self.logits, 0).expand(rows, -1)
 
 
-class MixedStarts(LeftToRight):
-    """A left-to-right system that begins in one of W learned states; W = 1 just learns the start.
+class MixedStates(LeftToRight):
+    """A left-to-right system that begins in one of `count` states; which one is summed out.
 
-    Its state is the backbone's from every start, tensors (rows, W, …), with the log posterior
-    "log_weights" (rows, W). Cost: W times the plain system's.
+    Its state is the backbone's from every one of them, tensors (rows, W, …), with the log
+    posterior "log_weights" (rows, W). Cost: W times the plain system's.
     """
 
-    def __init__(self, *, starts: int, backbone: Backbone, **parts: Any) -> None:
-        super().__init__(backbone=backbone, **parts)
-        self.starts = Starts(starts, self._startable().free_widths())
+    count: int
 
-    def _startable(self) -> Startable:
-        backbone: Any = self.backbone
-        assert isinstance(backbone, Startable), "the backbone's first state can be chosen"
-        return backbone
-
-    def begin(self, rows: int) -> TensorState:
-        """The state of `rows` sequences before their first input, in all starts."""
-        memory = self._startable().begin(self.starts.free(rows))
-        return self._rows_first(memory, self.starts.log_weights(rows))
+    def begun(self, view: View) -> tuple[TensorState, View]:
+        """The states that the rows of a view begin in, and the view of what follows them."""
+        raise TypeError(f"{type(self).__name__} does not define begun")
 
     def target_log_probs(self, view: View, state: State | None = None) -> Predictions:
+        if state is None:
+            state, view = self.begun(view)
         hidden, log_weights = self._from_every_start(view, state)
         places, each = self._log_probs_by_start(view, hidden)
         before, after = _posteriors(log_weights, each)
@@ -105,21 +99,20 @@ class MixedStarts(LeftToRight):
         following = self._rows_first(hidden.state, after[:, -1].to(hidden.values.dtype))
         return Predictions(log_probs=mixed, places=places, state=following)
 
-    def _from_every_start(self, view: View, state: State | None) -> tuple[Hidden, Tensor]:
+    def _from_every_start(self, view: View, state: State) -> tuple[Hidden, Tensor]:
         """The backbone's hidden states for rows · W rows, and the log-weights they begin with."""
-        before = self.begin(len(view.inputs)) if state is None else state
-        assert isinstance(before, TensorState)
+        assert isinstance(state, TensorState)
         wide = View(
-            inputs=view.inputs.repeat_interleave(self.starts.count, 0),
-            lengths=view.lengths.repeat_interleave(self.starts.count, 0),
+            inputs=view.inputs.repeat_interleave(self.count, 0),
+            lengths=view.lengths.repeat_interleave(self.count, 0),
             visibility=view.visibility,
         )
-        memory = {name: t.flatten(0, 1) for name, t in before.tensors.items() if name != WEIGHTS}
-        return self.backbone(wide, TensorState(memory)), before[WEIGHTS]
+        memory = {name: t.flatten(0, 1) for name, t in state.tensors.items() if name != WEIGHTS}
+        return self.backbone(wide, TensorState(memory)), state[WEIGHTS]
 
     def _log_probs_by_start(self, view: View, hidden: Hidden) -> tuple[Tensor, Tensor]:
         """The places with a target, and (B, T, W) the log-probability there given each start."""
-        places, count = target_places(view), self.starts.count
+        places, count = target_places(view), self.count
         assert view.targets is not None
         values = hidden.values.unflatten(0, (-1, count)).transpose(1, 2)[places]
         targets = view.targets[places].repeat_interleave(count)
@@ -129,8 +122,7 @@ class MixedStarts(LeftToRight):
         return places, each.masked_scatter(places[..., None], found.double())
 
     def _rows_first(self, memory: TensorState, log_weights: Tensor) -> TensorState:
-        count = self.starts.count
-        tensors = {name: t.unflatten(0, (-1, count)) for name, t in memory.tensors.items()}
+        tensors = {name: t.unflatten(0, (-1, self.count)) for name, t in memory.tensors.items()}
         return TensorState({**tensors, WEIGHTS: log_weights})
 
     def scores(
@@ -138,15 +130,10 @@ class MixedStarts(LeftToRight):
     ) -> Tensor:
         raise TypeError("several starts are mixed by probabilities, and scores are none yet")
 
-    def start(self, rows: int, *, condition: Batch | None = None) -> SteppingState:
-        memory = self.begin(rows)
-        opening = torch.full((rows,), self.vocabulary.opening, device=memory[WEIGHTS].device)
-        return self._step(memory, opening)
-
     def advance(self, state: SteppingState, tokens: Tensor) -> SteppingState:
         """The state after one more token in each row: what it says of the starts is taken in."""
         assert isinstance(state.memory, TensorState) and state.log_weights is not None
-        repeated = tokens.repeat_interleave(self.starts.count)
+        repeated = tokens.repeat_interleave(self.count)
         each = self.emission.log_prob(state.values.flatten(0, 1), repeated)
         joint = state.log_weights + each.view(state.log_weights.shape)
         # A token that no start can predict (padding after the end) says nothing of them.
@@ -158,17 +145,53 @@ class MixedStarts(LeftToRight):
         view = View(inputs=tokens[:, None], lengths=torch.ones_like(tokens), visibility=Causal())
         hidden, log_weights = self._from_every_start(view, memory)
         assert isinstance(hidden.state, TensorState)
-        values = hidden.values[:, -1].unflatten(0, (-1, self.starts.count))
+        values = hidden.values[:, -1].unflatten(0, (-1, self.count))
         return SteppingState(self._rows_first(hidden.state, log_weights), values, log_weights)
+
+    @torch.no_grad()
+    def posteriors(self, state: TensorState, view: View) -> Tensor:
+        """(B, T, W) log posterior over the starts after each place of a view that has a state."""
+        hidden, log_weights = self._from_every_start(view, state)
+        _, each = self._log_probs_by_start(view, hidden)
+        return _posteriors(log_weights, each)[1].to(log_weights.dtype)
+
+    def _of_likeliest(self, state: TensorState, log_weights: Tensor) -> TensorState:
+        rows, best = torch.arange(len(log_weights)), log_weights.argmax(1)
+        return TensorState({n: t[rows, best] for n, t in state.tensors.items() if n != WEIGHTS})
+
+
+class MixedStarts(MixedStates):
+    """A system that begins in one of W learned states; W = 1 just learns the start."""
+
+    def __init__(self, *, starts: int, backbone: Backbone, **parts: Any) -> None:
+        super().__init__(backbone=backbone, **parts)
+        self.starts = Starts(starts, self._startable().free_widths())
+        self.count = starts
+
+    def _startable(self) -> Startable:
+        backbone: Any = self.backbone
+        assert isinstance(backbone, Startable), "the backbone's first state can be chosen"
+        return backbone
+
+    def begin(self, rows: int) -> TensorState:
+        """The state of `rows` sequences before their first input, in all starts."""
+        memory = self._startable().begin(self.starts.free(rows))
+        return self._rows_first(memory, self.starts.log_weights(rows))
+
+    def begun(self, view: View) -> tuple[TensorState, View]:
+        return self.begin(len(view.inputs)), view
+
+    def start(self, rows: int, *, condition: Batch | None = None) -> SteppingState:
+        memory = self.begin(rows)
+        opening = torch.full((rows,), self.vocabulary.opening, device=memory[WEIGHTS].device)
+        return self._step(memory, opening)
 
     @torch.no_grad()
     def reveal(self, batch: Batch) -> dict[str, Capture]:
         """The weights of the starts, and for each row what its likeliest start leads to."""
-        view = self.objective.view(batch)
-        hidden, log_weights = self._from_every_start(view, None)
-        _, each = self._log_probs_by_start(view, hidden)
-        _, after = _posteriors(log_weights, each)
-        chosen = self._of_likeliest(self.begin(len(batch)), after[:, -1])
+        before, view = self.begun(self.objective.view(batch))
+        after = self.posteriors(before, view)
+        chosen = self._of_likeliest(before, after[:, -1])
         captures = {
             **self._startable().reveal(view, chosen),
             **self.emission.reveal(self.backbone(view, chosen)),
@@ -179,16 +202,17 @@ class MixedStarts(LeftToRight):
             axes=("choice",),
             reading="How often a sequence begins in each start, before anything was read.",
         )
-        captures["posterior over starts"] = Capture(
-            values=after.exp().to(log_weights.dtype),
-            axes=("batch", "time", "choice"),
-            reading="Which start explains the tokens up to here; 1 is all.",
-        )
+        captures["posterior over starts"] = posterior_capture(after)
         return captures
 
-    def _of_likeliest(self, state: TensorState, log_weights: Tensor) -> TensorState:
-        rows, best = torch.arange(len(log_weights)), log_weights.argmax(1)
-        return TensorState({n: t[rows, best] for n, t in state.tensors.items() if n != WEIGHTS})
+
+def posterior_capture(log_posterior: Tensor) -> Capture:
+    """What the tokens up to each place say of where a row began."""
+    return Capture(
+        values=log_posterior.exp(),
+        axes=("batch", "time", "choice"),
+        reading="Which start explains the tokens up to here; 1 is all.",
+    )
 
 
 def _posteriors(log_weights: Tensor, each: Tensor) -> tuple[Tensor, Tensor]:

@@ -156,7 +156,7 @@ MULTI30K = {
     "weight_decay": 0.01,
     "vocabulary_size": 8000,
     "clip": 1.0,
-    "epochs": 20,
+    "epochs": 16,
     "average": 5,
 }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from torch import nn
 
@@ -12,6 +12,7 @@ from lmlab.backbones.reader import Reader
 from lmlab.backbones.recurrent_pair import RecurrentPair
 from lmlab.backbones.writers import Writer
 from lmlab.core.errors import UserError
+from lmlab.core.mixed_beginnings import MixedBeginnings
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.core.writing import SequenceToSequence
 from lmlab.emissions.softmax import Softmax
@@ -42,6 +43,8 @@ class TranslatingConfig:
     """Whether the output vectors are the writer's embeddings."""
     shared: bool = False
     """Whether reader and writer have the same embeddings."""
+    choices: int = field(default=1, metadata={"at_least": 1})
+    """Values of a latent variable between source and text, summed out exactly; 1 is none."""
     smoothing: float = field(default=0.0, metadata={"at_least": 0, "below": 1})
     """Label smoothing: the share of a target's mass that all tokens share in training."""
 
@@ -82,6 +85,11 @@ def build_translating(
 
     `source` is the reader's vocabulary, where it is another.
     """
+    if config.choices > 1 and config.smoothing:
+        raise UserError(
+            "the values of a latent variable are mixed by their probabilities, which label "
+            "smoothing does not take: --set smoothing=0, or choices=1."
+        )
     if config.shared and source is not None:
         raise UserError("sources with a vocabulary of their own can't share embeddings.")
     writing = nn.Embedding(vocabulary.size, config.width)
@@ -93,12 +101,15 @@ def build_translating(
     cells = _cells(config, config.width, first=inputs)
     backbone = RecurrentPair(make_reader(config, reading), make_writer(writing, cells))
     emission = Softmax(config.width, vocabulary, tied=writing if config.tied else None)
-    return SequenceToSequence(
-        vocabulary=vocabulary,
-        backbone=backbone,
-        emission=emission,
-        objective=NextTokenGivenSource(vocabulary, source=source, smoothing=config.smoothing),
-    )
+    parts: dict[str, Any] = {
+        "vocabulary": vocabulary,
+        "backbone": backbone,
+        "emission": emission,
+        "objective": NextTokenGivenSource(vocabulary, source=source, smoothing=config.smoothing),
+    }
+    if config.choices > 1:
+        return MixedBeginnings(choices=config.choices, **parts)
+    return SequenceToSequence(**parts)
 
 
 def make_reader(config: TranslatingConfig, embedding: nn.Embedding) -> Reader:

@@ -5,6 +5,7 @@
 
 All that is known of the source passes through one vector. `reversed=true` reads it backwards as
 the paper does; `everywhere=true` joins the vector to every input of the writer (Cho et al. 2014).
+`choices=K` puts a latent variable of K values between source and text, summed out exactly.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ SIZES = {
     "small": Config(),
     "base": Config(width=512, layers=2, cell="lstm", reversed=True),
 }
-RECIPES = {"multi30k": {**MULTI30K, "width": 512, "reversed": True, "epochs": 12}}
+RECIPES = {"multi30k": {**MULTI30K, "width": 384, "reversed": True, "epochs": 12}}
 
 
 def build(
