@@ -384,14 +384,17 @@ class LanguageModel:
         questions: Sequence[str],
         *,
         documents: str | Path | Documents | None = None,
+        knowledge: str | Path | None = None,
+        facts: Sequence[tuple[str, str, str]] = (),
         **options: Any,
     ) -> list[Asked]:
         """Each question answered, with what the answers rest on; for systems with `Ask`.
 
         `documents` to look up instead of the run's own: a built-in set, a file, a folder, an
-        index, or `Documents`. `options`: `answers` (how many for each), and for systems that write
-        their answers `method` (RAG: thorough, fast, beam, greedy, sample), `beam`, `max_length`,
-        `seed`.
+        index, or `Documents`. For a memory of facts (FaE) `knowledge` has other facts about the
+        same entities, and `facts` are changed: (subject, relation, object). `options`: `answers`
+        (how many for each), and for systems that write their answers `method` (RAG: thorough,
+        fast, beam, greedy, sample), `beam`, `max_length`, `seed`.
 
         >>> _ = lmlab.train("rag-token", data="capitals-questions", out="runs/rag", size="tiny",
         ...                 settings={"retriever_width": 512}, steps=2, quiet=True)
@@ -401,13 +404,19 @@ class LanguageModel:
         """
         if isinstance(questions, str):
             raise UserError("ask takes a list of questions, and one came; put it in a list.")
-        return list(self.ask_stream([questions], documents=documents, **options))
+        return list(
+            self.ask_stream(
+                [questions], documents=documents, knowledge=knowledge, facts=facts, **options
+            )
+        )
 
     def ask_stream(
         self,
         chunks: Iterable[Sequence[str]],
         *,
         documents: str | Path | Documents | None = None,
+        knowledge: str | Path | None = None,
+        facts: Sequence[tuple[str, str, str]] = (),
         **options: Any,
     ) -> Iterator[Asked]:
         """Questions that come some at a time, answered in their order."""
@@ -415,7 +424,7 @@ class LanguageModel:
         from lmlab.core.answers import Ask
         from lmlab.core.protocols import require
         from lmlab.retrieval.documents import open_documents
-        from lmlab.sampling.asking import Asker, with_documents
+        from lmlab.sampling.asking import Asker, with_documents, with_facts
 
         system = self.model.system
         require(system, Ask, "asking")
@@ -423,6 +432,8 @@ class LanguageModel:
             if isinstance(documents, (str, Path)):
                 documents = open_documents(documents)
             system = with_documents(system, documents)
+        if knowledge is not None or facts:
+            system = with_facts(system, knowledge, facts)
         return Asker(system=system, tokenizer=self.model.tokenizer, **options).ask(chunks)
 
     def _write(

@@ -21,6 +21,7 @@ from lmlab.core.vocabulary import Vocabulary
 from lmlab.knowledge.fact_memory import FactMemory, FactTable
 from lmlab.knowledge.fact_models import NO_FACT, FactModel
 from lmlab.knowledge.knowledge import Entity, Fact, Knowledge
+from lmlab.sampling.asking import with_facts
 from lmlab.training.files import read_tensors, write_tensors
 from lmlab.zoo import fae
 
@@ -220,6 +221,16 @@ def test_an_edited_fact_changes_its_answer_at_once_and_no_other():
     assert ask(system) == ["East", "Fort", "Gate", "Hill"]
     system.edit("bornia", "capital", [])
     assert ("bornia", "capital") not in system.facts() and len(system.facts()) == 3
+
+
+def test_a_copy_with_other_facts_answers_by_them_and_leaves_the_first_as_it_was():
+    system = trained()
+    system.replace_facts(world(np.arange(4)))
+    other = with_facts(system, None, [("bornia", "capital", "hill")])
+    assert ask(other) == ["East", "Hill", "Gate", "Hill"]
+    turned = system.with_facts([("arland", "capital", "east")], world(np.array([3, 2, 1, 0])))
+    assert ask(turned) == ["East", "Gate", "Fort", "East"]
+    assert ask(system) == ["East", "Fort", "Gate", "Hill"]
 
 
 def test_what_no_fact_speaks_for_looks_up_no_fact():

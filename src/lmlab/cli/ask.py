@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -40,6 +40,21 @@ def ask(
         str | None,
         typer.Option(metavar="INDEX", help="The same, in the documents of an index."),
     ] = None,
+    knowledge: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KNOWLEDGE",
+            help="Other facts about the same entities, for a memory of facts: a built-in knowledge "
+            "or a folder of tables.",
+        ),
+    ] = None,
+    fact: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="'SUBJECT | RELATION | OBJECT'",
+            help="A fact changed in the memory before it is asked; may be given again.",
+        ),
+    ] = None,
     show_evidence: Annotated[
         bool,
         typer.Option("--show-evidence", help="What was looked up, and how likely each of it is."),
@@ -64,22 +79,43 @@ def ask(
     if documents is not None and index is not None:
         raise UserError("give --documents or --index, not both.")
 
-    from lmlab.api import load
-
     given = _questions(questions or [], file, errors)
-    found = load(run).ask_stream(
-        given,
-        documents=documents if index is None else index,
-        answers=n,
-        method=method,
-        beam=beam,
-        max_length=max_length,
-        seed=seed,
-    )
+    facts = [_fact(each) for each in fact or []]
+    elsewhere = {"documents": documents if index is None else index, "knowledge": knowledge}
+    options = {"method": method, "beam": beam, "max_length": max_length}
+    found = _answers(run, given, {**elsewhere, "facts": facts}, answers=n, seed=seed, **options)
     if as_json:
         print_json_list(each.as_dict() for each in found)
     else:
         print_asked(found, evidence=show_evidence)
+
+
+def _answers(
+    run: str, given: Iterable[list[str]], memory: dict[str, Any], **options: Any
+) -> Iterator[Asked]:
+    """Of a run that answers over hops by its own paragraphs, of any other by `load`."""
+    from lmlab.tasks.hops.asking import is_hops, load_hops
+
+    if not is_hops(run):
+        from lmlab.api import load
+
+        return load(run).ask_stream(given, **memory, **options)
+    from lmlab.sampling.asking import Asker
+
+    for name in (name for name, value in memory.items() if value):
+        raise UserError(
+            f"a run of the task hops reads its own paragraphs, and takes no {name}; lmlab predict "
+            "takes rows with others."
+        )
+    model = load_hops(run)
+    return Asker(system=model, tokenizer=model.tokenizer, **options).ask(given)
+
+
+def _fact(written: str) -> tuple[str, str, str]:
+    parts = [part.strip() for part in written.split("|")]
+    if len(parts) != 3 or not all(parts):
+        raise UserError(f"a fact is written 'SUBJECT | RELATION | OBJECT', and {written!r} is not.")
+    return parts[0], parts[1], parts[2]
 
 
 def _questions(questions: list[str], file: str | None, errors: str) -> Iterable[list[str]]:
@@ -115,7 +151,7 @@ def print_evidence(answer: Answer) -> None:
     """What the best answer rests on."""
     rows = [(f"{each.probability:.4f}", each.name, each.text) for each in answer.evidence]
     if rows:
-        print_table(("probability", "document", "text"), rows)
+        print_table(("probability", "looked up", "it says"), rows)
     else:
         print("nothing was looked up")
 

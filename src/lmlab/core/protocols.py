@@ -319,6 +319,15 @@ class WithDocuments(Retrieve, Protocol):
 
 
 @runtime_checkable
+class WithFacts(Protocol):
+    """Facts that can be exchanged after training; no protocol of the cards."""
+
+    def with_facts(self, edits: Sequence[tuple[str, str, str]], knowledge: Any = None) -> Any:
+        """The same system, weights and all, with other facts, and then some edited."""
+        ...
+
+
+@runtime_checkable
 class Link(Protocol):
     """Mentions of entities found in a text, and told apart by what stands around them."""
 

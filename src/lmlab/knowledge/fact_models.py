@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -16,6 +18,8 @@ from lmlab.knowledge.entity_models import EVIDENCE, EntityModel, Found, needed, 
 from lmlab.knowledge.fact_memory import FactMemory
 from lmlab.knowledge.knowledge import Knowledge
 
+Fact = tuple[str, str, str]
+"""Subject, relation and object by their names."""
 NO_FACT = "no fact"
 """What the null fact is called where it is told."""
 
@@ -55,6 +59,22 @@ class FactModel(EntityModel):
             for (subject, relation), objects in knowledge.objects.items()
         }
         self._write(facts, {})
+
+    def with_facts(self, edits: Sequence[Fact], knowledge: Knowledge | None = None) -> Self:
+        """A copy, weights and all, with the facts of `knowledge` for its own, then the edits.
+
+        An edit (subject, relation, object) takes the place of what the memory has of that subject
+        and relation; edits of the same ones are several objects.
+        """
+        other = copy.deepcopy(self)
+        if knowledge is not None:
+            other.replace_facts(knowledge)
+        objects: dict[tuple[str, str], list[str]] = {}
+        for subject, relation, each in edits:
+            objects.setdefault((subject, relation), []).append(each)
+        for (subject, relation), named in objects.items():
+            other.edit(subject, relation, named)
+        return other
 
     def _write(
         self,

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from lmlab.core.answers import Answer, Ask, Evidence
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError, unknown_name
-from lmlab.core.protocols import WithDocuments, require
+from lmlab.core.protocols import WithDocuments, WithFacts, require
+from lmlab.knowledge.opening import open_knowledge
 from lmlab.retrieval.documents import Documents
 from lmlab.sampling.beam import Beam
 from lmlab.sampling.rag_decoding import BesideEachDocument, WritesBesideDocuments
@@ -166,3 +168,15 @@ def with_documents(system: Any, documents: Documents) -> Any:
             "--documents and --index out."
         )
     return system.with_documents(documents)
+
+
+def with_facts(
+    system: Any, knowledge: str | Path | None, edits: Sequence[tuple[str, str, str]]
+) -> Any:
+    """The system, with other facts in its memory; a UserError where it has none."""
+    if not isinstance(system, WithFacts):
+        raise UserError(
+            "only a system with a memory of facts (fae) can be told other ones; leave --knowledge "
+            "and --fact out."
+        )
+    return system.with_facts(edits, None if knowledge is None else open_knowledge(knowledge))

@@ -53,7 +53,7 @@ def test_an_answer_comes_with_its_probability_and_what_it_rests_on(lmlab: Comman
     answer, header, first, *_ = found.out.splitlines()
     share, text = answer.split("\t")
     assert text == "barn" and 0.5 < float(share) <= 1
-    assert header.split() == ["probability", "document", "text"]
+    assert header.split() == ["probability", "looked", "up", "it", "says"]
     assert first.strip().split(maxsplit=2)[1:] == ["bob", "bob is in the barn"]
 
 
@@ -116,6 +116,8 @@ def test_other_documents_are_looked_up_instead(lmlab: Command, run: Path, tmp_pa
         (("where is bob", "--method", "greedy", "--beam", 3), "no use for beam"),
         (("where is bob", "-n", 0), "at least one answer"),
         (("where is bob", "--documents", "nowhere"), "nowhere"),
+        (("where is bob", "--knowledge", "capitals"), "only a system with a memory of facts"),
+        (("where is bob", "--fact", "bob is here"), "SUBJECT | RELATION | OBJECT"),
     ],
 )
 def test_mistakes_are_told_in_one_sentence(lmlab: Command, run: Path, arguments, told: str):

@@ -10,6 +10,7 @@ import torch
 from typer.testing import CliRunner
 
 import lmlab
+from lmlab.cli.ask import ask
 from lmlab.cli.main import app
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
@@ -140,6 +141,23 @@ def test_bare_questions_are_asked_of_the_paragraphs_that_the_run_keeps(run: Path
     assert found.as_dict()["kind"] == "special"
     with pytest.raises(UserError, match="names no entity"):
         model.answer("what is left of z ?")
+
+
+def test_a_question_is_asked_like_any_other(run: Path, capsys: pytest.CaptureFixture[str]):
+    """`lmlab ask`: the steps are what was looked up."""
+    question = "what is left of left of c ?"
+    found = load_hops(run).answer(question)
+    ask(str(run), [question], as_json=True)
+    [told] = json.loads(capsys.readouterr().out)
+    if found.answer:
+        [answer] = told["answers"]
+        assert answer["text"] == found.answer
+        assert answer["probability"] == pytest.approx(found.probability)
+        assert [each["text"] for each in answer["evidence"]] == [c for _, c in found.evidence]
+    else:
+        assert told["answers"] == []
+    with pytest.raises(UserError, match="reads its own paragraphs, and takes no documents"):
+        ask(str(run), [question], documents="capitals")
 
 
 def test_apart_the_reader_stays_as_it_was_and_together_it_learns(base: Path, folder: Path):

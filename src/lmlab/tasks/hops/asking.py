@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,6 +11,7 @@ from typing import Any
 
 from safetensors import SafetensorError
 
+from lmlab.core.answers import Answer, Evidence
 from lmlab.core.errors import UserError
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.tokenizers import Tokenizer
@@ -52,6 +54,11 @@ class HopModel:
         """The answer to a bare question about entities that the run has paragraphs of."""
         return self.predict([{"question": question}])[0]
 
+    def ask(self, questions: Sequence[str], *, answers: int = 1) -> list[list[Answer]]:
+        """The answer to each question (`Ask`); it rests on the sentences that were stepped over."""
+        found = self.predict([{"question": question} for question in questions])
+        return [[_told(each)] if each.answer else [] for each in found]
+
     def predict(self, rows: Sequence[Mapping[str, Any]]) -> list[HopAnswer]:
         """The answer to each row; of what a row has only question, start and paragraphs are used.
 
@@ -79,6 +86,16 @@ class HopModel:
                 "and paragraphs in a row, or ask about one of those the run was trained on."
             )
         return Question(text=text, start=tuple(map(str, start)), paragraphs=paragraphs)
+
+
+def _told(found: HopAnswer) -> Answer:
+    """An answer over hops as any other: steps are what was looked up."""
+    likely = found.graph.step_probabilities()
+    evidence = tuple(
+        Evidence(name=f"{origin} → {target}", text=clue, probability=likely[origin, target])
+        for (origin, target), (_, clue) in zip(found.path, found.evidence, strict=True)
+    )
+    return Answer(text=found.answer, log_prob=math.log(found.probability), evidence=evidence)
 
 
 def is_hops(path: Path | str) -> bool:

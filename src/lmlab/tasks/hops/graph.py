@@ -64,6 +64,14 @@ class CognitiveGraph:
         self.links[origin, target] = Link(clue=clue, probability=probability)
         return True
 
+    def step_probabilities(self) -> dict[Step, float]:
+        """How sure system 1 was of each step; of two links between the same names, the surer."""
+        found: dict[Step, float] = {}
+        for (origin, target), link in self.links.items():
+            step = self.nodes[origin].name, self.nodes[target].name
+            found[step] = max(link.probability, found.get(step, 0.0))
+        return found
+
     def clues(self, place: int) -> str:
         """The sentences that led to a node."""
         found = [link.clue for (_, target), link in self.links.items() if target == place]
