@@ -208,7 +208,7 @@ def test_where_every_document_is_left_out_the_null_document_is_all():
 
 
 def test_the_index_is_refreshed_in_time_and_stands_still_in_between():
-    system = build(refresh=3)
+    system = build(refresh=3, background=False)
     system.begin_step(0)
     first = system.retriever.memory.vectors.clone()
     with torch.no_grad():
@@ -222,6 +222,37 @@ def test_the_index_is_refreshed_in_time_and_stands_still_in_between():
         now = torch.cat([system.encode(rows(text)) for text in TEXTS])
     torch.testing.assert_close(system.retriever.memory.vectors, now)
     assert not torch.allclose(now, first)
+
+
+def scaled(system, factor: float) -> torch.Tensor:
+    """Change all weights; what the documents' vectors are then."""
+    with torch.no_grad():
+        for parameter in system.parameters():
+            parameter.mul_(factor)
+        return torch.cat([system.encode(rows(text)) for text in TEXTS])
+
+
+def test_in_the_background_an_index_is_made_at_a_refresh_and_used_half_of_one_later():
+    system = build(refresh=4, background=True)
+    memory = system.retriever.memory
+    system.begin_step(0)
+    first = memory.vectors.clone()
+    second = scaled(system, 1.1)
+    for step in (1, 2, 3, 4):
+        system.begin_step(step)
+        assert torch.equal(memory.vectors, first)
+    third = scaled(system, 1.1)
+    system.begin_step(5)
+    assert torch.equal(memory.vectors, first)
+    # A run that is saved here and goes on takes up what was under way.
+    again = build(refresh=4, background=True)
+    again.load_state_dict(system.state_dict())
+    for each in (system, again):
+        each.begin_step(6)
+        torch.testing.assert_close(each.retriever.memory.vectors, second)
+        for step in (7, 8, 9, 10):
+            each.begin_step(step)
+        torch.testing.assert_close(each.retriever.memory.vectors, third)
 
 
 def test_names_are_hidden_where_there_are_any():

@@ -42,6 +42,8 @@ class DocumentMemory(nn.Module):
     """(N + 1,) where each document begins."""
     vectors: Tensor
     """(N, width) zero until they are embedded."""
+    coming: Tensor
+    """(N, width) what the vectors will be at the next refresh, (0, width) where nothing waits."""
 
     def __init__(
         self, documents: Documents, vocabulary: Vocabulary, *, width: int, longest: int
@@ -56,6 +58,7 @@ class DocumentMemory(nn.Module):
         self.register_buffer("tokens", torch.zeros(0, dtype=torch.int32))
         self.register_buffer("offsets", torch.zeros(1, dtype=torch.int64))
         self.register_buffer("vectors", torch.zeros(0, width))
+        self.register_buffer("coming", torch.zeros(0, width))
 
     def __len__(self) -> int:
         """Documents that can be found."""
@@ -88,7 +91,6 @@ class DocumentMemory(nn.Module):
         tokens, lengths = self.inner(numbers)
         return with_symbols(tokens, lengths, self.vocabulary, rows=numbers)
 
-    @torch.no_grad()
     def embed(
         self,
         encode: EncodeBatch,
@@ -96,7 +98,18 @@ class DocumentMemory(nn.Module):
         rows: int = 256,
         progress: Callable[[int, int], None] | None = None,
     ) -> None:
-        """Set the vectors of all documents by `encode`, `rows` of like length at once.
+        """Set the vectors of all documents by `encode`: see `embedded`."""
+        self.vectors = self.embedded(encode, rows=rows, progress=progress)
+
+    @torch.no_grad()
+    def embedded(
+        self,
+        encode: EncodeBatch,
+        *,
+        rows: int = 256,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Tensor:
+        """(N, width) vectors of all documents by `encode`, `rows` of like length at once.
 
         `progress` is told how many are done, of how many.
         """
@@ -107,7 +120,12 @@ class DocumentMemory(nn.Module):
             vectors[numbers] = self._checked(encode(self.batch(numbers))).to(vectors.dtype)
             if progress is not None:
                 progress(min(first + rows, len(order)), len(order))
-        self.vectors = vectors
+        return vectors
+
+    def take_coming(self) -> None:
+        """Let the vectors that wait, if any do, be those that are searched."""
+        if len(self.coming):
+            self.vectors, self.coming = self.coming, self.coming.new_zeros(0, self.width)
 
     @torch.no_grad()
     def search(self, queries: Tensor, k: int, *, without: Tensor | None = None) -> Tensor:
@@ -172,7 +190,7 @@ class DocumentMemory(nn.Module):
         self, state_dict: Mapping[str, Any], prefix: str, *args: Any, **words: Any
     ) -> None:
         """How many tokens there are is known from what is loaded, or from the tokeniser."""
-        for name in ("tokens", "offsets", "vectors"):
+        for name in ("tokens", "offsets", "vectors", "coming"):
             loaded, own = state_dict.get(f"{prefix}{name}"), getattr(self, name)
             if loaded is not None and loaded.shape[1:] == own.shape[1:]:
                 setattr(self, name, own.new_zeros(loaded.shape))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import torch
 from torch import Tensor, nn
 
@@ -9,6 +11,7 @@ from lmlab.backbones.text_encoder import TextEncoder
 from lmlab.core.batch import Batch
 from lmlab.core.framing import inner_lengths
 from lmlab.core.protocols import Retrieved
+from lmlab.retrieval.background import Background
 from lmlab.retrieval.memory import NO_DOCUMENT, DocumentMemory, resting
 
 SPARE = 8
@@ -32,11 +35,15 @@ class Retriever(nn.Module):
         *,
         retrieved: int,
         refresh: int,
+        background: bool = False,
         null: bool = True,
     ) -> None:
         """`refresh`: steps of training between two embeddings of all documents, 0 for one alone.
 
-        `null`: whether the null document may be found as well.
+        `background`: whether they are embedded while training goes on, by a copy of the encoder.
+        The index is taken up half of `refresh` later whether it is done sooner or must be waited
+        for, so that what is found does not hang on how fast the machine is. `null`: whether the
+        null document may be found as well.
         """
         super().__init__()
         assert questions.width == documents.width == memory.width, "one space for all"
@@ -45,14 +52,33 @@ class Retriever(nn.Module):
         self.memory = memory
         self.retrieved = retrieved
         self.refresh = refresh
+        self.background = background
         self.null = null
+        self._embedding: Background | None = None
+        # A checkpoint holds the index that is under way: a run that goes on takes it up in time.
+        self.register_state_dict_pre_hook(lambda module, *_: module._finish_embedding())
 
     def begin_step(self, step: int) -> None:
-        """Embed all documents anew where it is time."""
+        """Embed all documents anew where it is time, or begin to, or take up what was begun."""
         if not self.retrieved:
             return
-        if step % self.refresh == 0 if self.refresh else step == 0:
+        if step == 0 or (self.refresh and not self.background and step % self.refresh == 0):
             self.embed()
+            return
+        if not self.refresh or not self.background:
+            return
+        if step % self.refresh == self.refresh // 2:
+            self._finish_embedding()
+            self.memory.take_coming()
+        if step % self.refresh == 0:
+            encoder = copy.deepcopy(self.documents).eval()
+            self._embedding = Background(lambda: self.memory.embedded(encoder))
+
+    def _finish_embedding(self) -> None:
+        """Wait for what is being embedded in the background, and keep it."""
+        if self._embedding is not None:
+            self.memory.coming = self._embedding.result()
+            self._embedding = None
 
     def embed(self) -> None:
         """Let the index be that of the documents' encoder as it is now."""

@@ -38,6 +38,8 @@ class RealmConfig(RetrieverConfig):
     """Documents that are looked up for a text, k; 0 for none, to compare with."""
     refresh: int = field(default=500, metadata={"at_least": 0})
     """Steps after which all documents are embedded anew; 0 for at the first step alone."""
+    background: bool = True
+    """Whether that is done while training goes on; the index then comes half of `refresh` later."""
     objective: Literal["masked", "spans"] = "masked"
     """masked: hidden words of single texts; spans: answers to questions, found in documents."""
     rate: float = field(default=0.15, metadata={"at_least": 0, "below": 1})
@@ -65,7 +67,7 @@ TINY: dict[str, Any] = {
     "attention_dropout": 0.0,
     "document_length": 16,
     "retrieved": 2,
-    "refresh": 3,
+    "refresh": 2,
 }
 """What tests build."""
 LARGE: dict[str, Any] = {
@@ -110,6 +112,7 @@ def make_retriever(config: RealmConfig, vocabulary: Vocabulary, documents: Docum
         memory,
         retrieved=config.retrieved,
         refresh=config.refresh,
+        background=config.background,
         null=config.objective == "masked",
     )
 
