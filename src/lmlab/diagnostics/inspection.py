@@ -16,6 +16,7 @@ from lmlab.diagnostics.course import gradient_pictures, norm_pictures
 from lmlab.diagnostics.importance import importance_pictures
 from lmlab.diagnostics.inspection_page import inspection_page
 from lmlab.diagnostics.latents import interpolation_pictures, noise_pictures
+from lmlab.diagnostics.lookups import lookup_pictures
 from lmlab.diagnostics.memories import memory_pictures
 from lmlab.diagnostics.neighbours import check_words, neighbour_pictures
 from lmlab.diagnostics.picture import Picture, render
@@ -35,6 +36,7 @@ TOGETHER: tuple[Callable[[Sequence[Subject]], list[Picture]], ...] = (
 """Families that set runs beside each other."""
 ALONE: tuple[Callable[[Subject], list[Picture]], ...] = (
     capture_family,
+    lookup_pictures,
     importance_pictures,
     memory_pictures,
     attention_pictures,

@@ -25,6 +25,7 @@ from lmlab.training.checkpoints import (
 from lmlab.training.config import TrainingConfig
 from lmlab.training.data import BatchSource, Watched, groups
 from lmlab.training.evaluate import evaluate
+from lmlab.training.lookups import LOOKED_UP, looked_up
 from lmlab.training.optimizers import build_optimizer
 from lmlab.training.processes import (
     gather_rows,
@@ -203,6 +204,8 @@ def look_at_held_out(
     found = evaluate(job.system, source, job.accelerator)
     figures = figures_of(job)
     job.reporter.evaluated(progress, found, str(job.data.held_out_split), figures)
+    if (lookups := looked_up(job.system, source)) and job.accelerator.is_main_process:
+        job.reporter.write(LOOKED_UP, progress, texts=lookups)
     if job.data.selects:
         schedule.validated(found.loss)
         if progress.validated(found.loss, rank_of(figures)):

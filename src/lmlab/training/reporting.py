@@ -194,7 +194,8 @@ def _flat(values: dict[str, Any]) -> dict[str, float]:
     flat: dict[str, float] = {}
     for name, value in values.items():
         inner = value if isinstance(value, dict) else {"": value}
-        flat.update({f"{name}/{key}".rstrip("/"): number for key, number in inner.items()})
+        numbers = {key: each for key, each in inner.items() if isinstance(each, (int, float))}
+        flat.update({f"{name}/{key}".rstrip("/"): number for key, number in numbers.items()})
     return flat
 
 

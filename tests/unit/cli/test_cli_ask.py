@@ -57,6 +57,17 @@ def test_an_answer_comes_with_its_probability_and_what_it_rests_on(lmlab: Comman
     assert first.strip().split(maxsplit=2)[1:] == ["bob", "bob is in the barn"]
 
 
+def test_what_held_out_questions_find_is_written_down_as_training_goes_on(run: Path):
+    lines = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
+    looks = [line for line in lines if line["event"] == "looked up"]
+    assert looks
+    for line in looks:
+        for text in line["texts"]:
+            assert text["text"].startswith("where is")
+            assert set(text["documents"]) <= {*NAMES}
+            assert sum(text["documents"].values()) == pytest.approx(1, abs=1e-5)
+
+
 def test_json_tells_all_answers_and_all_evidence(lmlab: Command, run: Path):
     [asked] = json.loads(lmlab("ask", run, "where is eve", "-n", 3, "--json").out)
     assert asked["question"] == "where is eve" and len(asked["answers"]) == 3

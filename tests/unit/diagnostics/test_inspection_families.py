@@ -34,6 +34,7 @@ from lmlab.diagnostics.latents import (
     noise_pictures,
     robustness,
 )
+from lmlab.diagnostics.lookups import lookup_pictures, over_training
 from lmlab.diagnostics.neighbours import (
     NEAREST,
     find_neighbours,
@@ -250,6 +251,21 @@ METRICS = [
         "vector_norms": {"emission.weight": 1.5, "backbone.embedding.weight": 4.0},
     },
 ]
+
+
+def test_documents_are_followed_over_training_and_zero_where_they_were_not_found(
+    fake: Subject,
+) -> None:
+    lines = [
+        {"event": "train", "step": 5, "loss": 2.0},
+        {"event": "looked up", "step": 5, "texts": [{"text": "a", "documents": {"x": 0.75}}]},
+        {"event": "looked up", "step": 9, "texts": [{"text": "a", "documents": {"y": 0.5}}]},
+    ]
+    assert over_training(lines) == ([5, 9], {"a": {"x": [0.75, 0.0], "y": [0.0, 0.5]}})
+    [picture] = lookup_pictures(replace(fake, metrics=tuple(lines)))
+    lines_drawn = drawn(picture).axes[0].get_lines()
+    assert [list(line.get_ydata()) for line in lines_drawn] == [[0.75, 0.0], [0.0, 0.5]]
+    assert lookup_pictures(replace(fake, metrics=tuple(lines[:2]))) == []
 
 
 def test_norms_by_training_tokens_seen() -> None:
