@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from finishing import finished
 from text_quality import bleu, distinct, self_bleu
 
 import lmlab
@@ -269,7 +270,7 @@ def trained(name: str, given: argparse.Namespace) -> Any:
             words = {"recipe": "glosses", "settings": BERT, "steps": 1500}
         else:
             words = {"recipe": "multi30k", "epochs": 8}
-        lmlab.train(name, data=data, out=run, **words)  # type: ignore[arg-type]
+        finished(lmlab.train(name, data=data, out=run, **words))  # type: ignore[arg-type]
     return lmlab.load(run)
 
 

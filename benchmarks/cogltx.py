@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from finishing import finished
 
 import lmlab
 from lmlab.tasks.catalogue import find_task
@@ -78,10 +79,10 @@ def train_base(splits: dict[str, list[Any]], folder: Path, steps: int) -> Path:
         lines.append(row["question"])
     text = folder / "text.txt"
     text.write_text("".join(f"{line.strip()}\n" for line in lines), encoding="utf-8")
-    found = lmlab.train(
+    found = finished(lmlab.train(
         "cogltx", data=text, out=folder / "base", size="tiny", settings=SYSTEM, steps=steps,
         quiet=True,
-    )  # fmt: skip
+    ))  # fmt: skip
     return found.path
 
 
@@ -98,17 +99,19 @@ def put_to_task(
 ) -> dict[str, Any]:
     recalls = way in ("labels", "interventions")
     began = time.process_time()
-    found = lmlab.finetune(
-        base,
-        task=task,
-        data=rows,
-        out=out,
-        long="memrecall" if recalls else way,
-        judge=way if recalls else None,
-        steps=steps,
-        seed=seed,
-        settings={**TRAINING, "evaluate_every": max(1, steps // 5)},
-        quiet=True,
+    found = finished(
+        lmlab.finetune(
+            base,
+            task=task,
+            data=rows,
+            out=out,
+            long="memrecall" if recalls else way,
+            judge=way if recalls else None,
+            steps=steps,
+            seed=seed,
+            settings={**TRAINING, "evaluate_every": max(1, steps // 5)},
+            quiet=True,
+        )
     )
     record: dict[str, Any] = {
         "cpu_seconds": time.process_time() - began,

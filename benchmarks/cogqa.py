@@ -18,6 +18,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from finishing import finished
+
 SYSTEM = {
     "width": 64,
     "layers": 4,
@@ -50,13 +52,15 @@ def base_run(work: Path, steps: int) -> Path:
 
     out = work / "base"
     if not (out / "model.safetensors").exists():
-        lmlab.train(
-            "cogqa",
-            data="wordnet",
-            out=out,
-            settings={**SYSTEM, **PRETRAINING},
-            steps=steps,
-            quiet=True,
+        finished(
+            lmlab.train(
+                "cogqa",
+                data="wordnet",
+                out=out,
+                settings={**SYSTEM, **PRETRAINING},
+                steps=steps,
+                quiet=True,
+            )
         )
     return out
 
@@ -65,15 +69,17 @@ def run_cogqa(base: Path, work: Path, seed: int, steps: int, together: bool) -> 
     from lmlab.tasks.finetune import finetune
 
     # Together every step costs as much as one of the first stage; the paper gives each an epoch.
-    result = finetune(
-        base,
-        task="hops",
-        data="wordnet-hops",
-        out=work / f"{'together' if together else 'apart'}-{seed}",
-        settings={**TRAINING, "together": together},
-        steps=steps,
-        seed=seed,
-        quiet=True,
+    result = finished(
+        finetune(
+            base,
+            task="hops",
+            data="wordnet-hops",
+            out=work / f"{'together' if together else 'apart'}-{seed}",
+            settings={**TRAINING, "together": together},
+            steps=steps,
+            seed=seed,
+            quiet=True,
+        )
     )
     return dict(result.metrics)
 

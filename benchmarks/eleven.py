@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from finishing import finished
 
 import lmlab
 
@@ -66,14 +67,16 @@ SETTINGS = {
 
 def run_one(seed: int, epochs: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
-        result = lmlab.train(
-            "bert",
-            data="capitals",
-            out=Path(folder) / "run",
-            settings=SETTINGS,
-            epochs=epochs,
-            seed=seed,
-            quiet=True,
+        result = finished(
+            lmlab.train(
+                "bert",
+                data="capitals",
+                out=Path(folder) / "run",
+                settings=SETTINGS,
+                epochs=epochs,
+                seed=seed,
+                quiet=True,
+            )
         )
         model = lmlab.load(result.path)
         scores = {

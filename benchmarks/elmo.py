@@ -33,6 +33,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from finishing import finished
 from torch import Tensor
 
 import lmlab
@@ -296,13 +297,15 @@ def train_both(steps: int) -> tuple[Model, Model, dict[str, Any]]:
         began = time.process_time()
         words = {"width": 3 * WIDTH, "min_count": MIN_COUNT}
         out = Path(folder)
-        lmlab.train(
-            "skipgram",
-            data="wordnet",
-            out=out / "words",
-            recipe="default",
-            settings=words,
-            quiet=True,
+        finished(
+            lmlab.train(
+                "skipgram",
+                data="wordnet",
+                out=out / "words",
+                recipe="default",
+                settings=words,
+                quiet=True,
+            )
         )
         report["skipgram"] = {"width": 3 * WIDTH, "cpu_seconds": time.process_time() - began}
         print(report, flush=True)
@@ -317,8 +320,10 @@ def train_both(steps: int) -> tuple[Model, Model, dict[str, Any]]:
             "min_count": MIN_COUNT,
             "evaluate_every": steps,
         }
-        result = lmlab.train(
-            "elmo", data="wordnet", out=out / "elmo", settings=settings, steps=steps, quiet=True
+        result = finished(
+            lmlab.train(
+                "elmo", data="wordnet", out=out / "elmo", settings=settings, steps=steps, quiet=True
+            )
         )
         report["elmo"] = {"held_out": result.loss, "cpu_seconds": time.process_time() - began}
         print(report["elmo"], flush=True)

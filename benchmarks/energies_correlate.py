@@ -24,6 +24,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from finishing import finished
+
 SENTENCES, PAIRS = 6000, 600
 SETTINGS: dict[str, Any] = {
     "width": 64,
@@ -117,7 +119,7 @@ def run_one(seed: int, epochs: int) -> dict[str, Any]:
         runs, seconds = {}, {}
         for name, (system, more) in MODELS.items():
             words = {"settings": SETTINGS | more, "seed": seed, "epochs": epochs, "quiet": True}
-            result = lmlab.train(system, data=corpus, out=Path(folder) / name, **words)
+            result = finished(lmlab.train(system, data=corpus, out=Path(folder) / name, **words))
             runs[name], seconds[name] = result.path, result.seconds
         changed = changes(runs, pairs)
     return {

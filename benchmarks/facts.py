@@ -26,6 +26,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from finishing import finished
+
 MODELS: dict[str, tuple[str, str | None, int]] = {
     "bert": ("bert", None, 3),
     "eae": ("eae", "capitals", 1),
@@ -58,15 +60,17 @@ def run_one(name: str, seed: int, epochs: int) -> dict[str, Any]:
     system, knowledge, _ = MODELS[name]
     settings = SETTINGS | (PLAIN if system == "bert" else {})
     with tempfile.TemporaryDirectory() as folder:
-        result = lmlab.train(
-            system,
-            data="capitals-told",
-            knowledge=knowledge,
-            out=Path(folder) / "run",
-            settings=settings,
-            epochs=epochs,
-            seed=seed,
-            quiet=True,
+        result = finished(
+            lmlab.train(
+                system,
+                data="capitals-told",
+                knowledge=knowledge,
+                out=Path(folder) / "run",
+                settings=settings,
+                epochs=epochs,
+                seed=seed,
+                quiet=True,
+            )
         )
         model = lmlab.load(result.path)
     told = {"model": name, "seed": seed, "epochs": epochs, "seconds": result.seconds}

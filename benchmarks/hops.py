@@ -21,6 +21,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from finishing import finished
+
 LETTERS, HOPS, SENTENCES = 6, 4, 60_000
 TEST = 2000
 
@@ -52,14 +54,16 @@ def run_one(depth: int, cosine: bool, seed: int, epochs: int) -> dict[str, Any]:
     torch.set_num_threads(1)
     corpus = hops.corpus(letters=LETTERS, hops=HOPS, sentences=SENTENCES)
     with tempfile.TemporaryDirectory() as folder:
-        result = lmlab.train(
-            "gpt",
-            data=corpus,
-            out=Path(folder) / "run",
-            settings=settings(depth, cosine),
-            epochs=epochs,
-            seed=seed,
-            quiet=True,
+        result = finished(
+            lmlab.train(
+                "gpt",
+                data=corpus,
+                out=Path(folder) / "run",
+                settings=settings(depth, cosine),
+                epochs=epochs,
+                seed=seed,
+                quiet=True,
+            )
         )
         model = lmlab.load(result.path)
     return {

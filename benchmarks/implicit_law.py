@@ -34,6 +34,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from finishing import finished
 from torch import Tensor, nn
 
 import lmlab
@@ -70,14 +71,16 @@ BLANK = "<mask>"
 
 def trained(system: str, corpus: str, folder: Path, seed: int, steps: int, **settings: Any) -> Any:
     out = folder / f"{system}-{corpus}-{seed}-{len(list(folder.iterdir()))}"
-    lmlab.train(
-        system,
-        data=corpus,
-        out=out,
-        settings={**TRAINING, **settings},
-        steps=steps,
-        seed=seed,
-        quiet=True,
+    finished(
+        lmlab.train(
+            system,
+            data=corpus,
+            out=out,
+            settings={**TRAINING, **settings},
+            steps=steps,
+            seed=seed,
+            quiet=True,
+        )
     )
     return lmlab.load(out)
 

@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from finishing import finished
 
 import lmlab
 from lmlab.core.batch import Batch
@@ -106,9 +107,7 @@ def train(system: str, out: Path, **words: Any) -> None:
     if before:
         for settled in ("settings", "tokenizer", "base"):
             words.pop(settled, None)
-    result = lmlab.train(system, data="wordnet-senses", out=out, resume=before, **words)
-    if result.reason == "interrupted":
-        raise SystemExit(f"stopped while {out.name} was trained; start again to go on")
+    finished(lmlab.train(system, data="wordnet-senses", out=out, resume=before, **words))
 
 
 def batches(model: Model, examples: list[Example]) -> Iterator[tuple[list[Example], Batch]]:

@@ -30,6 +30,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from finishing import finished
+
 RESULTS = Path(__file__).parent / "results"
 WRITER = {
     "width": 64,
@@ -79,16 +81,18 @@ def run_one(corpus: str, row: str, seed: int, base: str | None) -> dict[str, Any
             path.write_text(asked["documents"] + "\n", encoding="utf-8")
             documents = str(path)
         started = time.process_time()
-        result = lmlab.train(
-            asked["system"],
-            data=corpus,
-            documents=documents,
-            base=base,
-            out=Path(folder) / "run",
-            settings={**WRITER, **task["settings"], **asked.get("settings", {})},
-            epochs=task["epochs"],
-            seed=seed,
-            quiet=True,
+        result = finished(
+            lmlab.train(
+                asked["system"],
+                data=corpus,
+                documents=documents,
+                base=base,
+                out=Path(folder) / "run",
+                settings={**WRITER, **task["settings"], **asked.get("settings", {})},
+                epochs=task["epochs"],
+                seed=seed,
+                quiet=True,
+            )
         )
         seconds = time.process_time() - started
         found = measure(lmlab.load(result.path), corpus, task["questions"])

@@ -18,6 +18,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from finishing import finished
+
 PROTOCOL = "multi30k-l20"
 BASE: dict[str, Any] = {"epochs": 3}
 RESIDUAL: dict[str, Any] = {
@@ -50,12 +52,14 @@ def run_one(data: str, runs: Path, seed: int) -> dict[str, Any]:
     begun, spec = time.perf_counter(), f"{PROTOCOL}:{data}"
     paths = {name: runs / f"{name}-seed{seed}" for name in ("base", "residual")}
     words: dict[str, Any] = {"data": spec, "seed": seed, "resume": True, "quiet": True}
-    base = lmlab.train("lstm", out=paths["base"], recipe="multi30k", settings=BASE, **words)
-    residual = lmlab.train(
-        "residual-ebm", out=paths["residual"], base=paths["base"], settings=RESIDUAL, **words
+    base = finished(
+        lmlab.train("lstm", out=paths["base"], recipe="multi30k", settings=BASE, **words)
     )
-    if "interrupted" in (base.reason, residual.reason):
-        raise SystemExit("stopped before it was trained: run it again to go on")
+    residual = finished(
+        lmlab.train(
+            "residual-ebm", out=paths["residual"], base=paths["base"], settings=RESIDUAL, **words
+        )
+    )
     corpus = open_corpus(spec)
     texts = [example.text for example in corpus.splits["test"]]
     models = {name: lmlab.load(path) for name, path in paths.items()}

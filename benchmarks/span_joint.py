@@ -23,6 +23,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from finishing import finished
+
 SENTENCES = 20_000
 ENCODER = {
     "width": 64,
@@ -56,14 +58,16 @@ def train(name: str, steps: int, seed: int) -> tuple[Any, dict[str, Any]]:
     system, settings = MODELS[name]
     began = time.process_time()
     with tempfile.TemporaryDirectory() as folder:
-        result = lmlab.train(
-            system,
-            data=capitals.corpus(sentences=SENTENCES),
-            out=Path(folder) / "run",
-            settings=ENCODER | settings,
-            steps=steps,
-            seed=seed,
-            quiet=True,
+        result = finished(
+            lmlab.train(
+                system,
+                data=capitals.corpus(sentences=SENTENCES),
+                out=Path(folder) / "run",
+                settings=ENCODER | settings,
+                steps=steps,
+                seed=seed,
+                quiet=True,
+            )
         )
         model = lmlab.load(result.path)
     took = {"seconds": result.seconds, "cpu_seconds": time.process_time() - began}

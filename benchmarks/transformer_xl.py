@@ -36,6 +36,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from finishing import finished
 from measuring import rate, taking_turns
 from torch import Tensor
 
@@ -82,21 +83,19 @@ def train(name: str, corpus: Corpus, memory: bool, seed: int, options: Any) -> P
     budget: dict[str, Any] = {"epochs": options.epochs} if options.epochs else {}
     if name == "recall":
         budget = {"steps": options.steps}
-    result = lmlab.train(
-        "transformer-xl",
-        data=corpus,
-        out=out,
-        recipe=name,
-        settings=settings,
-        seed=seed,
-        resume=(out / "config.json").exists(),
-        quiet=True,
-        **budget,
-    )
-    if result.reason == "interrupted":
-        raise SystemExit(
-            f"stopped after {result.steps} steps; the same command goes on from there."
+    result = finished(
+        lmlab.train(
+            "transformer-xl",
+            data=corpus,
+            out=out,
+            recipe=name,
+            settings=settings,
+            seed=seed,
+            resume=(out / "config.json").exists(),
+            quiet=True,
+            **budget,
         )
+    )
     return Path(result.path)
 
 

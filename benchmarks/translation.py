@@ -23,6 +23,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from finishing import finished
+
 import lmlab
 from lmlab.data.corpus import open_corpus
 from lmlab.sampling.judging import evaluate_translators
@@ -42,14 +44,16 @@ def train(name: str, data: Path, runs: Path, seed: int) -> tuple[Path, dict[str,
     """The run of a system, trained or resumed, and how it was."""
     out = runs / f"{name}-seed{seed}"
     began = time.perf_counter()
-    result = lmlab.train(
-        name,
-        data=f"multi30k-de-en:{data}",
-        out=out,
-        recipe="multi30k",
-        tokenizer="bpe",
-        seed=seed,
-        resume=(out / "config.json").exists(),
+    result = finished(
+        lmlab.train(
+            name,
+            data=f"multi30k-de-en:{data}",
+            out=out,
+            recipe="multi30k",
+            tokenizer="bpe",
+            seed=seed,
+            resume=(out / "config.json").exists(),
+        )
     )
     told = {
         "command": f"lmlab train {name} --data multi30k-de-en:DATA --recipe multi30k "
