@@ -99,19 +99,17 @@ def put_to_task(
 ) -> dict[str, Any]:
     recalls = way in ("labels", "interventions")
     began = time.process_time()
-    found = finished(
-        lmlab.finetune(
-            base,
-            task=task,
-            data=rows,
-            out=out,
-            long="memrecall" if recalls else way,
-            judge=way if recalls else None,
-            steps=steps,
-            seed=seed,
-            settings={**TRAINING, "evaluate_every": max(1, steps // 5)},
-            quiet=True,
-        )
+    found = lmlab.finetune(
+        base,
+        task=task,
+        data=rows,
+        out=out,
+        long="memrecall" if recalls else way,
+        judge=way if recalls else None,
+        steps=steps,
+        seed=seed,
+        settings={**TRAINING, "evaluate_every": max(1, steps // 5)},
+        quiet=True,
     )
     record: dict[str, Any] = {
         "cpu_seconds": time.process_time() - began,

@@ -69,17 +69,15 @@ def run_cogqa(base: Path, work: Path, seed: int, steps: int, together: bool) -> 
     from lmlab.tasks.finetune import finetune
 
     # Together every step costs as much as one of the first stage; the paper gives each an epoch.
-    result = finished(
-        finetune(
-            base,
-            task="hops",
-            data="wordnet-hops",
-            out=work / f"{'together' if together else 'apart'}-{seed}",
-            settings={**TRAINING, "together": together},
-            steps=steps,
-            seed=seed,
-            quiet=True,
-        )
+    result = finetune(
+        base,
+        task="hops",
+        data="wordnet-hops",
+        out=work / f"{'together' if together else 'apart'}-{seed}",
+        settings={**TRAINING, "together": together},
+        steps=steps,
+        seed=seed,
+        quiet=True,
     )
     return dict(result.metrics)
 
