@@ -1,0 +1,145 @@
+"""P(Y | X) around "X is a Y" (003's last aim), on WordNet: what of it do systems capture?
+
+    python benchmarks/connective.py [--systems ngram,window-mixture,lstm] [--epochs 4] [--out FILE]
+
+Every noun of WordNet and what it is a kind (or an instance) of make a sentence, "guide dog is a
+dog". One in twenty X is held out with all its sentences. Each system learns the sentences as text,
+by the same pieces (BPE, 8,000), and is asked for
+
+    log P(Y | "X is a") of held-out pairs, Y with its end,
+
+beside two laws that know no X or little of it: how often each Y comes at all, and how often it
+comes after the same last word of X. A Y that was never seen gets 1/V of one count there, V being
+the kinds of Y seen, which flatters them: there is no end of what was never seen. The difference to
+the first is what X tells of Y, in nats.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import tempfile
+import time
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import Any
+
+from finishing import finished
+
+import lmlab
+from lmlab.knowledge.opening import open_knowledge
+
+KINDS = ("hypernym", "instance hypernym")
+EVERY = 20
+SETTINGS: dict[str, dict[str, Any]] = {
+    "ngram": {},
+    "window-mixture": {"width": 128, "states": 256},
+    "lstm": {"width": 192, "dropout": 0.2},
+}
+
+
+def pairs() -> list[tuple[str, str]]:
+    """X and Y by their first words, each pair once, in WordNet's order."""
+    knowledge = open_knowledge("wordnet")
+    wanted = {knowledge.relation(kind) for kind in KINDS}
+    found: dict[tuple[str, str], None] = {}
+    for fact in knowledge.facts:
+        subject, thing = knowledge.entities[fact.subject], knowledge.entities[fact.object]
+        if fact.relation in wanted and subject.name.endswith("-n"):
+            found[subject.title, thing.title] = None
+    return list(found)
+
+
+def article(word: str) -> str:
+    return "an" if word[0].lower() in "aeiou" else "a"
+
+
+def split(every: list[tuple[str, str]]) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+    """Training and test, apart by X."""
+    names = sorted({x for x, _ in every})
+    held = set(names[::EVERY])
+    return [p for p in every if p[0] not in held], [p for p in every if p[0] in held]
+
+
+class Counted:
+    """P(Y) and P(Y | last word of X) by counting, each mixed with what is more general."""
+
+    def __init__(self, train: list[tuple[str, str]]) -> None:
+        self.every = Counter(y for _, y in train)
+        self.after: dict[str, Counter[str]] = defaultdict(Counter)
+        for x, y in train:
+            self.after[x.split()[-1]][y] += 1
+
+    def alone(self, y: str) -> float:
+        """(c(Y) + 1/V) / (n + 1), V the kinds seen; a Y never seen shares in the last count."""
+        return (self.every[y] + 1 / len(self.every)) / (self.every.total() + 1)
+
+    def by_word(self, x: str, y: str) -> float:
+        """(c(w, Y) + P(Y)) / (c(w) + 1)."""
+        counts = self.after[x.split()[-1]]
+        return (counts[y] + self.alone(y)) / (counts.total() + 1)
+
+
+def measure(
+    name: str, folder: Path, corpus: Path, test: list[tuple[str, str]], epochs: int
+) -> dict[str, Any]:
+    """Mean log P(Y | X is a) of a system that has read the training sentences."""
+    words: dict[str, Any] = {} if name == "ngram" else {"epochs": epochs}
+    began = time.perf_counter()
+    run = finished(
+        lmlab.train(
+            name,
+            data=corpus,
+            out=folder / name,
+            tokenizer="bpe",
+            settings={"vocabulary_size": 8000, **SETTINGS.get(name, {})},
+            quiet=True,
+            **words,
+        )
+    )
+    seconds = time.perf_counter() - began
+    model = lmlab.load(run.path)
+    asked = [(f"{x} is {article(y)}", f" {y}") for x, y in test]
+    scores = [each.total for each in model.score_given(asked, end=True)]
+    return {"nats": -sum(scores) / len(scores), "seconds": round(seconds, 1)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--systems", default=",".join(SETTINGS), help="names with commas")
+    parser.add_argument("--epochs", type=int, default=4)
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    train, test = split(pairs())
+    counted = Counted(train)
+    record: dict[str, Any] = {
+        "command": f"python benchmarks/connective.py --epochs {options.epochs}",
+        "pairs": {"train": len(train), "test": len(test)},
+        "Y never seen": sum(y not in counted.every for _, y in test) / len(test),
+        "systems": {
+            "counts of Y": {"nats": -_mean([math.log(counted.alone(y)) for _, y in test])},
+            "counts of Y by X's last word": {
+                "nats": -_mean([math.log(counted.by_word(x, y)) for x, y in test])
+            },
+        },
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        corpus = Path(folder) / "connective.txt"
+        lines = "".join(f"{x} is {article(y)} {y}\n" for x, y in train)
+        corpus.write_text(lines, encoding="utf-8")
+        for name in options.systems.split(","):
+            found = measure(name, Path(folder), corpus, test, options.epochs)
+            record["systems"][name] = found
+            print(name, found, flush=True)
+    print(json.dumps(record, indent=1))
+    if options.out:
+        options.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values)
+
+
+if __name__ == "__main__":
+    main()
