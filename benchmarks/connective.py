@@ -34,7 +34,7 @@ KINDS = ("hypernym", "instance hypernym")
 EVERY = 20
 SETTINGS: dict[str, dict[str, Any]] = {
     "ngram": {},
-    "window-mixture": {"width": 128, "states": 256},
+    "window-mixture": {"width": 128},
     "lstm": {"width": 192, "dropout": 0.2},
 }
 

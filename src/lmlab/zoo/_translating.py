@@ -65,7 +65,7 @@ MULTI30K = {
     "warmup_steps": 200,
     "tokens_per_batch": 2048,
     "weight_decay": 0.01,
-    "vocabulary_size": 8000,
+    "vocabulary_size": 4000,
     "clip": 1.0,
 }
 

@@ -42,7 +42,7 @@ SIZES = {
     "small": Config(),
     "base": Config(width=512, layers=2, cell="lstm", reversed=True),
 }
-RECIPES = {"multi30k": {**MULTI30K, "width": 384, "reversed": True, "epochs": 12}}
+RECIPES = {"multi30k": {**MULTI30K, "width": 384, "reversed": True, "epochs": 10}}
 
 
 def build(

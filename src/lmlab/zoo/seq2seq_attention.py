@@ -60,7 +60,7 @@ SIZES = {
     "small": Config(),
     "base": Config(width=512, layers=2, cell="lstm", looks="after", score="general", feeding=True),
 }
-RECIPES = {"multi30k": {**MULTI30K, "width": 384, "score": "general", "epochs": 12}}
+RECIPES = {"multi30k": {**MULTI30K, "width": 256, "score": "general", "epochs": 12}}
 
 
 def build(
