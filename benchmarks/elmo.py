@@ -390,6 +390,7 @@ def main() -> None:
     began = time.perf_counter()
     report = measure(options.steps, options.seeds)
     report["seconds"] = time.perf_counter() - began
+    report["command"] = f"python benchmarks/elmo.py --steps {options.steps} --seeds {options.seeds}"
     if options.out:
         options.out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
 

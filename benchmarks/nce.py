@@ -496,6 +496,10 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     keep_memory()
     report = measure(options.only.split(","), options.rounds)
+    report["command"] = (
+        f"python benchmarks/nce.py --only {options.only} --rounds {options.rounds} "
+        f"--threads {options.threads}"
+    )
     if options.out:
         before = json.loads(options.out.read_text("utf-8")) if options.out.exists() else {}
         took = before.get("seconds", {}) | report["seconds"]

@@ -216,6 +216,12 @@ def test_a_base_that_does_not_step_is_refused():
         build_system("residual-ebm", SETTINGS, VOCABULARY, seed=0, base=base)
 
 
+def test_a_base_that_writes_beside_a_source_is_refused():
+    base = build_tiny("seq2seq", VOCABULARY)
+    with pytest.raises(UserError, match="writes texts by themselves"):
+        build_system("residual-ebm", SETTINGS, VOCABULARY, seed=0, base=base)
+
+
 def test_a_base_of_contiguous_text_is_refused():
     vocabulary = Vocabulary(size=7, first=END)
     base = build_tiny("lstm", vocabulary)

@@ -18,6 +18,7 @@ from lmlab.core.kinds import Kind
 from lmlab.core.protocols import LogProb, LogProbs, Step, require
 from lmlab.core.state import State
 from lmlab.core.system import System
+from lmlab.core.writing import SequenceToSequence
 
 TOKENS_AT_ONCE = 16384
 """Tokens of drawn texts whose energies are taken together."""
@@ -39,6 +40,11 @@ class LanguageModelBase(nn.Module):
         super().__init__()
         require(base, Step, "drawing texts from the base")
         require(base, LogProb, "scoring by the base")
+        if isinstance(base, SequenceToSequence):
+            raise UserError(
+                "a residual model needs a base that writes texts by themselves, and this one "
+                "writes them beside a source; train one on texts alone (an lstm, say)."
+            )
         if base.vocabulary.first is not None:
             raise UserError(
                 "a residual model needs texts with an end, and this base was trained on contiguous "

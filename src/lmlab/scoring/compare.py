@@ -150,7 +150,8 @@ def _row(group: Sequence[Measured], name: str, true: _True | None) -> Row:
         unknown=first.unknown,
         sequences=first.sequences,
         floor=floor,
-        regret=None if floor is None else mean - floor,
+        # What is no probability may lie below the entropy, and tells nothing beside it.
+        regret=None if floor is None or first.kind not in NORMALISED else mean - floor,
         train_seconds=float(np.mean(seconds)) if seconds else None,
     )
 
