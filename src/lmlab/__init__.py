@@ -17,7 +17,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from lmlab.api import LanguageModel as LanguageModel
     from lmlab.api import ablate as ablate
     from lmlab.api import build_index as build_index
     from lmlab.api import compare as compare
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from lmlab.api import train as train
     from lmlab.api import wrap as wrap
     from lmlab.core.errors import UserError as UserError
+    from lmlab.language_model import LanguageModel as LanguageModel
     from lmlab.tasks.finetune import finetune as finetune
     from lmlab.tasks.runs import load_task as load_task
 
@@ -55,7 +55,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "LanguageModel": "lmlab.api",
+    "LanguageModel": "lmlab.language_model",
     "UserError": "lmlab.core.errors",
     "ablate": "lmlab.api",
     "build_index": "lmlab.api",

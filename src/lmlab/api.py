@@ -14,8 +14,7 @@ True
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -23,26 +22,16 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from lmlab.core.card import Card
-from lmlab.core.errors import UserError, unknown_name
+from lmlab.core.errors import UserError
 from lmlab.core.registry import catalogue
-from lmlab.core.score import Score, Summary, summarise
-from lmlab.data.corpus import Corpus, open_corpus
+from lmlab.data.corpus import Corpus
 from lmlab.diagnostics.writing import writer_for
 from lmlab.interop.opening import is_checkpoint, open_model
 from lmlab.interop.wrapping import NO_COURSE, wrap_module
-from lmlab.sampling.beam import Beam, beam_search
-from lmlab.sampling.decode import Generated
-from lmlab.sampling.decode import greedy as decode_greedily
-from lmlab.sampling.decode import sample as draw
-from lmlab.sampling.filling import Filled, Filler
+from lmlab.language_model import LanguageModel, Text, corpus_of
 from lmlab.sampling.judging import Evaluation, ValidationBleu, evaluate_translators
-from lmlab.sampling.prefix import Prefix, encode_prefix
-from lmlab.sampling.translating import Translation, make_translator
 from lmlab.scoring.compare import compare as compare_models
 from lmlab.scoring.comparison import Comparison
-from lmlab.scoring.conditional import ConditionalScore, conditional_scores, spaced
-from lmlab.scoring.pairs import PairsReport, judge_files
-from lmlab.scoring.score import Scorer
 from lmlab.training.runs import Model
 from lmlab.training.train import RunResult
 from lmlab.training.train import train as train_system
@@ -55,9 +44,6 @@ if TYPE_CHECKING:
     from lmlab.retrieval.documents import Documents
     from lmlab.retrieval.encoders import TextEncoder
     from lmlab.retrieval.stored import StoredIndex
-    from lmlab.sampling.asking import Asked
-    from lmlab.sampling.chain_report import Chains
-    from lmlab.scoring.links import LinkedText
 
 __all__ = [
     "LanguageModel",
@@ -77,385 +63,11 @@ __all__ = [
     "wrap",
 ]
 
-METHODS = {
-    "ancestral": ("temperature", "top_k", "top_p"),
-    "greedy": (),
-    "beam": ("beam", "length_penalty"),
-}
-"""The ways to write a text, and which options each has a use for."""
-CHAINS = ("gibbs", "metropolis")
-"""The ways that are Markov chains, which have a verb of their own."""
-BEAM_WIDTH = 8
-
-
-@dataclass(frozen=True, kw_only=True)
-class Text:
-    """A text that a model wrote."""
-
-    text: str
-    log_prob: float | None
-    """The model's own log-probability, in nats, of what follows the prefix; no temperature or
-    truncation in it. None where the system can't tell."""
-    tokens: int
-    """Tokens written after the prefix, the end included where it came."""
-    finished: bool
-    """Whether the model ended it; if not, the greatest length cut it off."""
-
 
 @wraps(train_system)
 def train(*arguments: Any, **options: Any) -> RunResult:
     """`lmlab.training.train.train`, with a judge where weights are kept by translations."""
     return train_system(*arguments, **{"judge": ValidationBleu, **options})
-
-
-class LanguageModel:
-    """A trained model: what `lmlab.load(run)` and `lmlab.wrap(module, tokenizer)` give."""
-
-    def __init__(self, model: Model) -> None:
-        self.model = model
-
-    def __repr__(self) -> str:
-        return f"LanguageModel({self.model.card.name}, {str(self.path)!r})"
-
-    @property
-    def card(self) -> Card:
-        """The system's card: paper, source, kind, what it can do."""
-        return self.model.card
-
-    @property
-    def config(self) -> dict[str, Any]:
-        """The run's config.json."""
-        return self.model.config
-
-    @property
-    def path(self) -> Path:
-        """The run's folder."""
-        return self.model.path
-
-    @property
-    def system(self) -> Any:
-        """The torch module, in evaluation mode."""
-        return self.model.system
-
-    @property
-    def tokenizer(self) -> Any:
-        """From text to ids and back."""
-        return self.model.tokenizer
-
-    def scorer(self, **options: Any) -> Scorer:
-        """A `Scorer` of this model, with options such as `window=`, `stride=`, `cut=`."""
-        return Scorer(self.model.system, self.model.tokenizer, self.model.layout, **options)
-
-    def score(self, texts: Sequence[str], **options: Any) -> list[Score]:
-        """The log-probability of each text, by token, in nats; options as of a `Scorer`.
-
-        `method` is another way to score: simple, raw, norm, within-word, k-mask (with `positions`)
-        for masked models, with `head="none"` by token embeddings; exact, bound or energy.
-
-        >>> model = lmlab.load("runs/ngram")
-        >>> [score] = model.score(["the cat sleeps"])
-        >>> [token.token for token in score.per_token]
-        ['the', 'cat', 'sleeps', '</s>']
-        >>> abs(score.total - sum(token.log_prob for token in score.per_token)) < 1e-9
-        True
-        """
-        if isinstance(texts, str):
-            raise UserError("score takes a list of texts, and one text came; put it in a list.")
-        return list(self.score_stream(texts, **options))
-
-    def score_stream(
-        self, texts: Iterable[str], *, per_token: bool = True, **options: Any
-    ) -> Iterator[Score]:
-        """Scores of any number of texts, one by one, in constant memory."""
-        return self.scorer(**options).score(texts, per_token=per_token)
-
-    def score_given(
-        self,
-        pairs: Iterable[tuple[str, str]],
-        *,
-        end: bool = False,
-        separator: str | None = "",
-        **options: Any,
-    ) -> Iterator[ConditionalScore]:
-        """log p(continuation | prefix) of each pair, one by one; see `conditional_scores`.
-
-        `separator` stands between the two where neither has a space there; None is a space, but
-        nothing for models of characters. `end` counts the end as well. `options` as of `score`.
-
-        >>> model = lmlab.load("runs/ngram")
-        >>> [found] = model.score_given([("the cat", " sleeps")])
-        >>> found.kind, [token.token for token in found.per_token]
-        ('exact', ['sleeps'])
-        """
-        if separator is None:
-            separator = "" if self.tokenizer.kind == "char" else " "
-        joined = ((p, spaced(p, c, separator)) for p, c in pairs)
-        return conditional_scores(self.scorer(**options), joined, end=end)
-
-    def summary(self, texts: Iterable[str], **options: Any) -> Summary:
-        """Perplexity, nats per token and bits per character of all the texts together.
-
-        >>> summary = lmlab.load("runs/ngram").summary(["the cat sleeps", "a dog sees mary"])
-        >>> summary.tokens, round(summary.nats_per_token, 6) == round(-summary.total / 9, 6)
-        (9, True)
-        """
-        return summarise(self.score_stream(texts, per_token=False, **options))
-
-    def pairs(self, *files: Path | str) -> PairsReport:
-        """Accuracy on minimal pairs, JSON lines of `sentence_good` and `sentence_bad` (BLiMP).
-
-        >>> row = {"sentence_good": "the dog sleeps", "sentence_bad": "the dog sleep"}
-        >>> _ = open("agreement.jsonl", "w").write(json.dumps(row))
-        >>> lmlab.load("runs/ngram").pairs("agreement.jsonl").overall.accuracy
-        1.0
-        """
-        return judge_files(self.scorer(), files)
-
-    def encode_prefix(self, text: str) -> Prefix:
-        """The ids that a prefix is fed as, and the words of it that the model does not know."""
-        return encode_prefix(text, self.tokenizer)
-
-    def sample(
-        self,
-        n: int = 1,
-        *,
-        prefix: str = "",
-        method: str = "ancestral",
-        temperature: float | None = None,
-        top_k: int | None = None,
-        top_p: float | None = None,
-        beam: int | None = None,
-        length_penalty: float | None = None,
-        max_length: int = 100,
-        seed: int = 0,
-    ) -> list[Text]:
-        """Write `n` texts: drawn (ancestral), the likeliest token each time (greedy), or searched.
-
-        `n` texts of a beam search are its n best. The same seed gives the same texts.
-
-        >>> model = lmlab.load("runs/ngram")
-        >>> model.sample(3, seed=0) == model.sample(3, seed=0)
-        True
-        >>> first, second = model.sample(2, method="beam", beam=8)
-        >>> first.log_prob >= second.log_prob
-        True
-        """
-        if method in CHAINS:
-            raise UserError(f"Markov chains give a record: call chains(n, method={method!r}).")
-        if method not in METHODS:
-            raise unknown_name("method", method, (*METHODS, *CHAINS))
-        if not 0 <= seed < 2**31:
-            raise UserError(f"a seed must be from 0 to {2**31 - 1}, and {seed} came.")
-        given = {
-            "temperature": temperature,
-            "top_k": top_k,
-            "top_p": top_p,
-            "beam": beam,
-            "length_penalty": length_penalty,
-        }
-        options = {name: value for name, value in given.items() if value is not None}
-        for name in options:
-            if name not in METHODS[method]:
-                raise UserError(
-                    f"the method {method} has no use for {name.replace('_', '-')}; leave it out."
-                )
-        ids = list(self.encode_prefix(prefix).ids)
-        written = self._write(n, method, ids, max_length, seed, options)
-        return [self._text(each) for each in written]
-
-    def chains(
-        self,
-        n: int = 1,
-        *,
-        lm: Path | str | LanguageModel | None = None,
-        progress: Callable[[int, int], None] = lambda done, of: None,
-        **options: Any,
-    ) -> Chains:
-        """Texts by Markov chains (gibbs, metropolis), with what tells whether they have mixed.
-
-        `options` are those of `lmlab.sampling.chain_settings.ChainSettings`: method, start, text,
-        template, prefix, length, steps, masks, order, temperature, energy … `lm` is whose samples
-        a start from an lm takes; its own unless given. For systems with `Fill` or `Energy`.
-
-        >>> _ = lmlab.train(
-        ...     "hmm", data="grammar", out="runs/states", size="tiny", steps=2, quiet=True
-        ... )
-        >>> found = lmlab.load("runs/states").chains(
-        ...     2, method="metropolis", template="the <mask> sleeps", steps=40
-        ... )
-        >>> [text.text.startswith("the ") for text in found.texts], found.energy
-        ([True, True], 'own')
-        """
-        # Imported late: no other verb needs it.
-        from lmlab.sampling.chain_settings import ChainSettings
-        from lmlab.sampling.chains import ChainRunner
-
-        settings = ChainSettings(n=n, **options)
-        if isinstance(lm, (str, Path)):
-            lm = load(lm)
-        runner = ChainRunner(
-            self.system,
-            self.tokenizer,
-            self.model.layout,
-            settings,
-            corpus_texts=lambda: corpus_of([self.model], None, None).split("train").texts(),
-            lm=None if lm is None else (lm.system, lm.tokenizer),
-        )
-        return runner.run(progress)
-
-    def fill(self, texts: Sequence[str], **options: Any) -> list[Filled]:
-        """What stands where each text has `<mask>` or `[MASK]`; options as of `fill_stream`.
-
-        >>> _ = lmlab.train(
-        ...     "hmm", data="grammar", out="runs/hmm", size="tiny", steps=2, quiet=True
-        ... )
-        >>> [filled] = lmlab.load("runs/hmm").fill(["the <mask> sleeps"], top=3)
-        >>> [option.probability > 0 for option in filled.gaps[0].options]
-        [True, True, True]
-        """
-        if isinstance(texts, str):
-            raise UserError("fill takes a list of texts, and one text came; put it in a list.")
-        return list(self.fill_stream(texts, **options))
-
-    def fill_stream(
-        self,
-        texts: Iterable[str],
-        *,
-        joint: bool = False,
-        blanks: bool = False,
-        among: Sequence[str] = (),
-        seed: int | None = None,
-        **options: Any,
-    ) -> Iterator[Filled]:
-        """What stands in the gaps of any number of texts, one by one, in constant memory.
-
-        The likeliest tokens of each gap by itself, or of all together (`joint`); for systems with
-        `Infill` blanks of any length (`blanks`, or where the system has no `Fill`), drawn where a
-        seed is given. `among` are the only candidates. `options`: `top`, `beam`, `max_length`.
-        """
-        generator = None if seed is None else torch.Generator().manual_seed(seed)
-        model = self.model
-        filler = Filler(
-            system=model.system, tokenizer=model.tokenizer, layout=model.layout, **options
-        )
-        return filler.fill(texts, joint=joint, blanks=blanks, among=among, generator=generator)
-
-    def translate(self, texts: Sequence[str], **options: Any) -> list[Translation]:
-        """Each text in the other language; options as of `lmlab translate`.
-
-        >>> _ = open("pairs.tsv", "w").write("eins\\tone\\nzwei\\ttwo\\n" * 50)
-        >>> _ = lmlab.train("seq2seq", data="pairs.tsv", out="runs/seq2seq", size="tiny",
-        ...                 settings={"learning_rate": 0.02}, epochs=100, quiet=True)
-        >>> [each.text for each in lmlab.load("runs/seq2seq").translate(["zwei", "eins"])]
-        ['two', 'one']
-        """
-        if isinstance(texts, str):
-            raise UserError("translate takes a list of texts, and one came; put it in a list.")
-        return list(self.translate_stream([texts], **options))
-
-    def translate_stream(
-        self, chunks: Iterable[Sequence[str]], **options: Any
-    ) -> Iterator[Translation]:
-        """Texts that come some at a time, translated in their order."""
-        if not self.card.conditional:
-            raise UserError(
-                f"{self.card.name} writes texts that are given nothing; translating needs a system "
-                "with a source (seq2seq, seq2seq-attention, transformer …)."
-            )
-        model = self.model
-        translator = make_translator(model.system, model.tokenizer, model.reads_by, **options)
-        return translator.translate(chunks)
-
-    def link(self, texts: Sequence[str]) -> list[LinkedText]:
-        """The mentions of each text and the entities they are taken for, where it has `Link`."""
-        if isinstance(texts, str):
-            raise UserError("link takes a list of texts, and one text came; put it in a list.")
-        return list(self.link_stream(texts))
-
-    def link_stream(self, texts: Iterable[str]) -> Iterator[LinkedText]:
-        """The same for any number of texts, one by one, in constant memory."""
-        # Imported late: no other verb needs it.
-        from lmlab.scoring.links import link_texts
-
-        return link_texts(self.system, self.tokenizer, self.model.layout, texts)
-
-    def ask(
-        self,
-        questions: Sequence[str],
-        *,
-        documents: str | Path | Documents | None = None,
-        knowledge: str | Path | None = None,
-        facts: Sequence[tuple[str, str, str]] = (),
-        **options: Any,
-    ) -> list[Asked]:
-        """Each question answered, with what the answers rest on; for systems with `Ask`.
-
-        `documents` to look up instead of the run's own: a built-in set, a file, a folder, an
-        index, or `Documents`. For a memory of facts (FaE) `knowledge` has other facts about the
-        same entities, and `facts` are changed: (subject, relation, object). `options`: `answers`
-        (how many for each), and for systems that write their answers `method` (RAG: thorough,
-        fast, beam, greedy, sample), `beam`, `max_length`, `seed`.
-
-        >>> _ = lmlab.train("rag-token", data="capitals-questions", out="runs/rag", size="tiny",
-        ...                 settings={"retriever_width": 512}, steps=2, quiet=True)
-        >>> [asked] = lmlab.load("runs/rag").ask(["what is the capital of Chad ?"], method="greedy")
-        >>> asked.answers[0].evidence[0].text
-        "the capital of Chad is N'Djamena"
-        """
-        if isinstance(questions, str):
-            raise UserError("ask takes a list of questions, and one came; put it in a list.")
-        return list(
-            self.ask_stream(
-                [questions], documents=documents, knowledge=knowledge, facts=facts, **options
-            )
-        )
-
-    def ask_stream(
-        self,
-        chunks: Iterable[Sequence[str]],
-        *,
-        documents: str | Path | Documents | None = None,
-        knowledge: str | Path | None = None,
-        facts: Sequence[tuple[str, str, str]] = (),
-        **options: Any,
-    ) -> Iterator[Asked]:
-        """Questions that come some at a time, answered in their order."""
-        # Imported late: no other verb needs it.
-        from lmlab.core.answers import Ask
-        from lmlab.core.protocols import require
-        from lmlab.retrieval.documents import open_documents
-        from lmlab.sampling.asking import Asker, with_documents, with_facts
-
-        system = self.model.system
-        require(system, Ask, "asking")
-        if documents is not None:
-            if isinstance(documents, (str, Path)):
-                documents = open_documents(documents)
-            system = with_documents(system, documents)
-        if knowledge is not None or facts:
-            system = with_facts(system, knowledge, facts)
-        return Asker(system=system, tokenizer=self.model.tokenizer, **options).ask(chunks)
-
-    def _write(
-        self, n: int, method: str, prefix: list[int], most: int, seed: int, options: dict[str, Any]
-    ) -> Sequence[Generated]:
-        if method == "beam":
-            # The same width whatever n, or the best text would depend on how many are asked for.
-            width = options.pop("beam", BEAM_WIDTH)
-            beam = Beam(width=width, best=n, max_length=most, **options)
-            return beam_search(self.system, beam, prefix=prefix)[0]
-        if method == "greedy":
-            return decode_greedily(self.system, n, max_length=most, prefix=prefix)
-        generator = torch.Generator().manual_seed(seed)
-        return draw(self.system, n, max_length=most, prefix=prefix, generator=generator, **options)
-
-    def _text(self, written: Generated) -> Text:
-        return Text(
-            text=self.tokenizer.decode(written.tokens),
-            log_prob=written.log_prob,
-            tokens=len(written.tokens) - written.given + written.finished,
-            finished=written.finished,
-        )
 
 
 def load(run: Path | str) -> LanguageModel:
@@ -549,47 +161,6 @@ def compare(
     if write is not None:
         write(found, models)
     return found
-
-
-def corpus_of(models: Sequence[Model], data: str | Path | None, errors: str | None) -> Corpus:
-    """The corpus that is named, or the one that all models were trained on.
-
-    A corpus that a model was trained on is divided as it was then, or its test split would hold
-    what the model has seen.
-    """
-    if data is not None:
-        trained = [model.config["corpus"] for model in models]
-        seeds = {corpus["seed"] for corpus in trained if corpus["spec"] == str(data)}
-        if len(seeds) > 1:
-            raise UserError(f"these runs divided {data} by different seeds, so no split is unseen.")
-        return open_corpus(data, errors=errors or "strict", seed=seeds.pop() if seeds else 0)
-    found = {model.config["corpus"]["fingerprint"]: model.config["corpus"] for model in models}
-    found.pop("", None)  # a model from elsewhere doesn't know its corpus, and fits any
-    if not found:
-        raise UserError(
-            "these models were not trained here; say by --data what to compare them on."
-        )
-    if len(found) != 1:
-        names = ", ".join(sorted({str(corpus["spec"]) for corpus in found.values()}))
-        raise UserError(
-            f"these runs were trained on different corpora ({names}); say by --data which one to "
-            "compare them on."
-        )
-    [(fingerprint, trained_on)] = found.items()
-    how = errors or trained_on.get("errors", "strict")
-    try:
-        corpus = open_corpus(trained_on["spec"], errors=how, seed=trained_on["seed"])
-    except UserError as error:
-        raise UserError(
-            f"what the runs were trained on can't be read here ({str(error).rstrip('.')}); say by "
-            "--data where it is."
-        ) from error
-    if corpus.fingerprint() != fingerprint:
-        raise UserError(
-            f"{trained_on['spec']} has changed since the runs were trained on it; say by --data "
-            "what to compare them on."
-        )
-    return corpus
 
 
 def evaluate(

@@ -11,6 +11,7 @@ import pytest
 
 import lmlab
 import lmlab.api
+import lmlab.language_model
 from lmlab.core.score import summarise
 
 TEXTS = ["the dog sleeps", "a cat sees the dog"]
@@ -102,6 +103,9 @@ def test_the_examples_in_the_docstrings_run(tmp_path: Path, monkeypatch) -> None
     for system, budget in (("ngram", {}), ("window", {"steps": 2})):
         out = tmp_path / "runs" / system
         lmlab.train(system, data="grammar", out=out, size="tiny", quiet=True, **budget)
-    found = doctest.testmod(lmlab.api, extraglobs={"lmlab": lmlab, "json": json})
-    assert found.failed == 0
-    assert found.attempted >= 20
+    every = [
+        doctest.testmod(module, extraglobs={"lmlab": lmlab, "json": json})
+        for module in (lmlab.api, lmlab.language_model)
+    ]
+    assert [found.failed for found in every] == [0, 0]
+    assert min(found.attempted for found in every) >= 10

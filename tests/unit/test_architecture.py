@@ -20,7 +20,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("backbones", "emissions", "objectives", "retrieval", "knowledge"),
     ("zoo",),
     ("training", "scoring", "sampling", "tasks", "diagnostics", "interop"),
-    ("cli", "workbench", "api", "__init__", "__main__"),
+    ("cli", "workbench", "api", "language_model", "__init__", "__main__"),
 )
 """A room imports from its own floor and from those below it (written above it here)."""
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}

@@ -26,8 +26,9 @@ def cloze(
     as_json: Json = False,
 ) -> None:
     """Hide a token of each text and ask for it: how often the likeliest one is right."""
-    from lmlab.api import corpus_of, load
+    from lmlab.api import load
     from lmlab.cli.texts import texts_from
+    from lmlab.language_model import corpus_of
     from lmlab.scoring.cloze import HOW
     from lmlab.scoring.cloze import cloze as ask
 

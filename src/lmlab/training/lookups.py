@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from lmlab.core.protocols import Pieces, Retrieve
 from lmlab.core.system import System
-from lmlab.scoring.evaluating import device_of, evaluating
+from lmlab.retrieval.memory import resting
 from lmlab.training.data import BatchSource
 
 TEXTS = 3
@@ -25,8 +27,10 @@ def looked_up(system: System, source: BatchSource) -> list[dict[str, Any]]:
         return []
     batch = next(iter(source.epoch(0)))
     asking = batch if batch.condition is None else batch.condition
-    asking = asking.select(list(range(min(TEXTS, len(asking))))).to(device_of(system))
-    with evaluating(system):
+    asking = asking.select(list(range(min(TEXTS, len(asking))))).to(
+        next(system.parameters()).device
+    )
+    with resting(system), torch.no_grad():
         found = system.retrieve(asking)
     texts = zip(asking.tokens.tolist(), asking.lengths.tolist(), strict=True)
     documents = zip(found.numbers.tolist(), found.log_probs.exp().tolist(), strict=True)
