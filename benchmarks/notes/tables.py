@@ -152,7 +152,16 @@ AUTOENCODERS = Table(
     protocol="multi30k-l20",
     rows=(
         Row(system="linear-autoencoder", label="DLM55 E128", notes_20=2.464, notes_30=2.431),
-        Row(system="gru-autoencoder", label="DLM53 E128", notes_20=2.877, notes_30=2.712),
+        # With the sphere's mixture the recurrent ones stay at the words' frequencies (first row),
+        # so that the notes' figures stand beside a softmax.
+        Row(system="gru-autoencoder", label="DLM53 E128, sphere mixture"),
+        Row(
+            system="gru-autoencoder",
+            label="DLM53 E128",
+            settings=("emission=softmax",),
+            notes_20=2.877,
+            notes_30=2.712,
+        ),
         Row(system="mlp-autoencoder", label="DLM56 E128", notes_20=3.593, notes_30=3.771),
         Row(
             system="linear-autoencoder",
@@ -164,11 +173,17 @@ AUTOENCODERS = Table(
         Row(
             system="gru-autoencoder",
             label="DLM53 E20",
-            settings=("latent=20",),
+            settings=("latent=20", "emission=softmax"),
             notes_20=4.195,
             notes_30=3.901,
         ),
-        Row(system="rnn-autoencoder", label="DLM54 E128", notes_20=4.131, notes_30=4.096),
+        Row(
+            system="rnn-autoencoder",
+            label="DLM54 E128",
+            settings=("emission=softmax",),
+            notes_20=4.131,
+            notes_30=4.096,
+        ),
         Row(
             system="linear-autoencoder",
             label="DLM55 E128, trained with noise",
