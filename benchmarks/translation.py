@@ -5,10 +5,11 @@
 
 Each system is trained by its recipe, `lmlab train SYSTEM --recipe multi30k --tokenizer bpe`, and
 judged on test_2016_flickr by sacreBLEU (tokenize=none: the text is tokenised and in lower case)
-after a beam of 5. Then
+after a beam of 5, ranked by log p / length. Then
 
 - length: BLEU of the sentences of each length, where a fixed vector is too narrow for long ones;
-- beams: BLEU, log-probability and length of what beams of several widths find.
+- beams: BLEU, log-probability and length of what beams of several widths find, ranked by
+  log p / length and by log p alone: the wider the beam, the likelier and shorter what it finds.
 
 What is trained is resumed, and what is measured is not measured again. --draw also makes the
 figures of the docs.
@@ -20,6 +21,7 @@ import argparse
 import json
 import time
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +35,9 @@ from lmlab.scoring.translations import make_metric
 
 SYSTEMS = ("seq2seq", "seq2seq-attention", "transformer")
 BEAM = 5
-BEAMS = (1, 2, 3, 5, 10, 20, 50, 100)
+BEAMS = (1, 2, 5, 10, 20, 50)
+PENALTIES = (1.0, 0.0)
+"""Exponents of the length by which log-probabilities are divided to rank them."""
 SENTENCES = 200
 """The first so many are translated with beams of all widths."""
 LENGTHS = ((1, 8), (9, 10), (11, 12), (13, 15), (16, 19), (20, 60))
@@ -84,9 +88,14 @@ def by_length(
 def by_beam(model: Any, sources: Sequence[str], references: Sequence[str]) -> list[dict[str, Any]]:
     """What beams of several widths find for the same sentences."""
     rows = []
-    for width in BEAMS:
+    for penalty, width in product(PENALTIES, BEAMS):
         translator = make_translator(
-            model.system, model.tokenizer, model.model.reads_by, method="beam", beam=width
+            model.system,
+            model.tokenizer,
+            model.model.reads_by,
+            method="beam",
+            beam=width,
+            length_penalty=penalty,
         )
         began = time.perf_counter()
         found = list(translator.translate([list(sources)]))
@@ -94,6 +103,7 @@ def by_beam(model: Any, sources: Sequence[str], references: Sequence[str]) -> li
         rows.append(
             {
                 "beam": width,
+                "length_penalty": penalty,
                 "bleu": bleu([each.text for each in found], references),
                 "log_prob": round(sum(each.log_prob for each in best) / len(best), 4),
                 "tokens": round(sum(each.tokens for each in best) / len(best), 3),
@@ -143,13 +153,22 @@ def draw(record: dict[str, Any], folder: Path) -> None:
 
     figure, axes = pyplot.subplots(1, 2, figsize=(9, 3.6))
     for axis, what in zip(axes, ("bleu", "log_prob"), strict=True):
-        for name in names:
-            rows = record["systems"][name]["beams"]
-            axis.plot([r["beam"] for r in rows], [r[what] for r in rows], marker="o", label=name)
+        for (number, name), penalty in product(enumerate(names), PENALTIES):
+            rows = [
+                row for row in record["systems"][name]["beams"] if row["length_penalty"] == penalty
+            ]
+            axis.plot(
+                [row["beam"] for row in rows],
+                [row[what] for row in rows],
+                marker="o",
+                color=f"C{number}",
+                linestyle="-" if penalty else "--",
+                label=f"{name}, by {'log p / length' if penalty else 'log p'}",
+            )
         axis.set(xscale="log", xlabel="width of the beam")
     axes[0].set(ylabel="BLEU")
     axes[1].set(ylabel="log-probability of a translation, nats")
-    axes[0].legend(frameon=False)
+    axes[0].legend(frameon=False, fontsize=7)
     figure.tight_layout()
     figure.savefig(folder / "translation-beams.svg")
 

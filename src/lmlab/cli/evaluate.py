@@ -33,7 +33,8 @@ def evaluate(
     method: Annotated[str, typer.Option(help="beam, greedy, sample or mbr.")] = "beam",
     beam: Annotated[int | None, typer.Option(help="Width of the beam; 5.")] = None,
     length_penalty: Annotated[
-        float | None, typer.Option(help="The greater, the longer the translations; 0.")
+        float | None,
+        typer.Option(help="Ranks by log p / length^A: the greater, the longer; 1, and 0 is log p."),
     ] = None,
     limit: Annotated[int | None, typer.Option(help="Only the first so many texts.")] = None,
     out: Annotated[

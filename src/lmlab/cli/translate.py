@@ -35,7 +35,8 @@ def translate(
     beam: Annotated[int | None, typer.Option(help="Width of the beam; 5.")] = None,
     n_best: Annotated[int, typer.Option(help="Translations of each text, best first.")] = 1,
     length_penalty: Annotated[
-        float | None, typer.Option(help="The greater, the longer the translations; 0.")
+        float | None,
+        typer.Option(help="Ranks by log p / length^A: the greater, the longer; 1, and 0 is log p."),
     ] = None,
     require: Annotated[
         list[str] | None, typer.Option(metavar="W", help="Words that must stand there; for beam.")

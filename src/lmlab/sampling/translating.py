@@ -237,6 +237,8 @@ METHODS: dict[str, tuple[str, ...]] = {
 }
 """The ways to translate, and which options each has a use for."""
 BEAM_WIDTH, SAMPLES = 5, 16
+LENGTH_PENALTY = 1.0
+"""Of a search for a translation: by log p alone short ones win that leave most of a source out."""
 
 
 def make_translator(
@@ -287,7 +289,7 @@ def _way(method: str, best: int, given: dict[str, Any], tokenizer: Any) -> Way:
     beam = Beam(
         width=given.get("beam", BEAM_WIDTH),
         best=best,
-        length_penalty=given.get("length_penalty", 0.0),
+        length_penalty=given.get("length_penalty", LENGTH_PENALTY),
         max_length=LONGEST,
     )
     phrases = {

@@ -97,7 +97,11 @@ def make_metric(name: str, *, tokenize: str = "none", single: bool = False) -> A
             "translations are judged by sacreBLEU; pip install 'lmlab[translation]'."
         ) from error
     # A short text may have no n-gram of the highest orders: those are then left out of its score.
-    return CHRF() if name == "chrf" else BLEU(tokenize=tokenize, effective_order=single)
+    if name == "chrf":
+        return CHRF()
+    # Texts that are tokenised already are what "none" is for: no need to be warned of them.
+    tokenised = tokenize == "none"
+    return BLEU(tokenize=tokenize, effective_order=single, force=tokenised)
 
 
 class SentenceUtility:
