@@ -22,6 +22,7 @@ from lmlab.core.batch import Batch
 from lmlab.data.corpus import open_corpus
 from lmlab.training.runs import Model, load_run
 
+RECORDS = Path(__file__).parents[1] / "results" / "notes"
 SENTENCES = 500
 NOISES = (0.0, 0.1, 0.2, 0.5, 1.0)
 
@@ -139,8 +140,8 @@ def main() -> None:
     report: Measured = {}
     for system, measure in CLAIMS:
         for run in sorted(options.runs.glob(f"multi30k-l20.{system}.*")):
-            if not (run / "model.safetensors").exists():
-                continue
+            if not (RECORDS / f"{run.name}.json").exists():
+                continue  # not trained to its end
             model = load_run(run)
             report[run.name] = measure(model, test_batch(model, Path(options.data)))
             print(run.name, json.dumps(report[run.name]), flush=True)
