@@ -160,8 +160,29 @@ def add_legend(axes: Axes, handles: Sequence[Any] | None = None, names: Sequence
 
 def shown_name(name: str) -> str:
     """A name that any reader of XML takes: no control characters, spaces visible."""
-    kept = "".join("�" if unicodedata.category(c) in ("Cc", "Cs") else c for c in name)
+    spelled = _unspelled(name)
+    kept = "".join("�" if unicodedata.category(c) in ("Cc", "Cs") else c for c in spelled)
     return kept if kept.strip() else "␣" * len(kept)
+
+
+PLAIN_BYTES = (*range(33, 127), *range(161, 173), *range(174, 256))
+"""Bytes that a byte-level vocabulary (GPT-2's) spells by their own letter."""
+ODD_BYTES = tuple(byte for byte in range(256) if byte not in PLAIN_BYTES)
+"""The others, spelled by the letters from 256 on: a space is Ġ."""
+BYTE_OF = {chr(byte): byte for byte in PLAIN_BYTES} | {
+    chr(256 + place): byte for place, byte in enumerate(ODD_BYTES)
+}
+
+
+def _unspelled(name: str) -> str:
+    """What a byte-level vocabulary spells Ġgr Ã¼n is ▁gr ün; anything else stays as it is."""
+    if name.isascii() or not all(letter in BYTE_OF for letter in name):
+        return name
+    try:
+        text = bytes(BYTE_OF[letter] for letter in name).decode("utf-8")
+    except UnicodeDecodeError:
+        return name
+    return f"▁{text[1:]}" if text.startswith(" ") and text.strip() else text
 
 
 def short_count(value: float) -> str:

@@ -9,7 +9,7 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 
 from lmlab.core.score import TokenScore
-from lmlab.diagnostics.canvas import COLOURS, FONTS, INK, colour
+from lmlab.diagnostics.canvas import COLOURS, FONTS, INK, colour, shown_name
 from lmlab.diagnostics.pictures import (
     Bar,
     Curve,
@@ -137,3 +137,18 @@ def test_a_curve_from_the_lines_of_metrics() -> None:
     # Tokens are added up: 100, then 100 + 300; held-out losses stand where training was.
     assert curve.train == ((100.0, 5.0), (400.0, 4.0))
     assert curve.held_out == ((400.0, 4.5),)
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("Ġgr", "▁gr"),  # as a byte-level vocabulary spells " gr"
+        ("Ã¼n", "ün"),
+        ("Ġ", "␣"),
+        ("café", "café"),  # letters that are no bytes of UTF-8 stay
+        ("中国", "中国"),
+        ("<s>", "<s>"),
+    ],
+)
+def test_bytes_are_shown_as_the_letters_they_are(name: str, shown: str) -> None:
+    assert shown_name(name) == shown
