@@ -60,13 +60,14 @@ MULTI30K = {
     # German to English on two cores: docs/translation.md has what it reaches.
     "dropout": 0.3,
     "smoothing": 0.1,
-    "learning_rate": 1e-3,
+    "learning_rate": 2e-3,
     "schedule": "cosine",
     "warmup_steps": 200,
     "tokens_per_batch": 2048,
     "weight_decay": 0.01,
     "vocabulary_size": 4000,
     "clip": 1.0,
+    "average": 5,
 }
 
 
