@@ -151,7 +151,7 @@ def draw(record: dict[str, Any], folder: Path) -> None:
     figure.tight_layout()
     figure.savefig(folder / "translation-length.svg")
 
-    figure, axes = pyplot.subplots(1, 2, figsize=(9, 3.6))
+    figure, axes = pyplot.subplots(1, 2, figsize=(11, 3.6))
     for axis, what in zip(axes, ("bleu", "log_prob"), strict=True):
         for (number, name), penalty in product(enumerate(names), PENALTIES):
             rows = [
@@ -168,7 +168,10 @@ def draw(record: dict[str, Any], folder: Path) -> None:
         axis.set(xscale="log", xlabel="width of the beam")
     axes[0].set(ylabel="BLEU")
     axes[1].set(ylabel="log-probability of a translation, nats")
-    axes[0].legend(frameon=False, fontsize=7)
+    for axis in axes:
+        axis.set_xticks(BEAMS, [str(width) for width in BEAMS])
+        axis.minorticks_off()
+    axes[1].legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.02, 1))
     figure.tight_layout()
     figure.savefig(folder / "translation-beams.svg")
 
