@@ -51,6 +51,8 @@ SETTINGS = {
     "tokens_per_batch": 2048,
 }
 SENTENCES, BEAM, MOST = 200, 5, 60
+PENALTY = 1.0
+"""By log p alone both searches end most texts too soon, and not the same ones."""
 BATCH_SIZES = (25, 50, 100, 200)
 
 
@@ -133,7 +135,7 @@ def compare_beam(run: Path, data: Path, rounds: int) -> dict[str, Any]:
         system=model.system,
         tokenizer=model.tokenizer,
         source_tokenizer=model.reads_by,
-        way=BySearch(beam=Beam(width=BEAM, max_length=MOST)),
+        way=BySearch(beam=Beam(width=BEAM, length_penalty=PENALTY, max_length=MOST)),
         max_length=MOST,
     )
     vocabulary = model.system.vocabulary
@@ -153,7 +155,7 @@ def compare_beam(run: Path, data: Path, rounds: int) -> dict[str, Any]:
                 batch.tokens,
                 attention_mask=batch.mask().long(),
                 num_beams=BEAM,
-                length_penalty=0.0,
+                length_penalty=PENALTY,
                 early_stopping=False,
                 do_sample=False,
                 max_new_tokens=MOST,
