@@ -131,12 +131,17 @@ def norms(run: Path) -> Measured | None:
     return {"first": told[0], "last": told[-1]} if told else None
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def arguments(description: str) -> argparse.Namespace:
+    """Where the corpora and the runs are, and where the record goes."""
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--data", type=Path, default=os.environ.get("LMLAB_DATA"))
     parser.add_argument("--runs", type=Path, required=True)
     parser.add_argument("--out", type=Path)
-    options = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> None:
+    options = arguments(__doc__.splitlines()[0])
     report: Measured = {}
     for system, measure in CLAIMS:
         for run in sorted(options.runs.glob(f"multi30k-l20.{system}.*")):

@@ -14,16 +14,14 @@ runs in; a pair of which one is missing is told as not run. Of each pair
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import torch
-from claims import norms
+from claims import arguments, norms
 from torch import Tensor
 
 from lmlab.core.batch import Batch
@@ -128,11 +126,7 @@ def at_equal_fit(plain: Path, sphere: Path) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", type=Path, default=os.environ.get("LMLAB_DATA"))
-    parser.add_argument("--runs", type=Path, required=True)
-    parser.add_argument("--out", type=Path)
-    options = parser.parse_args()
+    options = arguments(__doc__.splitlines()[0])
     report: dict[str, Any] = {}
     for pair, names in PAIRS.items():
         runs = [options.runs / f"multi30k-l20.{name}" for name in names]

@@ -152,8 +152,8 @@ AUTOENCODERS = Table(
     protocol="multi30k-l20",
     rows=(
         Row(system="linear-autoencoder", label="DLM55 E128", notes_20=2.464, notes_30=2.431),
-        # With the sphere's mixture the recurrent ones stay at the words' frequencies (first row),
-        # so that the notes' figures stand beside a softmax.
+        # By the sphere's mixture the recurrent ones hardly learn (first row), so that the notes'
+        # figures stand beside a softmax.
         Row(system="gru-autoencoder", label="DLM53 E128, sphere mixture"),
         Row(
             system="gru-autoencoder",

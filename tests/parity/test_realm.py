@@ -255,6 +255,14 @@ def test_in_the_background_an_index_is_made_at_a_refresh_and_used_half_of_one_la
         torch.testing.assert_close(each.retriever.memory.vectors, third)
 
 
+def test_a_run_that_tells_of_no_index_under_way_is_loaded_too():
+    system, again = build(), build()
+    weights = {name: each for name, each in system.state_dict().items() if "coming" not in name}
+    assert len(weights) < len(system.state_dict())
+    again.load_state_dict(weights)
+    assert again.state_dict().keys() == system.state_dict().keys()
+
+
 def test_names_are_hidden_where_there_are_any():
     """`b` and `c d` are titles, `a` stands in every document and is no name."""
     documents = Documents(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -187,9 +187,11 @@ class DocumentMemory(nn.Module):
         return vectors
 
     def _load_from_state_dict(
-        self, state_dict: Mapping[str, Any], prefix: str, *args: Any, **words: Any
+        self, state_dict: dict[str, Any], prefix: str, *args: Any, **words: Any
     ) -> None:
         """How many tokens there are is known from what is loaded, or from the tokeniser."""
+        # Runs from before documents were embedded in the background tell of none under way.
+        state_dict.setdefault(f"{prefix}coming", self.coming.new_zeros(0, self.width))
         for name in ("tokens", "offsets", "vectors", "coming"):
             loaded, own = state_dict.get(f"{prefix}{name}"), getattr(self, name)
             if loaded is not None and loaded.shape[1:] == own.shape[1:]:
