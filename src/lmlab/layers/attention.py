@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lmlab.layers.attention_positions import AttentionPositions
-from lmlab.layers.key_values import KeyValues
+from lmlab.layers.key_values import KeyValues, SourceKeyValues
 from lmlab.layers.scope import Scope
 
 
@@ -109,8 +109,19 @@ class Attention(nn.Module):
         return self._read(queries, after.keys, after.values, scope), after
 
     def look(self, values: Tensor, scope: Scope, cache: KeyValues) -> Tensor:
-        """What each place reads of keys and values that were made before, by `keys_values`."""
+        """(B, new, W) what places read of those of the cache, where they leave nothing."""
         return self._read(self.queries(values), cache.keys, cache.values, scope)
+
+    def look_at_sources(self, values: Tensor, scope: Scope, cache: SourceKeyValues) -> Tensor:
+        """(B, new, W) what places read of sources whose `keys_values` were made before."""
+        queries, texts = self.queries(values), cache.together
+        if texts == 0 or self.positions is not None:
+            keys, read = cache.keys[cache.owners], cache.values[cache.owners]
+            return self._read(queries, keys, read, scope)
+        # Texts of one source as places of one text: its keys and values are read once for all.
+        gathered = queries.unflatten(0, (-1, texts)).transpose(1, 2).flatten(2, 3)
+        found = self._read(gathered, cache.keys, cache.values, scope.every(texts))
+        return found.unflatten(1, (texts, -1)).flatten(0, 1)
 
     def queries(self, values: Tensor) -> Tensor:
         """(B, H, T, D) the queries alone."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -29,19 +29,11 @@ class KeyValues:
 
     storage: _Storage
     length: int
-    owners: Tensor | None = None
-    """(B,) whose each row is, where rows of one owner are equal: the source of a text."""
 
     @classmethod
     def of(cls, keys: Tensor, values: Tensor) -> KeyValues:
         """These keys and values, (B, H, T, D)."""
         return cls(_Storage(keys, values, keys.shape[2]), keys.shape[2])
-
-    @classmethod
-    def of_sources(cls, keys: Tensor, values: Tensor) -> KeyValues:
-        """Those of sources, which no step changes: texts of one source swap for nothing."""
-        owners = torch.arange(len(keys), device=keys.device)
-        return cls(_Storage(keys, values, keys.shape[2]), keys.shape[2], owners)
 
     @classmethod
     def empty(cls, rows: int, heads: int, width: int, like: Tensor) -> KeyValues:
@@ -73,27 +65,59 @@ class KeyValues:
 
     def select(self, rows: Tensor) -> KeyValues:
         """Those of the given rows; the same ones in the same order cost nothing."""
-        if self.owners is not None:
-            owners = self.owners[rows]
-            if torch.equal(owners, self.owners):
-                return self
-            kept = _Storage(self.keys[rows], self.values[rows], self.length)
-            return KeyValues(kept, self.length, owners)
         count = self.storage.keys.shape[0]
         if len(rows) == count and torch.equal(rows, torch.arange(count, device=rows.device)):
             return self
-        return KeyValues(self._roomier(self.length + SPARE, rows), self.length)
+        # With the room behind them: whole rows are copied faster than their filled part.
+        keys, values = self.storage.keys[rows], self.storage.values[rows]
+        return KeyValues(_Storage(keys, values, self.length), self.length)
 
     def detach(self) -> KeyValues:
-        kept = _Storage(self.keys.detach(), self.values.detach(), self.length)
-        return KeyValues(kept, self.length, self.owners)
+        return KeyValues.of(self.keys.detach(), self.values.detach())
 
-    def _roomier(self, capacity: int, rows: Tensor | None = None) -> _Storage:
-        keys, values = (
-            _with_room(old if rows is None else old[rows], capacity)
-            for old in (self.keys, self.values)
+    def _roomier(self, capacity: int) -> _Storage:
+        return _Storage(
+            _with_room(self.keys, capacity), _with_room(self.values, capacity), self.length
         )
-        return _Storage(keys, values, self.length)
+
+
+@dataclass(frozen=True, eq=False)
+class SourceKeyValues:
+    """Keys and values (S, H, T, D) of sources, which no step changes, and who looks at them.
+
+    Texts of one source, as in a beam, share them: to fork or to swap texts costs nothing, and
+    those of one source that stand together ask as the places of one text do.
+    """
+
+    keys: Tensor
+    values: Tensor
+    owners: Tensor
+    """(B,) the source of each text, as a row of the keys."""
+    together: int
+    """How many texts each source has, if all have as many and in their order; else 0."""
+
+    @classmethod
+    def of(cls, keys: Tensor, values: Tensor) -> SourceKeyValues:
+        """Those of sources (B, H, T, D), one text beside each."""
+        return cls(keys, values, torch.arange(len(keys), device=keys.device), 1)
+
+    def select(self, rows: Tensor) -> SourceKeyValues:
+        """For the given texts; sources that have none left are dropped."""
+        owners = self.owners[rows]
+        if torch.equal(owners, self.owners):
+            return self
+        sources, owners = owners.unique(return_inverse=True)
+        keys, values = self.keys, self.values
+        if len(sources) < len(keys):
+            keys, values = keys[sources], values[sources]
+        together = len(owners) // max(1, len(sources))
+        in_order = torch.arange(len(sources), device=rows.device).repeat_interleave(together)
+        return SourceKeyValues(
+            keys, values, owners, together if torch.equal(owners, in_order) else 0
+        )
+
+    def detach(self) -> SourceKeyValues:
+        return replace(self, keys=self.keys.detach(), values=self.values.detach())
 
 
 def _with_room(kept: Tensor, capacity: int) -> Tensor:

@@ -77,6 +77,10 @@ class Scope:
             query_segments=segments,
         )
 
+    def every(self, texts: int) -> Scope:
+        """The same with a mask for each `texts` rows, which see the same, (B / texts, …)."""
+        return replace(self, mask=None if self.mask is None else self.mask[::texts])
+
     def _causal_mask(self) -> Tensor:
         """(1, 1, T, T) each place and those before it."""
         time, device = self.query_positions.shape[1], self.query_positions.device

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from lmlab.layers.attention import Attention
 from lmlab.layers.feed_forward import FeedForward
-from lmlab.layers.key_values import KeyValues
+from lmlab.layers.key_values import KeyValues, SourceKeyValues
 from lmlab.layers.scope import Scope
 
 
@@ -54,7 +54,7 @@ class BlockCache:
     """What one layer remembers: its own places, and the source's where it has one."""
 
     own: KeyValues
-    source: KeyValues | None = None
+    source: SourceKeyValues | None = None
 
     def select(self, rows: Tensor) -> BlockCache:
         source = None if self.source is None else self.source.select(rows)
@@ -144,7 +144,7 @@ class Block(nn.Module):
             assert self.source_attention is not None and self.around_source is not None
             assert source_scope is not None
             asked = self.around_source.enter(values)
-            output = self.source_attention.look(asked, source_scope, cache.source)
+            output = self.source_attention.look_at_sources(asked, source_scope, cache.source)
             values = self.around_source.leave(values, output)
         return self._fed_forward(values, scope), BlockCache(own, cache.source)
 
@@ -157,7 +157,7 @@ class Block(nn.Module):
             return BlockCache(own)
         assert self.source_attention is not None
         made = self.source_attention.keys_values(source.values, source.scope.key_positions)
-        return BlockCache(own, KeyValues.of_sources(*made))
+        return BlockCache(own, SourceKeyValues.of(*made))
 
     def _fed_forward(self, values: Tensor, scope: Scope) -> Tensor:
         around = self.around_feed_forward

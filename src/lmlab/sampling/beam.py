@@ -48,6 +48,12 @@ class Beam:
     """0 or more; the greater, the longer the sequences."""
     max_length: int = 100
     """Most tokens after the prefix, the end symbol included."""
+    ahead: int | None = None
+    """How many more tokens an open hypothesis is believed to gain by, where length counts.
+
+    None for all up to `max_length`: nothing is lost, and with a length penalty most searches go on
+    for long after the best was found. Translations hardly gain beyond the next few.
+    """
 
     def __post_init__(self) -> None:
         for what, value in (
@@ -57,6 +63,8 @@ class Beam:
         ):
             if value < 1:
                 raise UserError(f"the {what} must be 1 or more, and {value} came.")
+        if self.ahead is not None and self.ahead < 0:
+            raise UserError(f"tokens ahead must be 0 or more, and {self.ahead} came.")
         if not 0 <= self.length_penalty < float("inf"):
             raise UserError(
                 f"a length penalty must be 0 or more, and {self.length_penalty:g} came."
@@ -66,12 +74,15 @@ class Beam:
         """What a sequence is ranked by."""
         return log_prob / length**self.length_penalty
 
-    def promise(self, log_prob: float) -> float:
-        """The most that an open hypothesis can come to.
+    def promise(self, log_prob: float, length: int) -> float:
+        """The most that is believed of an open hypothesis that has `length` tokens.
 
         Its log-probability only falls, so at best it stays and is divided by the greatest length.
         """
-        return self.score(log_prob, self.max_length)
+        longest = self.max_length
+        if self.ahead is not None:
+            longest = min(longest, length + 1 + self.ahead)
+        return self.score(log_prob, longest)
 
 
 def beam_search(
@@ -90,7 +101,8 @@ def beam_search(
 
     At each step every open hypothesis is also tried as ended, and the `width` best ways to go on
     stay open. The search for a source stops when no open hypothesis can still come before the
-    worst of the `best` that are kept, so a beam as wide as the space is exhaustive search.
+    worst of the `best` that are kept, so a beam as wide as the space is exhaustive search (but
+    for sequences that gain only beyond `ahead`).
     Sequences still open at `max_length` are given only where too few ended, after those that did,
     with `finished` false. Cost: at most max_length steps of sources × width rows.
     """
@@ -211,6 +223,8 @@ class _Search:
     open: list[_Open] = field(default_factory=lambda: [_Open((), 0.0)])
     kept: list[Hypothesis] = field(default_factory=list)
     """The best that ended, best first, at most as many as are asked for."""
+    settled: int = 0
+    """How many of the kept nothing will come before, the first ones."""
 
     def extend(self, ways: Sequence[_Ways], length: int) -> list[tuple[int, int]]:
         """Try each open hypothesis (row) as ended; keep the best ways on, as (row, token)."""
@@ -225,7 +239,8 @@ class _Search:
         ]
         chosen = self._chosen(possible)
         self.open = [_Open((*self.open[r].tokens, token), value) for r, token, value in chosen]
-        if self._settled():
+        self._settle(length)
+        if self.settled == self.beam.best:
             self.open = []
             return []
         return [(row, token) for row, token, _ in chosen]
@@ -243,19 +258,28 @@ class _Search:
         )
 
     def _keep(self, tokens: tuple[int, ...], log_prob: float, length: int) -> None:
-        if log_prob == float("-inf"):
+        """Keep what ended, if it comes among the best and before nothing that is settled.
+
+        What comes too late to be first is not told as second: the first of N best are the best of
+        a search for fewer.
+        """
+        score = self.beam.score(log_prob, length)
+        full = len(self.kept) == self.beam.best
+        if log_prob == -math.inf or (full and score <= self.kept[-1].score):
+            return
+        if self.settled and score > self.kept[self.settled - 1].score:
             return
         found = self._hypothesis(tokens, log_prob, length, finished=True)
         # After its equals: what was found first stays first, however many are asked for.
         bisect.insort_right(self.kept, found, key=lambda each: -each.score)
         del self.kept[self.beam.best :]
 
-    def _settled(self) -> bool:
-        """Whether nothing that is open can still come among the kept."""
-        if len(self.kept) < self.beam.best:
-            return False
-        most = max((self.beam.promise(each.log_prob) for each in self.open), default=-float("inf"))
-        return most <= self.kept[-1].score
+    def _settle(self, length: int) -> None:
+        """Count those of the kept that nothing open, of so many tokens, is believed to precede."""
+        best = max((each.log_prob for each in self.open), default=-math.inf)
+        most = self.beam.promise(best, length)
+        while self.settled < len(self.kept) and most <= self.kept[self.settled].score:
+            self.settled += 1
 
     def results(self) -> list[Hypothesis]:
         cut_off = [

@@ -17,7 +17,7 @@ from lmlab.sampling.decode import Generated, greedy, sample
 from lmlab.scoring.batching import by_budget
 from lmlab.scoring.evaluating import device_of
 
-TOKENS_AT_ONCE = 4096
+TOKENS_AT_ONCE = 8192
 """Tokens of sources that are read together, times how many texts are written beside each."""
 LONGEST = 10_000
 """Tokens beyond which nobody writes."""
@@ -240,6 +240,9 @@ BEAM_WIDTH, SAMPLES = 5, 16
 LENGTH_PENALTY = 1.0
 """Of a search for a translation: by log p alone short ones win that leave most of a source out."""
 
+AHEAD = 5
+"""Tokens that a longer translation is believed to gain by: see `Beam.ahead`."""
+
 
 def make_translator(
     system: Any,
@@ -291,6 +294,7 @@ def _way(method: str, best: int, given: dict[str, Any], tokenizer: Any) -> Way:
         best=best,
         length_penalty=given.get("length_penalty", LENGTH_PENALTY),
         max_length=LONGEST,
+        ahead=AHEAD,
     )
     phrases = {
         name: tuple(_known(text, tokenizer, f"{name} word") for text in given.get(name, ()))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
-from lmlab.layers.key_values import SPARE, KeyValues
+from lmlab.layers.attention import Attention
+from lmlab.layers.key_values import SPARE, KeyValues, SourceKeyValues
+from lmlab.layers.scope import Scope
 
 
 def some(places: int, seed: int, rows: int = 2) -> torch.Tensor:
@@ -59,12 +62,26 @@ def test_gradients_flow_through_what_was_appended():
     assert not cache.detach().keys.requires_grad
 
 
-def test_texts_of_one_source_change_places_for_nothing():
+def test_texts_of_one_source_share_it_and_change_places_for_nothing():
     keys, values = some(2, 0, rows=3), some(2, 1, rows=3)
-    sources = KeyValues.of_sources(keys, values)
-    forked = sources.select(torch.tensor([0, 0, 2, 2]))
-    assert torch.equal(forked.keys, keys[[0, 0, 2, 2]])
-    swapped = forked.select(torch.tensor([1, 1, 3, 2]))
-    assert swapped is forked
+    forked = SourceKeyValues.of(keys, values).select(torch.tensor([0, 0, 2, 2]))
+    assert torch.equal(forked.keys, keys[[0, 2]])
+    assert forked.owners.tolist() == [0, 0, 1, 1] and forked.together == 2
+    assert forked.select(torch.tensor([1, 1, 3, 2])) is forked
     fewer = forked.select(torch.tensor([2, 3]))
-    assert torch.equal(fewer.values, values[[2, 2]]) and fewer is not forked
+    assert torch.equal(fewer.values, values[[2]]) and fewer.together == 2
+
+
+@pytest.mark.parametrize("rows", [[0, 0, 2, 2], [2, 0], [0, 1, 1, 2], [1, 1, 1]])
+def test_texts_read_of_a_shared_source_what_each_would_read_of_a_copy(rows):
+    torch.manual_seed(0)
+    attention = Attention(8, heads=2).eval()
+    source, asking = torch.randn(3, 4, 8), torch.randn(len(rows), 1, 8)
+    real = torch.arange(4) < torch.tensor([4, 2, 3])[rows][:, None]
+    places = torch.arange(4)[None]
+    scope = Scope(mask=real[:, None, None], query_positions=places[:, :1], key_positions=places)
+    shared = SourceKeyValues.of(*attention.keys_values(source, places)).select(torch.tensor(rows))
+    with torch.no_grad():
+        found = attention.look_at_sources(asking, scope, shared)
+        expected = attention(asking, scope, source=source[rows])
+    torch.testing.assert_close(found, expected)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -45,15 +46,12 @@ def test_a_beam_as_wide_as_the_space_is_exhaustive(random_table, penalty):
     assert all(each.finished for each in found)
 
 
-@pytest.mark.parametrize("penalty", [0.0, 1.0])
+@pytest.mark.parametrize("ahead", [None, 0, 1])
+@pytest.mark.parametrize("penalty", [0.0, 1.0, 2.0])
 @pytest.mark.parametrize("width", [1, 2, 5, 27])
-def test_the_best_is_the_same_however_many_are_asked_for(random_table, width, penalty):
-    lists = [
-        beam_search(
-            random_table, Beam(width=width, best=best, length_penalty=penalty, max_length=4)
-        )[0]
-        for best in (1, 2, 3, 10)
-    ]
+def test_the_best_is_the_same_however_many_are_asked_for(random_table, width, penalty, ahead):
+    beam = Beam(width=width, length_penalty=penalty, max_length=4, ahead=ahead)
+    lists = [beam_search(random_table, replace(beam, best=best))[0] for best in (1, 2, 3, 10)]
     for shorter, longer in itertools.pairwise(lists):
         assert longer[: len(shorter)] == shorter
         assert [e.score for e in longer] == sorted((e.score for e in longer), reverse=True)
@@ -79,6 +77,15 @@ def test_the_search_stops_when_nothing_open_can_win(table):
     assert found.tokens == (5, 5, 5)
     assert found.score == pytest.approx(math.log(0.3) / 4)
     assert found.log_prob == pytest.approx(math.log(0.3))
+
+
+@pytest.mark.parametrize(("ahead", "expected"), [(0, ()), (1, ()), (2, (5, 5, 5))])
+def test_a_search_waits_for_a_longer_one_as_far_as_it_looks_ahead(table, ahead, expected):
+    # After one token log 0.3 / (2 + ahead) must beat log 0.7 = -0.36: -0.60, -0.40, -0.30.
+    system = table({(): 0.7, (5, 5, 5): 0.3}, 6)
+    beam = Beam(width=3, length_penalty=1.0, max_length=50, ahead=ahead)
+    ((found,),) = beam_search(system, beam)
+    assert found.tokens == expected
 
 
 def test_what_is_cut_off_is_marked_and_comes_last(table):
@@ -110,7 +117,7 @@ def test_each_source_has_its_own_search(random_table):
 
 
 @pytest.mark.parametrize(
-    "bad", [{"width": 0}, {"best": 0}, {"max_length": 0}, {"length_penalty": -1.0}]
+    "bad", [{"width": 0}, {"best": 0}, {"max_length": 0}, {"length_penalty": -1.0}, {"ahead": -1}]
 )
 def test_values_out_of_range_are_refused(bad):
     with pytest.raises(UserError):
