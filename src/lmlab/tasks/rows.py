@@ -10,7 +10,10 @@ from typing import Any
 import numpy as np
 
 from lmlab.core.errors import UserError, nearest
+from lmlab.data.corpus import open_corpus
+from lmlab.data.protocols import PROTOCOLS
 from lmlab.tasks.builtin import BUILTIN, builtin_rows
+from lmlab.tasks.generate import Generate
 from lmlab.tasks.long_babi import BABI_LONG, long_babi
 from lmlab.tasks.relevance import check_relevant
 from lmlab.tasks.task import Task
@@ -28,7 +31,8 @@ def read_splits(data: str | Path, task: type[Task], *, seed: int = 0) -> Splits:
     """Rows by split: of a built-in set, of a folder with a file for each split, or of one file.
 
     One file is divided 80/10/10 by the seed. `babi-long:FOLDER/qa2` is bAbI's second task among
-    distracting sentences, made of the files of that folder.
+    distracting sentences, made of the files of that folder. Where a text is written for another,
+    a corpus of pairs will do too: `multi30k-de-en:FOLDER`, `parallel:de-en:FOLDER`, `pairs.tsv`.
     """
     if str(data).startswith(BABI_LONG):
         splits = long_babi(str(data).removeprefix(BABI_LONG), task)
@@ -36,6 +40,8 @@ def read_splits(data: str | Path, task: type[Task], *, seed: int = 0) -> Splits:
         made_for, splits = builtin_rows(str(data))
         if made_for != task.name:
             raise UserError(f"{data} is made for the task {made_for}, not for {task.name}.")
+    elif task is Generate and _is_corpus(str(data)):
+        splits = _pairs(str(data), seed)
     elif (path := Path(data)).is_dir():
         splits = _read_folder(path, task)
     elif path.exists():
@@ -47,6 +53,23 @@ def read_splits(data: str | Path, task: type[Task], *, seed: int = 0) -> Splits:
     if not splits.get("train"):
         raise UserError(f"{data} has no rows to train on.")
     return splits
+
+
+def _is_corpus(data: str) -> bool:
+    """Whether it is written as a corpus and not as rows are."""
+    head, colon, _ = data.partition(":")
+    return data.endswith(".tsv") or head in PROTOCOLS or bool(colon and head == "parallel")
+
+
+def _pairs(data: str, seed: int) -> Splits:
+    """The pairs of a corpus as rows of `generate`."""
+    corpus = open_corpus(data, seed=seed)
+    if corpus.layout.kind != "pairs":
+        raise UserError(f"{data} has no pairs of texts; give a parallel corpus, or rows.")
+    return {
+        name: [{"source": each.condition or "", "target": each.text} for each in split]
+        for name, split in corpus.splits.items()
+    }
 
 
 def read_rows(path: Path, task: type[Task]) -> Iterator[Row]:
