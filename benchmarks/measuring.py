@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import statistics
 import time
 from collections.abc import Callable
+from typing import Any, Self
 
 
 def rate(
@@ -42,3 +44,44 @@ def taking_turns(
     """Both sides measured in alternation, so that a busy moment of the machine meets both."""
     pairs = [(ours(), theirs()) for _ in range(rounds)]
     return ratio([a for a, _ in pairs], [b for _, b in pairs])
+
+
+class Apart:
+    """A side in a process of its own, with the memory settings that it makes or leaves alone.
+
+    `make(*made_of)` is called there and gives the measurement, a function of whatever this one is
+    called with. Only the side whose turn it is computes.
+    """
+
+    def __init__(
+        self, make: Callable[..., Callable[..., Any]], *made_of: Any, threads: int
+    ) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.pipe, theirs = context.Pipe()
+        self.process = context.Process(
+            target=_serve, args=(theirs, make, made_of, threads), daemon=True
+        )
+        self.process.start()
+        theirs.close()
+        self.pipe.recv()
+
+    def __call__(self, *asked: Any) -> Any:
+        self.pipe.send(asked)
+        return self.pipe.recv()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.terminate()
+        self.process.join()
+
+
+def _serve(pipe: Any, make: Callable[..., Any], made_of: tuple[Any, ...], threads: int) -> None:
+    import torch
+
+    torch.set_num_threads(threads)
+    measure = make(*made_of)
+    pipe.send("ready")
+    while True:
+        pipe.send(measure(*pipe.recv()))

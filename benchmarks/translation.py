@@ -8,6 +8,8 @@ judged on test_2016_flickr by sacreBLEU (tokenize=none: the text is tokenised an
 after a beam of 5, ranked by log p / length. Then
 
 - length: BLEU of the sentences of each length, where a fixed vector is too narrow for long ones;
+- shortcuts: whether the search of `lmlab translate`, which stops early and drops what is far
+  behind, finds what a search finds that does neither, and in what time;
 - beams: BLEU, log-probability and length of what beams of several widths find, ranked by
   log p / length and by log p alone: the wider the beam, the likelier and shorter what it finds.
 
@@ -19,6 +21,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import time
 from collections.abc import Sequence
 from itertools import product
@@ -86,7 +89,7 @@ def by_length(
 
 
 def by_beam(model: Any, sources: Sequence[str], references: Sequence[str]) -> list[dict[str, Any]]:
-    """What beams of several widths find for the same sentences."""
+    """What beams of several widths find for the same sentences, none of which drop any."""
     rows = []
     for penalty, width in product(PENALTIES, BEAMS):
         translator = make_translator(
@@ -96,6 +99,7 @@ def by_beam(model: Any, sources: Sequence[str], references: Sequence[str]) -> li
             method="beam",
             beam=width,
             length_penalty=penalty,
+            within=math.inf,
         )
         began = time.perf_counter()
         found = list(translator.translate([list(sources)]))
@@ -114,6 +118,22 @@ def by_beam(model: Any, sources: Sequence[str], references: Sequence[str]) -> li
     return rows
 
 
+def shortcuts(model: Any, sources: Sequence[str]) -> dict[str, float]:
+    """How often a search that stops early and drops what is far behind finds the same as one that
+    does neither, and how its time compares."""
+    whole = {"ahead": 10_000, "within": math.inf}
+    texts, seconds = [], []
+    for options in (whole, {}):
+        translator = make_translator(
+            model.system, model.tokenizer, model.model.reads_by, beam=BEAM, **options
+        )
+        began = time.process_time()
+        texts.append([each.text for each in translator.translate([list(sources)])])
+        seconds.append(time.process_time() - began)
+    same = sum(a == b for a, b in zip(*texts, strict=True))
+    return {"sentences": len(sources), "same": same, "time": round(seconds[1] / seconds[0], 3)}
+
+
 def measure(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     run, told = train(name, arguments.data, arguments.runs, arguments.seed)
     corpus = open_corpus(f"multi30k-de-en:{arguments.data}")
@@ -129,6 +149,7 @@ def measure(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
         "length": by_length(found.translations[name], sources, references),
         "beams": by_beam(model, sources[few], references[few]),
         "beams_sentences": len(sources[few]),
+        "shortcuts": shortcuts(model, sources),
     }
 
 

@@ -8,6 +8,9 @@
   trained for a few minutes first, so that sentences end as translations do.
 - training: target tokens per second of the same model against one that is written with
   torch.nn.Transformer and trained on batches of as many sentences in the order they come, padded.
+
+Each side has a process of its own and takes its turn; ours with the memory settings that lmlab
+makes, the peer with those that it finds.
 """
 
 from __future__ import annotations
@@ -17,13 +20,14 @@ import json
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 import transformers
-from measuring import taking_turns
+from measuring import Apart, rate, taking_turns
 from torch import Tensor, nn
 
 import lmlab
@@ -32,8 +36,7 @@ from lmlab.core.batch import Batch
 from lmlab.data.batches import LengthBatches
 from lmlab.data.corpus import open_corpus
 from lmlab.data.dataset import TokenDataset
-from lmlab.sampling.beam import Beam
-from lmlab.sampling.translating import BySearch, Translator
+from lmlab.sampling.translating import make_translator
 from lmlab.training.config import TrainingConfig
 from lmlab.training.loop import scale_and_clip
 from lmlab.training.optimizers import build_optimizer
@@ -126,28 +129,41 @@ def their_names(ours: dict[str, Tensor], *, never: Tensor) -> dict[str, Tensor]:
     return found
 
 
-def compare_beam(run: Path, data: Path, rounds: int) -> dict[str, Any]:
-    model = lmlab.load(run).model
-    theirs = marian_of(model)
-    texts = [e.condition or "" for e in open_corpus(f"multi30k-de-en:{data}").split("test")]
-    texts = texts[:SENTENCES]
-    translator = Translator(
-        system=model.system,
-        tokenizer=model.tokenizer,
-        source_tokenizer=model.reads_by,
-        way=BySearch(beam=Beam(width=BEAM, length_penalty=PENALTY, max_length=MOST)),
+Texts = Callable[..., list[str]]
+
+
+def test_sources(data: Path) -> list[str]:
+    examples = open_corpus(f"multi30k-de-en:{data}").split("test")
+    return [each.condition or "" for each in examples][:SENTENCES]
+
+
+def our_texts(run: Path, data: Path) -> Texts:
+    """What our beam writes for the test sentences, as `lmlab translate` does."""
+    model, texts = lmlab.load(run).model, test_sources(data)
+    translator = make_translator(
+        model.system,
+        model.tokenizer,
+        model.reads_by,
+        beam=BEAM,
+        length_penalty=PENALTY,
         max_length=MOST,
     )
-    vocabulary = model.system.vocabulary
-    encoded = [[vocabulary.start, *model.tokenizer.encode(text), vocabulary.end] for text in texts]
+    return lambda: [each.text for each in translator.translate([texts])]
 
-    def ours() -> list[str]:
-        return [each.text for each in translator.translate([texts])]
+
+def their_texts(run: Path, data: Path) -> Texts:
+    """The same by `generate`, in batches of a size of sentences of like length."""
+    model = lmlab.load(run).model
+    theirs, vocabulary = marian_of(model), model.system.vocabulary
+    encoded = [
+        [vocabulary.start, *model.tokenizer.encode(text), vocabulary.end]
+        for text in test_sources(data)
+    ]
+    order = sorted(range(len(encoded)), key=lambda index: len(encoded[index]))
 
     @torch.inference_mode()
     def generated(size: int) -> list[str]:
         found: dict[int, str] = {}
-        order = sorted(range(len(encoded)), key=lambda index: len(encoded[index]))
         for first in range(0, len(order), size):
             rows = order[first : first + size]
             batch = Batch.from_sequences([encoded[row] for row in rows], pad=vocabulary.pad)
@@ -165,15 +181,32 @@ def compare_beam(run: Path, data: Path, rounds: int) -> dict[str, Any]:
                 found[row] = model.tokenizer.decode(kept)
         return [found[row] for row in range(len(encoded))]
 
-    def rate(work: Callable[[], list[str]]) -> float:
-        began = time.perf_counter()
-        return len(work()) / (time.perf_counter() - began)
+    return generated
 
-    same = sum(a == b for a, b in zip(ours(), generated(SENTENCES), strict=True))
-    speeds = {size: rate(lambda size=size: generated(size)) for size in BATCH_SIZES}
-    best = max(speeds, key=lambda size: speeds[size])
-    found = taking_turns(lambda: rate(ours), lambda: rate(lambda: generated(best)), rounds)
-    return {**found, "best batch of generate": best, "same texts": same / len(texts)}
+
+def timed(make: Callable[..., Texts], *made_of: Any) -> Callable[..., tuple[float, list[str]]]:
+    """Texts a second, and the texts."""
+    write = make(*made_of)
+
+    def measure(*asked: Any) -> tuple[float, list[str]]:
+        began = time.perf_counter()
+        found = write(*asked)
+        return len(found) / (time.perf_counter() - began), found
+
+    return measure
+
+
+def compare_beam(run: Path, data: Path, rounds: int) -> dict[str, Any]:
+    threads = torch.get_num_threads()
+    with (
+        Apart(timed, our_texts, run, data, threads=threads) as ours,
+        Apart(timed, their_texts, run, data, threads=threads) as theirs,
+    ):
+        theirs(SENTENCES)
+        same = sum(a == b for a, b in zip(ours()[1], theirs(SENTENCES)[1], strict=True))
+        best = max(BATCH_SIZES, key=lambda size: theirs(size)[0])
+        found = taking_turns(lambda: ours()[0], lambda: theirs(best)[0], rounds)
+    return {**found, "best batch of generate": best, "same texts": same / SENTENCES}
 
 
 class PlainTransformer(nn.Module):
@@ -212,23 +245,39 @@ class PlainTransformer(nn.Module):
         )
 
 
-def compare_training(run: Path, data: Path, rounds: int, seconds: float) -> dict[str, Any]:
+def read_pairs(run: Path, data: Path) -> tuple[Any, TokenDataset, LengthBatches]:
     model = lmlab.load(run).model
     corpus = open_corpus(f"multi30k-de-en:{data}")
     dataset = TokenDataset.build(corpus.splits["train"], model.tokenizer, corpus.layout)
-    batches = LengthBatches(dataset, tokens_per_batch=SETTINGS["tokens_per_batch"], seed=0)
+    return (
+        model,
+        dataset,
+        LengthBatches(dataset, tokens_per_batch=SETTINGS["tokens_per_batch"], seed=0),
+    )
+
+
+def our_training(run: Path, data: Path) -> Callable[[float], float]:
+    """Target tokens a second of ours, with the memory settings of `lmlab train`."""
+    keep_memory()
+    model, _, batches = read_pairs(run, data)
+    return partial(rate, our_steps(model.system.train(), batches))
+
+
+def plain_training(run: Path, data: Path) -> Callable[[float], float]:
+    """The same of the plain one."""
+    model, dataset, batches = read_pairs(run, data)
     rows = max(1, len(dataset) // batches.batches_per_epoch())
-    ours = our_steps(model.system.train(), batches)
-    theirs = plain_steps(dataset, rows, model.system.vocabulary)
+    return partial(rate, plain_steps(dataset, rows, model.system.vocabulary))
 
-    def rate(step: Callable[[], int]) -> float:
-        began, tokens = time.perf_counter(), 0
-        while time.perf_counter() - began < seconds:
-            tokens += step()
-        return tokens / (time.perf_counter() - began)
 
-    rate(ours), rate(theirs)
-    return {**taking_turns(lambda: rate(ours), lambda: rate(theirs), rounds), "sentences": rows}
+def compare_training(run: Path, data: Path, rounds: int, seconds: float) -> dict[str, Any]:
+    threads = torch.get_num_threads()
+    with (
+        Apart(our_training, run, data, threads=threads) as ours,
+        Apart(plain_training, run, data, threads=threads) as theirs,
+    ):
+        ours(seconds / 3), theirs(seconds / 3)
+        return taking_turns(lambda: ours(seconds), lambda: theirs(seconds), rounds)
 
 
 def our_steps(system: Any, batches: LengthBatches) -> Callable[[], int]:
@@ -280,7 +329,6 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=15.0, help="of training in each round")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    keep_memory()
     run = options.run or trained(options.data, options.minutes)
     found = {
         "threads": torch.get_num_threads(),

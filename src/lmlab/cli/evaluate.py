@@ -36,6 +36,13 @@ def evaluate(
         float | None,
         typer.Option(help="Ranks by log p / length^A: the greater, the longer; 1, and 0 is log p."),
     ] = None,
+    within: Annotated[
+        float | None,
+        typer.Option(
+            metavar="NATS",
+            help="Beams drop what falls so far behind their best; 4, and inf keeps all.",
+        ),
+    ] = None,
     limit: Annotated[int | None, typer.Option(help="Only the first so many texts.")] = None,
     out: Annotated[
         Path | None,
@@ -61,6 +68,7 @@ def evaluate(
         method=method,
         beam=beam,
         length_penalty=length_penalty,
+        within=within,
     )
     if out is not None:
         write_translations(found, out)

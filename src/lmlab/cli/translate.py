@@ -38,6 +38,13 @@ def translate(
         float | None,
         typer.Option(help="Ranks by log p / length^A: the greater, the longer; 1, and 0 is log p."),
     ] = None,
+    within: Annotated[
+        float | None,
+        typer.Option(
+            metavar="NATS",
+            help="Beams drop what falls so far behind their best; 4, and inf keeps all.",
+        ),
+    ] = None,
     require: Annotated[
         list[str] | None, typer.Option(metavar="W", help="Words that must stand there; for beam.")
     ] = None,
@@ -79,6 +86,7 @@ def translate(
         best=n_best,
         beam=beam,
         length_penalty=length_penalty,
+        within=within,
         required=tuple(require or ()),
         banned=tuple(ban or ()),
         prefix=prefix,

@@ -113,15 +113,17 @@ class Attention(nn.Module):
         return self._read(self.queries(values), cache.keys, cache.values, scope)
 
     def look_at_sources(self, values: Tensor, scope: Scope, cache: SourceKeyValues) -> Tensor:
-        """(B, new, W) what places read of sources whose `keys_values` were made before."""
-        queries, texts = self.queries(values), cache.together
-        if texts == 0 or self.positions is not None:
+        """(B, new, W) what places read of sources whose `keys_values` were made before.
+
+        Texts of one source ask as places of one text: its keys and values are read once for all.
+        """
+        queries = self.queries(values)
+        if self.positions is not None:
             keys, read = cache.keys[cache.owners], cache.values[cache.owners]
             return self._read(queries, keys, read, scope)
-        # Texts of one source as places of one text: its keys and values are read once for all.
-        gathered = queries.unflatten(0, (-1, texts)).transpose(1, 2).flatten(2, 3)
-        found = self._read(gathered, cache.keys, cache.values, scope.every(texts))
-        return found.unflatten(1, (texts, -1)).flatten(0, 1)
+        shared = scope.of_rows(cache.firsts)
+        found = self._read(cache.together(queries), cache.keys, cache.values, shared)
+        return cache.apart(found, values.shape[1])
 
     def queries(self, values: Tensor) -> Tensor:
         """(B, H, T, D) the queries alone."""

@@ -85,36 +85,51 @@ class KeyValues:
 class SourceKeyValues:
     """Keys and values (S, H, T, D) of sources, which no step changes, and who looks at them.
 
-    Texts of one source, as in a beam, share them: to fork or to swap texts costs nothing, and
-    those of one source that stand together ask as the places of one text do.
+    Texts of one source, as in a beam, share them: to fork or to swap texts costs nothing, and they
+    ask together, as the places of one text do.
     """
 
     keys: Tensor
     values: Tensor
     owners: Tensor
     """(B,) the source of each text, as a row of the keys."""
-    together: int
-    """How many texts each source has, if all have as many and in their order; else 0."""
+    slots: Tensor
+    """(B,) which of its source's texts each is, 0, 1, 2 …"""
+    firsts: Tensor
+    """(S,) a text of each source."""
 
     @classmethod
     def of(cls, keys: Tensor, values: Tensor) -> SourceKeyValues:
         """Those of sources (B, H, T, D), one text beside each."""
-        return cls(keys, values, torch.arange(len(keys), device=keys.device), 1)
+        rows = torch.arange(len(keys), device=keys.device)
+        return cls(keys, values, rows, torch.zeros_like(rows), rows)
 
     def select(self, rows: Tensor) -> SourceKeyValues:
         """For the given texts; sources that have none left are dropped."""
         owners = self.owners[rows]
         if torch.equal(owners, self.owners):
             return self
-        sources, owners = owners.unique(return_inverse=True)
+        sources, owners, counts = owners.unique(return_inverse=True, return_counts=True)
         keys, values = self.keys, self.values
         if len(sources) < len(keys):
             keys, values = keys[sources], values[sources]
-        together = len(owners) // max(1, len(sources))
-        in_order = torch.arange(len(sources), device=rows.device).repeat_interleave(together)
-        return SourceKeyValues(
-            keys, values, owners, together if torch.equal(owners, in_order) else 0
-        )
+        order = owners.argsort(stable=True)
+        begins = counts.cumsum(0) - counts
+        slots = torch.empty_like(owners)
+        slots[order] = torch.arange(len(rows), device=rows.device) - begins[owners[order]]
+        return SourceKeyValues(keys, values, owners, slots, order[begins])
+
+    def together(self, queries: Tensor) -> Tensor:
+        """(S, H, texts · new, D) queries (B, H, new, D), those of one source beside each other."""
+        _, heads, new, width = queries.shape
+        texts = int(self.slots.max()) + 1
+        gathered = queries.new_zeros(len(self.keys), texts, heads, new, width)
+        gathered[self.owners, self.slots] = queries
+        return gathered.transpose(1, 2).flatten(2, 3)
+
+    def apart(self, found: Tensor, new: int) -> Tensor:
+        """(B, new, W) what was found for them, (S, texts · new, W), by text again."""
+        return found.unflatten(1, (-1, new))[self.owners, self.slots]
 
     def detach(self) -> SourceKeyValues:
         return replace(self, keys=self.keys.detach(), values=self.values.detach())

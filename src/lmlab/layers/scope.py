@@ -77,9 +77,9 @@ class Scope:
             query_segments=segments,
         )
 
-    def every(self, texts: int) -> Scope:
-        """The same with a mask for each `texts` rows, which see the same, (B / texts, …)."""
-        return replace(self, mask=None if self.mask is None else self.mask[::texts])
+    def of_rows(self, rows: Tensor) -> Scope:
+        """The same with the masks of some rows alone."""
+        return replace(self, mask=None if self.mask is None else self.mask[rows])
 
     def _causal_mask(self) -> Tensor:
         """(1, 1, T, T) each place and those before it."""

@@ -54,6 +54,9 @@ class Beam:
     None for all up to `max_length`: nothing is lost, and with a length penalty most searches go on
     for long after the best was found. Translations hardly gain beyond the next few.
     """
+    within: float = math.inf
+    """Open hypotheses that fall so many nats behind the best one are dropped (Freitag and
+    Al-Onaizan 2017), unless something is required of them: those may be far behind for it."""
 
     def __post_init__(self) -> None:
         for what, value in (
@@ -65,6 +68,8 @@ class Beam:
                 raise UserError(f"the {what} must be 1 or more, and {value} came.")
         if self.ahead is not None and self.ahead < 0:
             raise UserError(f"tokens ahead must be 0 or more, and {self.ahead} came.")
+        if not self.within >= 0:
+            raise UserError(f"nats behind the best must be 0 or more, and {self.within:g} came.")
         if not 0 <= self.length_penalty < float("inf"):
             raise UserError(
                 f"a length penalty must be 0 or more, and {self.length_penalty:g} came."
@@ -249,7 +254,8 @@ class _Search:
         """The ways on that stay open, of (row, token, log-probability)."""
         width = self.beam.width
         if not self.constraints.required:
-            return heapq.nlargest(width, possible, key=lambda way: way[2])
+            best = heapq.nlargest(width, possible, key=lambda way: way[2])
+            return [way for way in best if way[2] >= best[0][2] - self.beam.within]
         before = [(*self.prefix, *each.tokens) for each in self.open]
         held = self.constraints.held
         return shared_out(

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import torch
 
+from lmlab.core.allocator import keep_memory
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError, unknown_name
 from lmlab.core.protocols import Step, require
@@ -169,6 +170,7 @@ class Translator:
 
     def translate(self, chunks: Iterable[Sequence[str]]) -> Iterator[Translation]:
         """Translations of texts that come some at a time, in their order."""
+        keep_memory()
         generator = torch.Generator().manual_seed(self.seed)
         number = 0
         for texts in chunks:
@@ -230,7 +232,7 @@ class Translator:
 
 
 METHODS: dict[str, tuple[str, ...]] = {
-    "beam": ("beam", "length_penalty", "required", "banned", "prefix"),
+    "beam": ("beam", "length_penalty", "within", "ahead", "required", "banned", "prefix"),
     "greedy": (),
     "sample": ("temperature", "top_k", "top_p"),
     "mbr": ("temperature", "top_k", "top_p", "samples", "utility"),
@@ -242,6 +244,8 @@ LENGTH_PENALTY = 1.0
 
 AHEAD = 5
 """Tokens that a longer translation is believed to gain by: see `Beam.ahead`."""
+WITHIN = 4.0
+"""Nats behind the best open hypothesis at which others are dropped: see `Beam.within`."""
 
 
 def make_translator(
@@ -294,7 +298,8 @@ def _way(method: str, best: int, given: dict[str, Any], tokenizer: Any) -> Way:
         best=best,
         length_penalty=given.get("length_penalty", LENGTH_PENALTY),
         max_length=LONGEST,
-        ahead=AHEAD,
+        ahead=given.get("ahead", AHEAD),
+        within=given.get("within", WITHIN),
     )
     phrases = {
         name: tuple(_known(text, tokenizer, f"{name} word") for text in given.get(name, ()))

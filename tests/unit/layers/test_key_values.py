@@ -66,13 +66,13 @@ def test_texts_of_one_source_share_it_and_change_places_for_nothing():
     keys, values = some(2, 0, rows=3), some(2, 1, rows=3)
     forked = SourceKeyValues.of(keys, values).select(torch.tensor([0, 0, 2, 2]))
     assert torch.equal(forked.keys, keys[[0, 2]])
-    assert forked.owners.tolist() == [0, 0, 1, 1] and forked.together == 2
+    assert forked.owners.tolist() == [0, 0, 1, 1] and forked.slots.tolist() == [0, 1, 0, 1]
     assert forked.select(torch.tensor([1, 1, 3, 2])) is forked
     fewer = forked.select(torch.tensor([2, 3]))
-    assert torch.equal(fewer.values, values[[2]]) and fewer.together == 2
+    assert torch.equal(fewer.values, values[[2]]) and fewer.firsts.tolist() == [0]
 
 
-@pytest.mark.parametrize("rows", [[0, 0, 2, 2], [2, 0], [0, 1, 1, 2], [1, 1, 1]])
+@pytest.mark.parametrize("rows", [[0, 0, 2, 2], [2, 0], [0, 1, 1, 2], [1, 1, 1], [2, 1, 2]])
 def test_texts_read_of_a_shared_source_what_each_would_read_of_a_copy(rows):
     torch.manual_seed(0)
     attention = Attention(8, heads=2).eval()
