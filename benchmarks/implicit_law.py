@@ -381,7 +381,7 @@ def table(folder: Path, seeds: int) -> dict[str, Any]:
             chains = model.chains(
                 16,
                 method="metropolis",
-                start="corpus",
+                text=texts[0],
                 steps=200,
                 burn_in=50,
                 energy="own" if name == "ebm" else "raw",
