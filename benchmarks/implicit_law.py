@@ -429,7 +429,7 @@ def draw(record: dict[str, Any], path: Path) -> None:
         axes[0].bar([i + 0.4 * number for i in range(len(names))], means, 0.38, label=label)
     axes[0].set(xticks=[i + 0.2 for i in range(len(names))], xticklabels=names)
     axes[0].tick_params(axis="x", labelsize=7)
-    axes[0].set(ylabel="change of log p for a nat of 张")
+    axes[0].set(ylabel="change of log p for a nat that it gains")
     axes[0].legend(frameon=False, fontsize=8)
     kl = record["layers"]["kl"]
     for below, values in kl.items():

@@ -29,7 +29,7 @@ TRAINING = {
     "warmup_steps": 200,
     "tokens_per_batch": 2048,
 }
-PAIRS = {"all": {"epochs": 5}, "5,000": {"examples": 5000, "epochs": 15}}
+PAIRS = {"all": {"epochs": 2}, "5,000": {"examples": 5000, "epochs": 6}}
 """How many pairs are translated in training, and how often."""
 
 
