@@ -10,6 +10,7 @@ folder of the Hub's format.
 - norm-8000: the same with a vocabulary of 8,000, where logits that nobody asks for cost less.
 - gpt: left to right by a GPT-2 of the same sizes, against minicons at its best batch size, with one
   call a sentence, and with all sentences in one call, which is how its list argument is used.
+  Beside it the matrix products of the same tokens alone: no way of scoring is faster than that.
 
 One thread, and seconds are those that the process computes (`time.process_time`), since the machine
 may be shared: on an idle one they are the same.
@@ -149,8 +150,12 @@ def measure(
     *,
     rounds: int,
     fixed: dict[str, int],
+    least: Callable[[], int] | None = None,
 ) -> dict[str, Any]:
-    """Sums compared, the best batch size found, then both sides in turns."""
+    """Sums compared, the best batch size found, then both sides in turns.
+
+    `least` is what no way of scoring can do without; it takes its turns with minicons too.
+    """
     sample = texts[: max(8, len(texts) // 4)]
     apart = max(abs(a - b) for a, b in zip(ours(sample), peer.score(sample, 8), strict=True))
 
@@ -171,7 +176,29 @@ def measure(
             lambda size=size: their_rate(size, texts, tokens),  # type: ignore[misc]
             rounds,
         )
+        if least is not None:
+            record[f"products alone over {name}"] = taking_turns(
+                lambda: rate(least, SECONDS, time.process_time),
+                lambda size=size: their_rate(size, texts, tokens),  # type: ignore[misc]
+                rounds,
+            )
     return record
+
+
+@torch.inference_mode()
+def products_alone(words: int, rows: int = 512) -> Callable[[], int]:
+    """The matrix products of a GPT of these sizes for some tokens, and nothing else."""
+    shapes = [(WIDTH, 3 * WIDTH), (WIDTH, WIDTH), (WIDTH, 4 * WIDTH), (4 * WIDTH, WIDTH)] * LAYERS
+    maps = [torch.randn(out, into) for into, out in [*shapes, (WIDTH, words)]]
+    inputs = [torch.randn(rows, weight.shape[1]) for weight in maps]
+
+    def step() -> int:
+        with torch.inference_mode():
+            for values, weight in zip(inputs, maps, strict=True):
+                torch.nn.functional.linear(values, weight)
+        return rows
+
+    return step
 
 
 def norm(lines: Sequence[str], texts: Sequence[str], words: int, rounds: int) -> dict[str, Any]:
@@ -200,7 +227,8 @@ def gpt(lines: Sequence[str], texts: Sequence[str], rounds: int) -> dict[str, An
         return [score.total for score in model.score(some, per_token=False)]
 
     fixed = {"minicons, a call a sentence": 1, "minicons, one call": len(texts)}
-    return measure(peer, ours, texts, tokens, rounds=rounds, fixed=fixed)
+    least = products_alone(BERT_WORDS)
+    return measure(peer, ours, texts, tokens, rounds=rounds, fixed=fixed, least=least)
 
 
 def main() -> None:

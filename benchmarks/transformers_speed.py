@@ -11,6 +11,9 @@
   6 · parameters · tokens per second over the measured peak.
 - cache: milliseconds a token of sampling at place 16 and at place 480.
 - beam: tokens per second of a beam of 5 against transformers' `generate`.
+
+In gpt and bert each side trains in a process of its own: ours with the memory settings that `lmlab
+train` makes (`core/allocator.py`), a peer once with those that it finds, and once with ours.
 """
 
 from __future__ import annotations
@@ -21,12 +24,14 @@ import statistics
 import time
 from collections.abc import Callable
 from functools import partial
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 import transformers
-from measuring import rate, taking_turns
+from measuring import Apart, rate, taking_turns
 from torch import nn
 
 from lmlab.core.allocator import keep_memory
@@ -188,33 +193,55 @@ def our_stepper(system: System, *, context: int) -> Callable[[], int]:
     return step
 
 
-def compare_gpt(rounds: int, compiled: bool) -> dict[str, object]:
-    ours = our_stepper(build_ours("gpt"), context=1)
-    found: dict[str, object] = {}
-    peers = {"over nanoGPT-style": plain_gpt(), "over transformers' GPT-2": their_gpt()}
-    for name, peer in peers.items():
-        for step in (ours, peer):
-            rate(step, 2.0)
-        found[name] = taking_turns(partial(rate, ours), partial(rate, peer), rounds)
+def our_gpt(compiled: bool = False) -> Callable[[], int]:
+    system = build_ours("gpt")
     if compiled:
-        system = build_ours("gpt")
         system.compile(dynamic=True)
-        fast = our_stepper(system, context=1)
-        rate(fast, 2.0)
-        found["compiled over eager"] = taking_turns(
-            partial(rate, fast), partial(rate, ours), rounds
-        )
+    return our_stepper(system, context=1)
+
+
+def our_bert() -> Callable[[], int]:
+    # Without pairs of segments, which BertForMaskedLM does not train either.
+    return our_stepper(build_ours("bert", pairs="none", masking="dynamic"), context=0)
+
+
+def training_rate(make: Callable[..., Callable[[], int]], keeping: bool, *made_of: Any) -> Any:
+    """Tokens a second of a side, with lmlab's memory settings or with those that it finds."""
+    if keeping:
+        keep_memory()
+    torch.manual_seed(0)
+    step = make(*made_of)
+    rate(step, 2.0)
+    return partial(rate, step)
+
+
+def compare_training(
+    ours: tuple[Any, ...], peers: dict[str, Callable[[], Callable[[], int]]], rounds: int
+) -> dict[str, object]:
+    """Ours, as `lmlab train` runs it, over each peer as it comes and with our memory settings."""
+    threads = torch.get_num_threads()
+    make, *made_of = ours
+    found: dict[str, object] = {}
+    with Apart(training_rate, make, True, *made_of, threads=threads) as fast:
+        for (name, peer), keeping in product(peers.items(), (False, True)):
+            with Apart(training_rate, peer, keeping, threads=threads) as slow:
+                title = f"{name}, our memory settings" if keeping else name
+                found[title] = taking_turns(fast, slow, rounds)
+                print(title, found[title], flush=True)
+    return found
+
+
+def compare_gpt(rounds: int, compiled: bool) -> dict[str, object]:
+    peers = {"over nanoGPT-style": plain_gpt, "over transformers' GPT-2": their_gpt}
+    found = compare_training((our_gpt,), peers, rounds)
+    if compiled:
+        over_eager = compare_training((our_gpt, True), {"compiled over eager": our_gpt}, rounds)
+        found["compiled over eager"] = over_eager["compiled over eager, our memory settings"]
     return found
 
 
 def compare_bert(rounds: int) -> dict[str, object]:
-    # Without pairs of segments, which BertForMaskedLM does not train either.
-    system = build_ours("bert", pairs="none", masking="dynamic")
-    ours, peer = our_stepper(system, context=0), their_bert()
-    for step in (ours, peer):
-        rate(step, 2.0)
-    turns = taking_turns(partial(rate, ours), partial(rate, peer), rounds)
-    return {"over transformers' BertForMaskedLM": turns}
+    return compare_training((our_bert,), {"over transformers' BertForMaskedLM": their_bert}, rounds)
 
 
 def matrix_peak(seconds: float = 2.0) -> float:
