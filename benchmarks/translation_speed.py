@@ -52,6 +52,7 @@ SETTINGS = {
     "schedule": "cosine",
     "warmup_steps": 200,
     "tokens_per_batch": 2048,
+    "vocabulary_size": 8000,
 }
 SENTENCES, BEAM, MOST = 200, 5, 60
 PENALTY = 1.0
@@ -63,7 +64,9 @@ def trained(data: Path, minutes: float) -> Path:
     """A run of the right shape, trained for a while."""
     out = Path(tempfile.mkdtemp()) / "run"
     corpus = f"multi30k-de-en:{data}"
-    lmlab.train("transformer", data=corpus, out=out, settings=SETTINGS, minutes=minutes)
+    lmlab.train(
+        "transformer", data=corpus, out=out, settings=SETTINGS, tokenizer="bpe", minutes=minutes
+    )
     return out
 
 
