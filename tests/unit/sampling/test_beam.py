@@ -88,6 +88,16 @@ def test_a_search_waits_for_a_longer_one_as_far_as_it_looks_ahead(table, ahead, 
     assert found.tokens == expected
 
 
+@pytest.mark.parametrize(("within", "expected"), [(math.inf, (6, 7, 7)), (0.8, (5,)), (0.0, (5,))])
+def test_what_falls_far_behind_the_best_is_dropped(table, within, expected):
+    # 6 begins log 0.7 - log 0.3 = 0.85 nats behind 5; of the two texts the longer one wins, if it
+    # is still there: log 0.3 / 4² = -0.075, log 0.7 / 2² = -0.089.
+    system = table({(5,): 0.7, (6, 7, 7): 0.3}, 8)
+    beam = Beam(width=3, length_penalty=2.0, within=within)
+    ((found,),) = beam_search(system, beam)
+    assert found.tokens == expected
+
+
 def test_what_is_cut_off_is_marked_and_comes_last(table):
     system = table({(): 0.1, (5, 5, 5): 0.6, (6, 6, 6): 0.3}, 7)
     (found,) = beam_search(system, Beam(width=4, best=3, max_length=2))
@@ -117,7 +127,15 @@ def test_each_source_has_its_own_search(random_table):
 
 
 @pytest.mark.parametrize(
-    "bad", [{"width": 0}, {"best": 0}, {"max_length": 0}, {"length_penalty": -1.0}, {"ahead": -1}]
+    "bad",
+    [
+        {"width": 0},
+        {"best": 0},
+        {"max_length": 0},
+        {"length_penalty": -1.0},
+        {"ahead": -1},
+        {"within": -0.1},
+    ],
 )
 def test_values_out_of_range_are_refused(bad):
     with pytest.raises(UserError):
