@@ -228,7 +228,7 @@ def _fit(
         tensorboard=folder.path / "tensorboard",
         unit="nats a token" if isinstance(system, Continuing) else "nats an answer",
     )
-    fit_by_gradient(
+    outcome = fit_by_gradient(
         Job(
             system=system.to(accelerator.device),
             data=data,
@@ -238,6 +238,7 @@ def _fit(
             reporter=reporter,
         )
     )
+    outcome.check_whole(folder)
 
 
 def load_best(system: System, folder: RunFolder) -> None:

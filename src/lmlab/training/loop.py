@@ -74,6 +74,14 @@ class Outcome:
     loss: float | None = None
     """The last held-out loss, in nats per token."""
 
+    def check_whole(self, run: RunFolder) -> None:
+        """A UserError where it was stopped on its way: nothing is measured of what is half done."""
+        if self.reason == "interrupted":
+            raise UserError(
+                f"training was stopped at step {self.progress.step} of {run.path.name}; go on "
+                "with --resume."
+            )
+
 
 def fit_by_gradient(job: Job) -> Outcome:
     """Minimise the system's loss by gradient, from the last checkpoint on where there is one."""

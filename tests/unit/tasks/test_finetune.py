@@ -20,6 +20,8 @@ from lmlab.tasks.runs import load_task
 from lmlab.tasks.span import Span
 from lmlab.tasks.tag import Tag, first_tokens
 from lmlab.tasks.task import joined
+from lmlab.training.loop import Outcome
+from lmlab.training.progress import Progress
 
 LETTERS = "abcdef"
 
@@ -122,6 +124,34 @@ def test_generation_leaves_a_run_like_any_other(system: str, runs, tmp_path: Pat
         load_file(runs[system] / "model.safetensors").keys()
     )
     assert lmlab.load(found.path).card.name == system
+
+
+def test_generation_learns_from_a_corpus_of_pairs(runs, tmp_path: Path):
+    pairs = "".join(f"{row['source']}\t{row['target']}\n" for row in ROWS["generate"])
+    (tmp_path / "pairs.tsv").write_text(pairs, encoding="utf-8")
+    found = finetune(
+        runs["transformer"],
+        task="generate",
+        data=tmp_path / "pairs.tsv",
+        out=tmp_path / "out",
+        steps=2,
+        quiet=True,
+    )
+    assert found.rows == {"train": 216, "validation": 12, "test": 12}
+    (tmp_path / "one.tsv").write_text("only one side\n" * 40, encoding="utf-8")
+    with pytest.raises(UserError):
+        finetune(
+            runs["transformer"], task="generate", data=tmp_path / "one.tsv", out=tmp_path / "no"
+        )
+
+
+def test_nothing_is_measured_of_one_that_was_stopped(runs, tmp_path: Path, monkeypatch):
+    stopped = Outcome(progress=Progress(step=7), reason="interrupted")
+    monkeypatch.setattr("lmlab.tasks.finetune.fit_by_gradient", lambda job: stopped)
+    data = write_rows(tmp_path / "rows.jsonl", ROWS["classify"])
+    with pytest.raises(UserError, match="stopped at step 7 of out; go on with --resume"):
+        finetune(runs["bert"], task="classify", data=data, out=tmp_path / "out", quiet=True)
+    assert not (tmp_path / "out" / "evaluation.json").exists()
 
 
 def test_frozen_features_do_not_change_and_the_head_does(runs, tmp_path: Path):

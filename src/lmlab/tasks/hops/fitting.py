@@ -244,11 +244,7 @@ def fit_stage(
             reporter=reporter,
         )
     )
-    if outcome.reason == "interrupted":
-        raise UserError(
-            f"training was stopped at step {outcome.progress.step} of {folder.path.name}; go on "
-            "with --resume."
-        )
+    outcome.check_whole(folder)
     system.load_state_dict(read_tensors(folder.weights))
     system.eval()
 
