@@ -4,7 +4,9 @@
 
 - beam: texts per second of a beam of 5 over 200 test sentences of multi30k, by a Transformer of
   3 + 3 layers, 256 wide, against `generate` of transformers' Marian with the same weights, at the
-  best of several batch sizes. RUN is a trained `transformer` of that shape; without one it is
+  best of several batch sizes: on the sentences in the order they come, which is what a call of
+  `generate` does, and on batches that are gathered by length for it, as ours does by itself.
+  RUN is a trained `transformer` of that shape; without one it is
   trained for a few minutes first, so that sentences end as translations do.
 - training: target tokens per second of the same model against one that is written with
   torch.nn.Transformer and trained on batches of as many sentences in the order they come, padded.
@@ -155,18 +157,20 @@ def our_texts(run: Path, data: Path) -> Texts:
 
 
 def their_texts(run: Path, data: Path) -> Texts:
-    """The same by `generate`, in batches of a size of sentences of like length."""
+    """The same by `generate`, in batches of a size, as sentences come or gathered by length."""
     model = lmlab.load(run).model
     theirs, vocabulary = marian_of(model), model.system.vocabulary
     encoded = [
         [vocabulary.start, *model.tokenizer.encode(text), vocabulary.end]
         for text in test_sources(data)
     ]
-    order = sorted(range(len(encoded)), key=lambda index: len(encoded[index]))
+    come = list(range(len(encoded)))
+    by_length = sorted(come, key=lambda index: len(encoded[index]))
 
     @torch.inference_mode()
-    def generated(size: int) -> list[str]:
+    def generated(size: int, gathered: bool) -> list[str]:
         found: dict[int, str] = {}
+        order = by_length if gathered else come
         for first in range(0, len(order), size):
             rows = order[first : first + size]
             batch = Batch.from_sequences([encoded[row] for row in rows], pad=vocabulary.pad)
@@ -200,16 +204,26 @@ def timed(make: Callable[..., Texts], *made_of: Any) -> Callable[..., tuple[floa
 
 
 def compare_beam(run: Path, data: Path, rounds: int) -> dict[str, Any]:
-    threads = torch.get_num_threads()
+    """Against `generate` on sentences as they come, and on batches that are gathered for it."""
+    threads, record = torch.get_num_threads(), {}
     with (
         Apart(timed, our_texts, run, data, threads=threads) as ours,
         Apart(timed, their_texts, run, data, threads=threads) as theirs,
     ):
-        theirs(SENTENCES)
-        same = sum(a == b for a, b in zip(ours()[1], theirs(SENTENCES)[1], strict=True))
-        best = max(BATCH_SIZES, key=lambda size: theirs(size)[0])
-        found = taking_turns(lambda: ours()[0], lambda: theirs(best)[0], rounds)
-    return {**found, "best batch of generate": best, "same texts": same / SENTENCES}
+        theirs(SENTENCES, True)
+        found = theirs(SENTENCES, True)[1]
+        same = sum(a == b for a, b in zip(ours()[1], found, strict=True)) / SENTENCES
+        for gathered in (False, True):
+            tried = {size: theirs(size, gathered)[0] for size in BATCH_SIZES}
+            best = max(tried, key=lambda size: tried[size])
+            turns = taking_turns(
+                lambda: ours()[0],
+                lambda size=best, how=gathered: theirs(size, how)[0],  # type: ignore[misc]
+                rounds,
+            )
+            title = "batches gathered by length for it" if gathered else "sentences as they come"
+            record[title] = {**turns, "best batch of generate": best}
+    return {**record, "same texts": same}
 
 
 class PlainTransformer(nn.Module):
@@ -328,21 +342,24 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--run", type=Path, help="a trained transformer of 3 + 3 layers, 256 wide")
     parser.add_argument("--minutes", type=float, default=8.0, help="of training, without a run")
+    parser.add_argument("--only", choices=["beam", "training"], action="append")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=15.0, help="of training in each round")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     run = options.run or trained(options.data, options.minutes)
-    found = {
-        "threads": torch.get_num_threads(),
-        "beam of 5 over generate": compare_beam(run, options.data, options.rounds),
-        "training over torch.nn.Transformer": compare_training(
-            run, options.data, options.rounds, options.seconds
-        ),
+    parts: dict[str, Callable[[], dict[str, Any]]] = {
+        "beam": lambda: compare_beam(run, options.data, options.rounds),
+        "training": lambda: compare_training(run, options.data, options.rounds, options.seconds),
     }
-    print(json.dumps(found, indent=1))
-    if options.out:
-        options.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    found: dict[str, Any] = {"threads": torch.get_num_threads()}
+    if options.out and options.out.exists():
+        found |= json.loads(options.out.read_text(encoding="utf-8"))
+    for name in options.only or parts:
+        found[name] = parts[name]()
+        print(name, json.dumps(found[name], indent=1), flush=True)
+        if options.out:
+            options.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
