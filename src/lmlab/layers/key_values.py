@@ -69,7 +69,8 @@ class KeyValues:
         if len(rows) == count and torch.equal(rows, torch.arange(count, device=rows.device)):
             return self
         # With the room behind them: whole rows are copied faster than their filled part.
-        keys, values = self.storage.keys[rows], self.storage.values[rows]
+        stored = (self.storage.keys, self.storage.values)
+        keys, values = (each.index_select(0, rows) for each in stored)
         return KeyValues(_Storage(keys, values, self.length), self.length)
 
     def detach(self) -> KeyValues:
@@ -102,7 +103,8 @@ class SourceKeyValues:
     def of(cls, keys: Tensor, values: Tensor) -> SourceKeyValues:
         """Those of sources (B, H, T, D), one text beside each."""
         rows = torch.arange(len(keys), device=keys.device)
-        return cls(keys, values, rows, torch.zeros_like(rows), rows)
+        # Laid out once as every step will read them.
+        return cls(keys.contiguous(), values.contiguous(), rows, torch.zeros_like(rows), rows)
 
     def select(self, rows: Tensor) -> SourceKeyValues:
         """For the given texts; sources that have none left are dropped."""

@@ -6,10 +6,10 @@ Written once for every system that steps; for a batch of sources (a translator) 
 from __future__ import annotations
 
 import bisect
-import heapq
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import torch
@@ -168,6 +168,7 @@ class _Ways(NamedTuple):
     tokens: list[int]
     """The likeliest others, best first; no more than a beam can use."""
     log_probs: list[float]
+    """-inf at what can't come, the end symbol among it."""
 
 
 def _ways_on(
@@ -205,17 +206,11 @@ def _with_wanted(way: _Ways, log_probs: Tensor, wanted: set[int], met: bool) -> 
 
 def _best_of_rows(log_probs: Tensor, width: int, end: int | None) -> list[_Ways]:
     values, tokens = log_probs.topk(min(width + 1, log_probs.shape[1]), dim=-1)
-    never = [-math.inf] * len(log_probs)
-    ended = never if end is None else log_probs[:, end].tolist()
-    found = []
-    for closing, row, scores in zip(ended, tokens.tolist(), values.tolist(), strict=True):
-        kept = [
-            (token, score)
-            for token, score in zip(row, scores, strict=True)
-            if token != end and score > -math.inf
-        ]
-        found.append(_Ways(closing, [token for token, _ in kept], [score for _, score in kept]))
-    return found
+    ended = [-math.inf] * len(log_probs)
+    if end is not None:
+        ended = log_probs[:, end].tolist()
+        values = values.masked_fill(tokens == end, -math.inf)
+    return [_Ways(*way) for way in zip(ended, tokens.tolist(), values.tolist(), strict=True)]
 
 
 @dataclass
@@ -241,6 +236,7 @@ class _Search:
             (row, token, hypothesis.log_prob + log_prob)
             for row, (hypothesis, way) in enumerate(zip(self.open, ways, strict=True))
             for token, log_prob in zip(way.tokens, way.log_probs, strict=True)
+            if log_prob > -math.inf
         ]
         chosen = self._chosen(possible)
         self.open = [_Open((*self.open[r].tokens, token), value) for r, token, value in chosen]
@@ -254,7 +250,7 @@ class _Search:
         """The ways on that stay open, of (row, token, log-probability)."""
         width = self.beam.width
         if not self.constraints.required:
-            best = heapq.nlargest(width, possible, key=lambda way: way[2])
+            best = sorted(possible, key=itemgetter(2), reverse=True)[:width]
             return [way for way in best if way[2] >= best[0][2] - self.beam.within]
         before = [(*self.prefix, *each.tokens) for each in self.open]
         held = self.constraints.held
