@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lmlab.cli.options import Json, RunsErrors
+from lmlab.cli.options import Json, LengthPenalty, RunsErrors, Within
 from lmlab.cli.output import print_json, print_table
 from lmlab.core.errors import UserError
 
@@ -32,17 +32,8 @@ def evaluate(
     ] = "none",
     method: Annotated[str, typer.Option(help="beam, greedy, sample or mbr.")] = "beam",
     beam: Annotated[int | None, typer.Option(help="Width of the beam; 5.")] = None,
-    length_penalty: Annotated[
-        float | None,
-        typer.Option(help="Ranks by log p / length^A: the greater, the longer; 1, and 0 is log p."),
-    ] = None,
-    within: Annotated[
-        float | None,
-        typer.Option(
-            metavar="NATS",
-            help="Beams drop what falls so far behind their best; 4, and inf keeps all.",
-        ),
-    ] = None,
+    length_penalty: LengthPenalty = None,
+    within: Within = None,
     limit: Annotated[int | None, typer.Option(help="Only the first so many texts.")] = None,
     out: Annotated[
         Path | None,

@@ -26,3 +26,15 @@ Corpus = Annotated[
     ),
 ]
 Run = Annotated[str, typer.Argument(metavar="RUN", help="The folder of a trained run.")]
+LengthPenalty = Annotated[
+    float | None,
+    typer.Option(help="Ranks by log p / length^A: the greater, the longer; 1, and 0 is log p."),
+]
+Within = Annotated[
+    float | None,
+    typer.Option(
+        metavar="NATS",
+        help="Beams drop what falls so far behind their best; 4, and inf keeps all.",
+    ),
+]
+"""Of searches for translations."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lmlab.cli.options import Errors, Json, Run
+from lmlab.cli.options import Errors, Json, LengthPenalty, Run, Within
 from lmlab.cli.output import print_json_list
 from lmlab.core.errors import UserError
 
@@ -34,17 +34,8 @@ def translate(
     method: Annotated[str, typer.Option(help="beam, greedy, sample or mbr.")] = "beam",
     beam: Annotated[int | None, typer.Option(help="Width of the beam; 5.")] = None,
     n_best: Annotated[int, typer.Option(help="Translations of each text, best first.")] = 1,
-    length_penalty: Annotated[
-        float | None,
-        typer.Option(help="Ranks by log p / length^A: the greater, the longer; 1, and 0 is log p."),
-    ] = None,
-    within: Annotated[
-        float | None,
-        typer.Option(
-            metavar="NATS",
-            help="Beams drop what falls so far behind their best; 4, and inf keeps all.",
-        ),
-    ] = None,
+    length_penalty: LengthPenalty = None,
+    within: Within = None,
     require: Annotated[
         list[str] | None, typer.Option(metavar="W", help="Words that must stand there; for beam.")
     ] = None,
