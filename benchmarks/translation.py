@@ -39,6 +39,8 @@ from lmlab.scoring.translations import make_metric
 SYSTEMS = ("seq2seq", "seq2seq-attention", "transformer")
 BEAM = 5
 BEAMS = (1, 2, 5, 10, 20, 50)
+WHOLE: dict[str, Any] = {"ahead": 10_000, "within": math.inf}
+"""A search that stops when nothing can come before what it has, and drops nothing."""
 PENALTIES = (1.0, 0.0)
 """Exponents of the length by which log-probabilities are divided to rank them."""
 SENTENCES = 200
@@ -89,7 +91,7 @@ def by_length(
 
 
 def by_beam(model: Any, sources: Sequence[str], references: Sequence[str]) -> list[dict[str, Any]]:
-    """What beams of several widths find for the same sentences, none of which drop any."""
+    """What beams of several widths find for the same sentences, with no shortcuts."""
     rows = []
     for penalty, width in product(PENALTIES, BEAMS):
         translator = make_translator(
@@ -99,7 +101,7 @@ def by_beam(model: Any, sources: Sequence[str], references: Sequence[str]) -> li
             method="beam",
             beam=width,
             length_penalty=penalty,
-            within=math.inf,
+            **WHOLE,
         )
         began = time.perf_counter()
         found = list(translator.translate([list(sources)]))
@@ -121,9 +123,8 @@ def by_beam(model: Any, sources: Sequence[str], references: Sequence[str]) -> li
 def shortcuts(model: Any, sources: Sequence[str]) -> dict[str, float]:
     """How often a search that stops early and drops what is far behind finds the same as one that
     does neither, and how its time compares."""
-    whole = {"ahead": 10_000, "within": math.inf}
     texts, seconds = [], []
-    for options in (whole, {}):
+    for options in (WHOLE, {}):
         translator = make_translator(
             model.system, model.tokenizer, model.model.reads_by, beam=BEAM, **options
         )

@@ -2,7 +2,8 @@
 
 glibc returns every large block to the system when it is freed and asks for it again in the next
 step; the page faults of that cost up to a third of a training step on a CPU. Three settings make it
-keep what it has. Measured in `benchmarks/`, where peers get the same settings.
+keep what it has. Measured in `benchmarks/`, where a record says which settings a
+peer had.
 
 After a while glibc raises its own idea of large, and freed blocks pile up in gaps that do not fit
 the next ones; a long scoring then grows by a tenth. A fixed idea of large prevents that.

@@ -106,8 +106,8 @@ def beam_search(
 
     At each step every open hypothesis is also tried as ended, and the `width` best ways to go on
     stay open. The search for a source stops when no open hypothesis can still come before the
-    worst of the `best` that are kept, so a beam as wide as the space is exhaustive search (but
-    for sequences that gain only beyond `ahead`).
+    worst of the `best` that are kept, so a beam as wide as the space is exhaustive search, if
+    neither `ahead` nor `within` cuts it short.
     Sequences still open at `max_length` are given only where too few ended, after those that did,
     with `finished` false. Cost: at most max_length steps of sources × width rows.
     """

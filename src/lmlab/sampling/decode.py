@@ -180,7 +180,7 @@ def room(system: Any, prefix: Sequence[int], asked: int) -> int:
 def look(system: Any, state: Any) -> Categorical:
     """The next token's distribution, or a UserError where the weights have gone wrong."""
     distribution: Categorical = system.peek(state)
-    # Numbers at most 0 add up to no number only where one of them is none: a tenth of the cost.
+    # Numbers at most 0 add up to no number only where one of them is none.
     if distribution.log_probs.sum().isnan():
         raise UserError(
             "this model gives probabilities that are not numbers: its training has gone wrong, so "

@@ -170,7 +170,7 @@ class Translator:
 
     def translate(self, chunks: Iterable[Sequence[str]]) -> Iterator[Translation]:
         """Translations of texts that come some at a time, in their order."""
-        keep_memory()
+        keep_memory()  # A step frees what the next one asks for again.
         generator = torch.Generator().manual_seed(self.seed)
         number = 0
         for texts in chunks:
