@@ -17,6 +17,7 @@ from lmlab.core.visibility import Blind, Causal, Explicit, Full
 from lmlab.layers.asked_places import AskedPlaces
 from lmlab.layers.attention_positions import ScoreBias
 from lmlab.layers.input_embedding import InputEmbedding
+from lmlab.layers.key_values import Owners
 from lmlab.layers.repeated import Repeated
 from lmlab.layers.scope import Scope, mask_of
 from lmlab.layers.transformer_block import Block, BlockCache, Source
@@ -163,7 +164,8 @@ class Transformer(Backbone):
 
     def initial_state(self, rows: int, source: Source | None = None) -> TransformerState:
         device = next(self.parameters()).device
-        layers = tuple(block.begin(rows, source) for _, block in self.stack.layers())
+        owners = Owners.of(rows, device)
+        layers = tuple(block.begin(rows, source, owners) for _, block in self.stack.layers())
         nothing = torch.zeros(rows, 0, dtype=torch.long, device=device)
         real = None
         if source is not None:

@@ -82,6 +82,48 @@ class KeyValues:
         )
 
 
+class Owners:
+    """Which source each text of a batch is written beside: the same for all layers of a decoder."""
+
+    def __init__(self, sources: Tensor, slots: Tensor, firsts: Tensor, texts: int) -> None:
+        self.sources = sources
+        """(B,) the source of each text, counted from 0."""
+        self.slots = slots
+        """(B,) which of its source's texts each is, 0, 1, 2 …"""
+        self.firsts = firsts
+        """(S,) a text of each source."""
+        self.texts = texts
+        """The most texts that one source has."""
+        self._chosen: tuple[Tensor, tuple[Tensor | None, Owners]] | None = None
+
+    @classmethod
+    def of(cls, rows: int, device: torch.device | None = None) -> Owners:
+        """One text beside each source."""
+        own = torch.arange(rows, device=device)
+        return cls(own, torch.zeros_like(own), own, 1)
+
+    def select(self, rows: Tensor) -> tuple[Tensor | None, Owners]:
+        """Those sources (S',) that the given texts are beside, None for all; and who owns whom.
+
+        Asked again for the same tensor, as by the next layer, it answers what it answered.
+        """
+        if self._chosen is None or self._chosen[0] is not rows:
+            self._chosen = rows, self._selected(rows)
+        return self._chosen[1]
+
+    def _selected(self, rows: Tensor) -> tuple[Tensor | None, Owners]:
+        chosen = self.sources[rows]
+        if torch.equal(chosen, self.sources):
+            return None, self
+        left, sources, counts = chosen.unique(return_inverse=True, return_counts=True)
+        order = sources.argsort(stable=True)
+        begins = counts.cumsum(0) - counts
+        slots = torch.empty_like(sources)
+        slots[order] = torch.arange(len(rows), device=rows.device) - begins[sources[order]]
+        owners = Owners(sources, slots, order[begins], int(counts.max()) if len(rows) else 0)
+        return left if len(left) < len(self.firsts) else None, owners
+
+
 @dataclass(frozen=True, eq=False)
 class SourceKeyValues:
     """Keys and values (S, H, T, D) of sources, which no step changes, and who looks at them.
@@ -92,46 +134,34 @@ class SourceKeyValues:
 
     keys: Tensor
     values: Tensor
-    owners: Tensor
-    """(B,) the source of each text, as a row of the keys."""
-    slots: Tensor
-    """(B,) which of its source's texts each is, 0, 1, 2 …"""
-    firsts: Tensor
-    """(S,) a text of each source."""
+    owners: Owners
 
     @classmethod
-    def of(cls, keys: Tensor, values: Tensor) -> SourceKeyValues:
-        """Those of sources (B, H, T, D), one text beside each."""
-        rows = torch.arange(len(keys), device=keys.device)
-        # Laid out once as every step will read them.
-        return cls(keys.contiguous(), values.contiguous(), rows, torch.zeros_like(rows), rows)
+    def of(cls, keys: Tensor, values: Tensor, owners: Owners) -> SourceKeyValues:
+        """Those of sources (S, H, T, D), laid out once as every step will read them."""
+        return cls(keys.contiguous(), values.contiguous(), owners)
 
     def select(self, rows: Tensor) -> SourceKeyValues:
         """For the given texts; sources that have none left are dropped."""
-        owners = self.owners[rows]
-        if torch.equal(owners, self.owners):
-            return self
-        sources, owners, counts = owners.unique(return_inverse=True, return_counts=True)
-        keys, values = self.keys, self.values
-        if len(sources) < len(keys):
-            keys, values = keys[sources], values[sources]
-        order = owners.argsort(stable=True)
-        begins = counts.cumsum(0) - counts
-        slots = torch.empty_like(owners)
-        slots[order] = torch.arange(len(rows), device=rows.device) - begins[owners[order]]
-        return SourceKeyValues(keys, values, owners, slots, order[begins])
+        left, owners = self.owners.select(rows)
+        if left is None:
+            return replace(self, owners=owners)
+        return SourceKeyValues(self.keys[left], self.values[left], owners)
+
+    def for_each(self) -> tuple[Tensor, Tensor]:
+        """(B, H, T, D) keys and values of each text's source."""
+        return self.keys[self.owners.sources], self.values[self.owners.sources]
 
     def together(self, queries: Tensor) -> Tensor:
         """(S, H, texts · new, D) queries (B, H, new, D), those of one source beside each other."""
         _, heads, new, width = queries.shape
-        texts = int(self.slots.max()) + 1
-        gathered = queries.new_zeros(len(self.keys), texts, heads, new, width)
-        gathered[self.owners, self.slots] = queries
+        gathered = queries.new_zeros(len(self.keys), self.owners.texts, heads, new, width)
+        gathered[self.owners.sources, self.owners.slots] = queries
         return gathered.transpose(1, 2).flatten(2, 3)
 
     def apart(self, found: Tensor, new: int) -> Tensor:
         """(B, new, W) what was found for them, (S, texts · new, W), by text again."""
-        return found.unflatten(1, (-1, new))[self.owners, self.slots]
+        return found.unflatten(1, (-1, new))[self.owners.sources, self.owners.slots]
 
     def detach(self) -> SourceKeyValues:
         return replace(self, keys=self.keys.detach(), values=self.values.detach())

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from lmlab.layers.attention import Attention
 from lmlab.layers.feed_forward import FeedForward
-from lmlab.layers.key_values import KeyValues, SourceKeyValues
+from lmlab.layers.key_values import KeyValues, Owners, SourceKeyValues
 from lmlab.layers.scope import Scope
 
 
@@ -148,16 +148,18 @@ class Block(nn.Module):
             values = self.around_source.leave(values, output)
         return self._fed_forward(values, scope), BlockCache(own, cache.source)
 
-    def begin(self, rows: int, source: Source | None = None) -> BlockCache:
-        """What is remembered before the first place."""
+    def begin(
+        self, rows: int, source: Source | None = None, owners: Owners | None = None
+    ) -> BlockCache:
+        """What is remembered before the first place; `owners` of the sources serve all layers."""
         attention = self.attention
         like = attention.project.weight
         own = KeyValues.empty(rows, attention.heads, attention.head_width, like)
         if source is None:
             return BlockCache(own)
-        assert self.source_attention is not None
+        assert self.source_attention is not None and owners is not None
         made = self.source_attention.keys_values(source.values, source.scope.key_positions)
-        return BlockCache(own, SourceKeyValues.of(*made))
+        return BlockCache(own, SourceKeyValues.of(*made, owners))
 
     def _fed_forward(self, values: Tensor, scope: Scope) -> Tensor:
         around = self.around_feed_forward

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import bisect
 import math
+import operator
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from operator import itemgetter
 from typing import Any, NamedTuple
 
 import torch
@@ -20,7 +21,7 @@ from lmlab.core.errors import UserError
 from lmlab.core.protocols import Step, require
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.sampling.constraints import Constraints, shared_out
-from lmlab.sampling.decode import Generated, after_prefix, check_prefix, look, room
+from lmlab.sampling.decode import Generated, after_prefix, check_numbers, check_prefix, room
 from lmlab.scoring.evaluating import evaluating
 
 
@@ -123,7 +124,7 @@ def beam_search(
     with evaluating(system):
         state = after_prefix(system, sources, given, condition)
         for length in range(1, beam.max_length + 1):
-            log_probs = look(system, state).log_probs
+            log_probs = system.peek(state).log_probs
             rows, tokens = _extend_all(searches, log_probs, length, vocabulary)
             if not rows or length == beam.max_length:
                 break
@@ -133,8 +134,7 @@ def beam_search(
     return [search.results() for search in searches]
 
 
-@dataclass(frozen=True)
-class _Open:
+class _Open(NamedTuple):
     """A hypothesis that goes on: what follows the prefix, and its log-probability."""
 
     tokens: tuple[int, ...]
@@ -145,9 +145,7 @@ def _extend_all(
     searches: Sequence[_Search], log_probs: Tensor, length: int, vocabulary: Vocabulary
 ) -> tuple[list[int], list[int]]:
     """One step of every search; the rows that go on, and the token each goes on with."""
-    written = [(*search.prefix, *each.tokens) for search in searches for each in search.open]
-    kept_to = searches[0].constraints
-    ways = _ways_on(log_probs, searches[0].beam.width, vocabulary.end, written, kept_to)
+    ways = _ways_on(log_probs, searches, vocabulary.end)
     rows: list[int] = []
     tokens: list[int] = []
     first = 0
@@ -171,18 +169,16 @@ class _Ways(NamedTuple):
     """-inf at what can't come, the end symbol among it."""
 
 
-def _ways_on(
-    log_probs: Tensor,
-    width: int,
-    end: int | None,
-    written: Sequence[tuple[int, ...]],
-    constraints: Constraints,
-) -> list[_Ways]:
+def _ways_on(log_probs: Tensor, searches: Sequence[_Search], end: int | None) -> list[_Ways]:
     """The ways on of every row (rows, V), all rows at once.
 
     Of `width` places a row can take all, and the end symbol takes none: so many are enough. Tokens
     that a row needs for what is required come beside them.
     """
+    width, constraints = searches[0].beam.width, searches[0].constraints
+    if not constraints:
+        return _best_of_rows(log_probs, width, end)
+    written = [(*search.prefix, *each.tokens) for search in searches for each in search.open]
     if constraints.banned:
         log_probs = log_probs.clone()
         for row, tokens in enumerate(written):
@@ -205,12 +201,37 @@ def _with_wanted(way: _Ways, log_probs: Tensor, wanted: set[int], met: bool) -> 
 
 
 def _best_of_rows(log_probs: Tensor, width: int, end: int | None) -> list[_Ways]:
-    values, tokens = log_probs.topk(min(width + 1, log_probs.shape[1]), dim=-1)
+    values, tokens = largest(log_probs, min(width + 1, log_probs.shape[1]))
+    check_numbers(values)  # What is no number counts as the largest.
     ended = [-math.inf] * len(log_probs)
     if end is not None:
         ended = log_probs[:, end].tolist()
         values = values.masked_fill(tokens == end, -math.inf)
     return [_Ways(*way) for way in zip(ended, tokens.tolist(), values.tolist(), strict=True)]
+
+
+BLOCK = 100
+"""Numbers of a row that `largest` looks at together."""
+
+
+def largest(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """(rows, count) the largest values of each row (rows, V), best first, and where they stand.
+
+    The largest of all stand in the blocks whose own largest are the largest: a long row is passed
+    over once for those, which is twice as fast as torch's topk.
+    """
+    rows, size = values.shape
+    whole = size - size % BLOCK
+    if whole < 2 * count * BLOCK:
+        return values.topk(count, dim=-1)
+    blocks = values[:, :whole].unflatten(1, (-1, BLOCK))
+    best = blocks.amax(-1).topk(count, dim=-1).indices
+    inside = torch.arange(BLOCK, device=values.device)
+    places = (best[..., None] * BLOCK + inside).flatten(1)
+    rest = torch.arange(whole, size, device=values.device).expand(rows, -1)
+    places = torch.cat([places, rest], 1)
+    found, chosen = values.gather(1, places).topk(count, dim=-1)
+    return found, places.gather(1, chosen)
 
 
 @dataclass
@@ -232,13 +253,7 @@ class _Search:
             return []
         for hypothesis, way in zip(self.open, ways, strict=True):
             self._keep(hypothesis.tokens, hypothesis.log_prob + way.ended, length)
-        possible = [
-            (row, token, hypothesis.log_prob + log_prob)
-            for row, (hypothesis, way) in enumerate(zip(self.open, ways, strict=True))
-            for token, log_prob in zip(way.tokens, way.log_probs, strict=True)
-            if log_prob > -math.inf
-        ]
-        chosen = self._chosen(possible)
+        chosen = self._chosen(ways)
         self.open = [_Open((*self.open[r].tokens, token), value) for r, token, value in chosen]
         self._settle(length)
         if self.settled == self.beam.best:
@@ -246,17 +261,28 @@ class _Search:
             return []
         return [(row, token) for row, token, _ in chosen]
 
-    def _chosen(self, possible: list[tuple[int, int, float]]) -> list[tuple[int, int, float]]:
-        """The ways on that stay open, of (row, token, log-probability)."""
-        width = self.beam.width
-        if not self.constraints.required:
-            best = sorted(possible, key=itemgetter(2), reverse=True)[:width]
-            return [way for way in best if way[2] >= best[0][2] - self.beam.within]
-        before = [(*self.prefix, *each.tokens) for each in self.open]
+    def _chosen(self, ways: Sequence[_Ways]) -> list[tuple[int, int, float]]:
+        """The ways on that stay open, as (row, token, log-probability), best first."""
+        required = self.constraints.required
+        reached = [each.log_prob for each in self.open]
+        least = -sys.float_info.max
+        if not required:
+            best = max(map(operator.add, reached, (max(way.log_probs) for way in ways)))
+            least = max(least, best - self.beam.within)
+        possible = [
+            (row, token, value)
+            for row, (before, way) in enumerate(zip(reached, ways, strict=True))
+            for token, log_prob in zip(way.tokens, way.log_probs, strict=True)
+            if (value := before + log_prob) >= least
+        ]
+        if not required:
+            possible.sort(key=operator.itemgetter(2), reverse=True)
+            return possible[: self.beam.width]
+        written = [(*self.prefix, *each.tokens) for each in self.open]
         held = self.constraints.held
         return shared_out(
-            [(row, token, value, held((*before[row], token))) for row, token, value in possible],
-            width,
+            [(row, token, value, held((*written[row], token))) for row, token, value in possible],
+            self.beam.width,
         )
 
     def _keep(self, tokens: tuple[int, ...], log_prob: float, length: int) -> None:

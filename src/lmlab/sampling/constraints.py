@@ -31,6 +31,9 @@ class Constraints:
                 if contains(phrase, other):
                     raise UserError("what is required holds what is banned; drop one of them.")
 
+    def __bool__(self) -> bool:
+        return bool(self.banned or self.required)
+
     def forbidden(self, written: Phrase) -> set[int]:
         """Tokens that would complete a banned phrase."""
         return {

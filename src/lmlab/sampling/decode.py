@@ -180,13 +180,18 @@ def room(system: Any, prefix: Sequence[int], asked: int) -> int:
 def look(system: Any, state: Any) -> Categorical:
     """The next token's distribution, or a UserError where the weights have gone wrong."""
     distribution: Categorical = system.peek(state)
+    check_numbers(distribution.log_probs)
+    return distribution
+
+
+def check_numbers(log_probs: Tensor) -> None:
+    """A UserError where log-probabilities are none."""
     # Numbers at most 0 add up to no number only where one of them is none.
-    if distribution.log_probs.sum().isnan():
+    if log_probs.sum().isnan():
         raise UserError(
             "this model gives probabilities that are not numbers: its training has gone wrong, so "
             "train it again with a lower learning rate."
         )
-    return distribution
 
 
 def after_prefix(

@@ -242,7 +242,7 @@ BEAM_WIDTH, SAMPLES = 5, 16
 LENGTH_PENALTY = 1.0
 """Of a search for a translation: by log p alone short ones win that leave most of a source out."""
 
-AHEAD = 5
+AHEAD = 2
 """Tokens that a longer translation is believed to gain by: see `Beam.ahead`."""
 WITHIN = 4.0
 """Nats behind the best open hypothesis at which others are dropped: see `Beam.within`."""

@@ -11,7 +11,7 @@ import torch
 
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
-from lmlab.sampling.beam import Beam, beam_search
+from lmlab.sampling.beam import Beam, beam_search, largest
 from lmlab.sampling.decode import greedy
 
 
@@ -179,3 +179,21 @@ def test_a_wider_beam_is_worse_only_where_the_search_lost_the_better_one(table):
                 kept = kept_prefixes(system, wide, longest + 1)
                 assert any(better[:n] not in kept[n] for n in range(longest + 1))
     assert lost > 0, "the law is put to no test: choose tables where a wide beam loses something"
+
+
+@pytest.mark.parametrize("size", [7, 1199, 1200, 1250, 8000])
+def test_the_largest_of_a_long_row_are_those_of_topk(size):
+    values = torch.randn(50, size, generator=torch.Generator().manual_seed(size))
+    values[:, ::3] = -math.inf
+    values[7] = -math.inf
+    found, places = largest(values, 6)
+    assert torch.equal(found, values.topk(6).values)
+    assert torch.equal(values.gather(1, places), found)
+    assert all(len(set(row)) == 6 for row in places.tolist())
+
+
+@pytest.mark.parametrize("size", [9, 3000])
+def test_a_model_gone_wrong_is_told(table, size):
+    wrong = table({(5,): 0.5, (6,): math.nan}, size)
+    with pytest.raises(UserError, match="not numbers"):
+        beam_search(wrong, Beam(width=3))
