@@ -12,8 +12,9 @@ folder of the Hub's format.
   call a sentence, and with all sentences in one call, which is how its list argument is used.
   Beside it the matrix products of the same tokens alone: no way of scoring is faster than that.
 
-One thread, and seconds are those that the process computes (`time.process_time`), since the machine
-may be shared: on an idle one they are the same.
+Each side has a process of its own, one thread, and takes its turn; ours with the memory settings
+that lmlab makes, minicons with those that it finds. Seconds are those that the process computes
+(`time.process_time`), since the machine may be shared: on an idle one they are the same.
 
 Texts are the English side of multi30k's test split in its own order, the same for both sides, and
 tokens per second are those that have a score. Before anything is timed the two sides' sums are held
@@ -36,11 +37,12 @@ from typing import Any
 
 import torch
 import transformers
-from measuring import rate, taking_turns
+from measuring import Apart, rate, taking_turns
 from minicons import scorer as minicons
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 import lmlab
+from lmlab.core.allocator import keep_memory
 from lmlab.interop.hf.importing import import_hf
 
 LAYERS, WIDTH, HEADS, PLACES = 4, 512, 8, 512
@@ -122,47 +124,88 @@ def save_gpt(folder: Path, lines: Sequence[str], size: int) -> None:
     ).save_pretrained(folder)
 
 
+Measure = Callable[..., tuple[float, list[float]]]
+"""Called with texts and a batch size: texts a second and the sums."""
+
+
 def total(values: torch.Tensor) -> float:
     return float(values.sum())
 
 
-class Peer:
-    """minicons on a folder, in batches of a size."""
+def our_scores(run: Path, **how: Any) -> Measure:
+    """Scoring by lmlab, as it comes."""
+    model = lmlab.load(run)
 
-    def __init__(self, folder: Path, *, masked: bool) -> None:
-        maker = minicons.MaskedLMScorer if masked else minicons.IncrementalLMScorer
-        self.scorer = maker(str(folder), "cpu")
-        self.options: dict[str, Any] = {} if masked else {"bos_token": True, "eos_token": True}
+    def score(texts: Sequence[str], _: int) -> list[float]:
+        return [each.total for each in model.score(texts, per_token=False, **how)]
 
-    def score(self, texts: Sequence[str], size: int) -> list[float]:
+    return timed(score)
+
+
+def our_norm(run: Path) -> Measure:
+    return our_scores(run, method="norm")
+
+
+def their_scores(folder: Path, masked: bool) -> Measure:
+    """Scoring by minicons on a folder, in batches of a size."""
+    transformers.PreTrainedTokenizerFast.batch_encode_plus = lambda self, *texts, **more: self(
+        *texts, **more
+    )
+    transformers.utils.logging.disable_progress_bar()
+    maker = minicons.MaskedLMScorer if masked else minicons.IncrementalLMScorer
+    scorer = maker(str(folder), "cpu")
+    options: dict[str, Any] = {} if masked else {"bos_token": True, "eos_token": True}
+
+    def score(texts: Sequence[str], size: int) -> list[float]:
         found: list[float] = []
         for first in range(0, len(texts), size):
             part = list(texts[first : first + size])
-            found += self.scorer.sequence_score(part, reduction=total, **self.options)
+            found += scorer.sequence_score(part, reduction=total, **options)
         return found
+
+    return timed(score)
+
+
+def timed(score: Callable[[Sequence[str], int], list[float]]) -> Measure:
+    """Texts a second in batches of a size, and their scores."""
+
+    def measure(texts: Sequence[str], size: int = 0) -> tuple[float, list[float]]:
+        found: list[float] = []
+
+        def step() -> int:
+            found[:] = score(texts, size)
+            return len(texts)
+
+        return rate(step, SECONDS, time.process_time), found
+
+    return measure
+
+
+def products_of(words: int) -> Measure:
+    """Tokens a second of the matrix products alone, with our memory settings."""
+    keep_memory()
+    step = products_alone(words)
+    return lambda: (rate(step, SECONDS, time.process_time), [])
 
 
 def measure(
-    peer: Peer,
-    ours: Callable[[Sequence[str]], list[float]],
+    peer: Apart,
+    ours: Apart,
     texts: Sequence[str],
     tokens: int,
     *,
     rounds: int,
     fixed: dict[str, int],
-    least: Callable[[], int] | None = None,
+    least: Apart | None = None,
 ) -> dict[str, Any]:
     """Sums compared, the best batch size found, then both sides in turns.
 
     `least` is what no way of scoring can do without; it takes its turns with minicons too.
     """
     sample = texts[: max(8, len(texts) // 4)]
-    apart = max(abs(a - b) for a, b in zip(ours(sample), peer.score(sample, 8), strict=True))
-
-    def their_rate(size: int, some: Sequence[str], count: int) -> float:
-        return rate(lambda: (peer.score(some, size), count)[1], SECONDS, time.process_time)
-
-    tried = {size: their_rate(size, sample, len(sample)) for size in SIZES}
+    pairs = zip(ours(sample)[1], peer(sample, 8)[1], strict=True)
+    apart = max(abs(a - b) for a, b in pairs)
+    tried = {size: peer(sample, size)[0] for size in SIZES}
     best = max(tried, key=lambda size: tried[size])
     record: dict[str, Any] = {
         "sentences": len(texts),
@@ -170,16 +213,17 @@ def measure(
         "greatest difference of sums": apart,
         "sentences per second by batch size": tried,
     }
+    tokens_a_text = tokens / len(texts)
     for name, size in {f"minicons, batches of {best}": best, **fixed}.items():
         record[name] = taking_turns(
-            lambda: rate(lambda: (ours(texts), tokens)[1], SECONDS, time.process_time),
-            lambda size=size: their_rate(size, texts, tokens),  # type: ignore[misc]
+            lambda: ours(texts)[0] * tokens_a_text,
+            lambda size=size: peer(texts, size)[0] * tokens_a_text,  # type: ignore[misc]
             rounds,
         )
         if least is not None:
             record[f"products alone over {name}"] = taking_turns(
-                lambda: rate(least, SECONDS, time.process_time),
-                lambda size=size: their_rate(size, texts, tokens),  # type: ignore[misc]
+                lambda: least()[0],
+                lambda size=size: peer(texts, size)[0] * tokens_a_text,  # type: ignore[misc]
                 rounds,
             )
     return record
@@ -206,29 +250,32 @@ def norm(lines: Sequence[str], texts: Sequence[str], words: int, rounds: int) ->
         theirs, run = Path(folder) / "theirs", Path(folder) / "run"
         save_bert(theirs, lines, words)
         import_hf(str(theirs), run)
-        model, peer = lmlab.load(run), Peer(theirs, masked=True)
-    tokens = sum(score.tokens for score in model.score(texts, method="simple", per_token=False))
-
-    def ours(some: Sequence[str]) -> list[float]:
-        return [score.total for score in model.score(some, method="norm", per_token=False)]
-
-    return measure(peer, ours, texts, tokens, rounds=rounds, fixed={})
+        tokens = tokens_of(run, texts, method="simple")
+        with (
+            Apart(their_scores, theirs, True, threads=1) as peer,
+            Apart(our_norm, run, threads=1) as ours,
+        ):
+            return measure(peer, ours, texts, tokens, rounds=rounds, fixed={})
 
 
 def gpt(lines: Sequence[str], texts: Sequence[str], rounds: int) -> dict[str, Any]:
+    fixed = {"minicons, a call a sentence": 1, "minicons, one call": len(texts)}
     with tempfile.TemporaryDirectory() as folder:
         theirs, run = Path(folder) / "theirs", Path(folder) / "run"
         save_gpt(theirs, lines, BERT_WORDS)
         import_hf(str(theirs), run)
-        model, peer = lmlab.load(run), Peer(theirs, masked=False)
-    tokens = sum(score.tokens for score in model.score(texts, per_token=False))
+        tokens = tokens_of(run, texts)
+        with (
+            Apart(their_scores, theirs, False, threads=1) as peer,
+            Apart(our_scores, run, threads=1) as ours,
+            Apart(products_of, BERT_WORDS, threads=1) as least,
+        ):
+            return measure(peer, ours, texts, tokens, rounds=rounds, fixed=fixed, least=least)
 
-    def ours(some: Sequence[str]) -> list[float]:
-        return [score.total for score in model.score(some, per_token=False)]
 
-    fixed = {"minicons, a call a sentence": 1, "minicons, one call": len(texts)}
-    least = products_alone(BERT_WORDS)
-    return measure(peer, ours, texts, tokens, rounds=rounds, fixed=fixed, least=least)
+def tokens_of(run: Path, texts: Sequence[str], **how: Any) -> int:
+    """How many tokens have a score."""
+    return sum(each.tokens for each in lmlab.load(run).score(texts, per_token=False, **how))
 
 
 def main() -> None:
@@ -242,9 +289,6 @@ def main() -> None:
     torch.set_num_threads(1)
     if options.data is None:
         parser.error("where is the data? give --data or set LMLAB_DATA")
-    transformers.PreTrainedTokenizerFast.batch_encode_plus = lambda self, *texts, **more: self(
-        *texts, **more
-    )
     transformers.utils.logging.disable_progress_bar()
     folder = options.data / "multi30k"
     lines = (folder / "train.en").read_text(encoding="utf-8").splitlines()
@@ -264,7 +308,7 @@ def main() -> None:
         "sizes": {"layers": LAYERS, "width": WIDTH, "heads": HEADS, "words": BERT_WORDS},
     }
     for name in options.only.split(","):
-        command = " ".join(["python", *sys.argv])
+        command = " ".join(["python", *sys.argv]).replace(str(options.data), "DATA")
         record[name] = {"command": command, **parts[name]()}
         print(name, json.dumps(record[name], indent=2), flush=True)
         options.out.parent.mkdir(parents=True, exist_ok=True)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from lmlab.core.allocator import return_memory
+from lmlab.core.allocator import keep_memory
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.protocols import LogProb, LogProbs, require
@@ -102,7 +102,7 @@ class Scorer:
         Memory is bounded whatever the number of texts; and without `per_token` whatever the length
         of one, since then nothing is kept of a token but its share of the sum.
         """
-        return_memory()
+        keep_memory()  # A batch frees what the next one asks for again.
         # One seed, one result: systems whose scores are estimates draw from this.
         generator = torch.Generator().manual_seed(self._seed)
         for score in self._score(texts, per_token, generator):

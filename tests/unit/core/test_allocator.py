@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from lmlab.core.allocator import keep_memory, return_memory
+from lmlab.core.allocator import keep_memory
 
 GLIBC = sys.platform == "linux" and platform.libc_ver()[0] == "glibc"
 
@@ -19,7 +19,6 @@ def no_settings_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_glibc_takes_the_settings() -> None:
     assert keep_memory() is GLIBC
-    assert return_memory() is GLIBC
 
 
 def test_settings_of_the_user_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
