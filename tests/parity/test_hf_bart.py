@@ -9,7 +9,7 @@ from lmlab.core.batch import Batch
 from lmlab.core.view import View
 from lmlab.core.visibility import Causal, Full
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.zoo import bart
+from lmlab.zoo import bart, palm
 
 transformers = pytest.importorskip("transformers")
 
@@ -179,6 +179,30 @@ def test_the_score_of_a_text_is_that_of_bart_given_one_mask():
         found = ours.log_prob(Batch.from_sequences([text], VOCABULARY.pad)).per_token[0]
         logits = theirs(
             input_ids=torch.tensor([[VOCABULARY.start, VOCABULARY.mask, VOCABULARY.end]]),
+            decoder_input_ids=torch.tensor([[VOCABULARY.end, *text[:-1]]]),
+        ).logits[0, 1:]
+    logits[:, list(VOCABULARY.unpredictable)] = float("-inf")
+    expected = torch.log_softmax(logits, -1)[torch.arange(5), torch.tensor(text[1:])]
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
+
+
+def test_a_palm_that_copies_nothing_is_a_bart_with_the_same_weights():
+    """Beside a source, as both score a continuation; its own head over the encoder aside."""
+    opening = (VOCABULARY.end, VOCABULARY.start)
+    _, theirs = build_pair({**CONFIGS["deep"], "opening": opening})
+    ours = palm.build(
+        palm.Config(**CONFIGS["deep"], opening=opening, copies=False), VOCABULARY
+    ).eval()
+    here = {name: each for name, each in ours.state_dict().items() if "objective." not in name}
+    ours.load_state_dict(our_names(theirs.state_dict(), here), strict=False)
+    source = [VOCABULARY.start, 7, 30, 7, 12, VOCABULARY.end]
+    text = [VOCABULARY.start, 9, 17, 5, 33, VOCABULARY.end]
+    with torch.no_grad():
+        condition = Batch.from_sequences([source], VOCABULARY.pad)
+        batch = Batch.from_sequences([text], VOCABULARY.pad, condition=condition)
+        found = ours.log_prob(batch).per_token[0]
+        logits = theirs(
+            input_ids=torch.tensor([source]),
             decoder_input_ids=torch.tensor([[VOCABULARY.end, *text[:-1]]]),
         ).logits[0, 1:]
     logits[:, list(VOCABULARY.unpredictable)] = float("-inf")

@@ -33,7 +33,9 @@ CARD = Card(
     protocols=("LogProb", "Step", "Encode", "EncodeTokens"),
     objectives=("continuation",),
     conditional=True,
-    oracle="what each stage trains, and views by hand: tests/unit/objectives/test_continuation.py",
+    oracle="transformers' BART with the same weights where nothing is copied: "
+    "tests/parity/test_hf_bart.py; stages, views and copies by hand: "
+    "tests/unit/objectives/test_continuation.py",
 )
 
 
