@@ -19,6 +19,7 @@ from lmlab.training.config import (
     settings_between,
     with_budget,
 )
+from lmlab.training.reading import Opened, Tokenizers
 from lmlab.training.recipes import recipe_settings
 from lmlab.training.runs import RunFolder
 
@@ -117,21 +118,13 @@ def system_vocabulary(tokenizer: Tokenizer, corpus: Corpus) -> Vocabulary:
     return replace(vocabulary, first=vocabulary.end)
 
 
-def describe(
-    plan: Plan,
-    corpus: Corpus,
-    spec: str,
-    tokenizer: Tokenizer,
-    data_seed: int,
-    errors: str,
-    source_tokenizer: Tokenizer | None = None,
-) -> dict[str, Any]:
+def describe(plan: Plan, opened: Opened, tokenizers: Tokenizers) -> dict[str, Any]:
     """config.json: enough to repeat the run from its own folder."""
-    source = {}
-    if source_tokenizer is not None:
+    corpus, tokenizer, source = opened.corpus, tokenizers.texts, {}
+    if tokenizers.sources is not None:
         source = {
-            "source_vocabulary": asdict(source_tokenizer.vocabulary),
-            "source_tokenizer": source_tokenizer.kind,
+            "source_vocabulary": asdict(tokenizers.sources.vocabulary),
+            "source_tokenizer": tokenizers.sources.kind,
         }
     return {
         **source,
@@ -146,10 +139,10 @@ def describe(
         "layout": asdict(corpus.layout),
         "corpus": {
             "name": corpus.name,
-            "spec": spec,
+            "spec": opened.spec,
             "fingerprint": corpus.fingerprint(),
-            "seed": data_seed,
-            "errors": errors,
+            "seed": opened.seed,
+            "errors": opened.errors,
         },
         "training": asdict(plan.training),
     }

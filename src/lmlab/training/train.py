@@ -13,15 +13,13 @@ from lmlab.core.allocator import keep_memory
 from lmlab.core.errors import UserError
 from lmlab.core.registry import find_system
 from lmlab.core.system import System
-from lmlab.data.corpus import Corpus, open_corpus
-from lmlab.data.ratio import within_ratio
-from lmlab.data.tokenizers import Tokenizer, tokenizer_for
+from lmlab.data.corpus import Corpus
+from lmlab.data.tokenizers import Tokenizer
 from lmlab.training.bases import Base, find_base
-from lmlab.training.config import TrainingConfig
 from lmlab.training.data import TrainingData, training_data
 from lmlab.training.fitters import FITTERS
 from lmlab.training.loop import Job, Judge, Outcome
-from lmlab.training.memories import find_memories
+from lmlab.training.memories import Memories, find_memories
 from lmlab.training.plans import (
     Plan,
     check_needs,
@@ -34,6 +32,7 @@ from lmlab.training.plans import (
 )
 from lmlab.training.probe import probe
 from lmlab.training.processes import main_first, make_accelerator
+from lmlab.training.reading import Tokenizers, find_tokenizers, open_data
 from lmlab.training.reporting import Reporter, duration
 from lmlab.training.runs import RunFolder, build_system
 
@@ -110,58 +109,39 @@ def train(
         plan = continued_plan(before, card, size, recipe, given, budget, seed)
     built_on = find_base(card, base, before, run)
     memories = find_memories(card, looked_up, before, run.memory)
+    opened = open_data(data, before, plan.training, seed=data_seed, errors=errors)
 
-    if data_seed is None:
-        data_seed = 0 if before is None else int(before["corpus"]["seed"])
-    if errors is None:
-        errors = "strict" if before is None else str(before["corpus"].get("errors", "strict"))
-    corpus = data if isinstance(data, Corpus) else open_corpus(data, errors=errors, seed=data_seed)
-    spec = corpus.name if isinstance(data, Corpus) else str(data)
-    most = plan.training.most_ratio
-    trained_on = corpus if most is None else within_ratio(corpus, most)
     with main_first(accelerator):
         run.create()  # a folder that can't be written to is told before anything takes time
-        apart = source_tokenizer is not None or run.source_tokenizer.exists()
-        chosen = _tokenizer(
-            run, before, trained_on, tokenizer, plan.training, built_on, apart=apart
+        tokenizers = find_tokenizers(
+            run,
+            before,
+            opened.trained_on,
+            plan.training,
+            built_on,
+            texts=tokenizer,
+            sources=source_tokenizer,
         )
-        reads = None
-        if apart:
-            reads = _source_tokenizer(run, trained_on, source_tokenizer, plan.training)
-        description = describe(plan, corpus, spec, chosen, data_seed, errors, reads)
+        description = describe(plan, opened, tokenizers)
         description |= {} if built_on is None else {"base": built_on.description}
         if memories.given():
             description |= {"memories": memories.describe(looked_up)}
         if before is not None:
             check_same(before, description, run)
         prepared = training_data(
-            trained_on,
-            chosen,
+            opened.trained_on,
+            tokenizers.texts,
             plan.training,
             progress=not quiet,
-            source_tokenizer=reads,
+            source_tokenizer=tokenizers.sources,
             entities=memories.knowledge,
         )
     _check_data(prepared, plan, accelerator)
-    vocabulary = system_vocabulary(chosen, corpus)
-    if built_on is not None:
-        built_on.check_vocabulary(vocabulary)
-    model = build_system(
-        card.name,
-        asdict(plan.system_config),
-        vocabulary,
-        seed=plan.training.seed,
-        base=None if built_on is None else built_on.system,
-        source=None if reads is None else reads.vocabulary,
-        memories=memories,
-    ).to(accelerator.device)
-    model.check_length(prepared.longest)
-    model.check_condition_length(prepared.longest_condition)
-    model.meet_tokenizer(chosen)
-    model.meet_data(*prepared.flat())
+    model = _model(plan, opened.corpus, tokenizers, prepared, built_on, memories)
+    model.to(accelerator.device)
     if accelerator.is_main_process:
         memories.save(run.memory)
-        _begin(run, description, chosen, reads)  # nothing that a user can mend fails after this
+        _begin(run, description, tokenizers)  # nothing that a user can mend fails after this
     reporter = Reporter(
         run.metrics,
         plan.training,
@@ -181,22 +161,44 @@ def train(
         run=run,
         accelerator=accelerator,
         reporter=reporter,
-        judge=_judge(plan, corpus, chosen, reads, judge),
+        judge=_judge(plan, opened.corpus, tokenizers, judge),
     )
     outcome = FITTERS[model.fitting](job)
     result = _result(outcome, run, model, prepared)
-    kept = result.loss if result.best is None else result.best
-    told = "" if kept is None else f", {kept:.4f} {reporter.unit}"
-    reporter.tell(_farewell(outcome, run, told))
+    reporter.tell(_farewell(outcome, run, result, reporter.unit))
     return result
 
 
-def _judge(
+def _model(
     plan: Plan,
     corpus: Corpus,
-    tokenizer: Tokenizer,
-    source_tokenizer: Tokenizer | None,
-    make: MakeJudge | None,
+    tokenizers: Tokenizers,
+    data: TrainingData,
+    base: Base | None,
+    memories: Memories,
+) -> System:
+    """The system of a plan, which has met the data that it is to learn."""
+    vocabulary = system_vocabulary(tokenizers.texts, corpus)
+    if base is not None:
+        base.check_vocabulary(vocabulary)
+    model = build_system(
+        plan.card.name,
+        asdict(plan.system_config),
+        vocabulary,
+        seed=plan.training.seed,
+        base=None if base is None else base.system,
+        source=None if tokenizers.sources is None else tokenizers.sources.vocabulary,
+        memories=memories,
+    )
+    model.check_length(data.longest)
+    model.check_condition_length(data.longest_condition)
+    model.meet_tokenizer(tokenizers.texts)
+    model.meet_data(*data.flat())
+    return model
+
+
+def _judge(
+    plan: Plan, corpus: Corpus, tokenizers: Tokenizers, make: MakeJudge | None
 ) -> Judge | None:
     """What weights are kept by, where it is not the loss."""
     asked = plan.training.keep_by
@@ -208,7 +210,7 @@ def _judge(
             "weights are kept by the loss."
         )
     assert make is not None, "whoever trains translators brings a judge"
-    return make(corpus, tokenizer, source_tokenizer or tokenizer)
+    return make(corpus, tokenizers.texts, tokenizers.sources or tokenizers.texts)
 
 
 def continues(run: RunFolder, resume: bool) -> bool:
@@ -221,74 +223,12 @@ def continues(run: RunFolder, resume: bool) -> bool:
     return run.exists()
 
 
-def _tokenizer(
-    run: RunFolder,
-    before: Mapping[str, Any] | None,
-    corpus: Corpus,
-    kind: str | None,
-    config: TrainingConfig,
-    base: Base | None,
-    *,
-    apart: bool,
-) -> Tokenizer:
-    """The run's own, or its base's; else loaded from a file, or trained on the corpus.
-
-    `apart`: what texts are given has another, so this one is made of the texts alone.
-    """
-    if before is not None and run.tokenizer.exists():
-        if kind not in (None, before["tokenizer"]) and not str(kind).endswith(".json"):
-            raise UserError(
-                f"the run {run.path} was begun with the tokeniser {before['tokenizer']}, and now "
-                f"it is {kind}; resume it unchanged, or choose another --out."
-            )
-        return Tokenizer.load(run.tokenizer)
-    if base is not None:
-        if kind is not None:
-            raise UserError(
-                f"the tokeniser is that of the base {base.description['path']}, so leave "
-                f"--tokenizer {kind} out."
-            )
-        return base.tokenizer
-    if kind is not None and kind.endswith(".json"):
-        return Tokenizer.load(kind)
-    return tokenizer_for(
-        corpus,
-        kind,
-        min_count=config.min_count,
-        size=config.vocabulary_size,
-        source=False if apart else None,
-    )
-
-
-def _source_tokenizer(
-    run: RunFolder, corpus: Corpus, kind: str | None, config: TrainingConfig
-) -> Tokenizer:
-    """The tokeniser of what texts are given: the run's own, a file's, or trained on the corpus."""
-    if corpus.layout.kind != "pairs":
-        raise UserError(
-            "a tokeniser of its own is for the sources of a parallel corpus, and this one holds "
-            "single texts; leave --source-tokenizer out."
-        )
-    if run.source_tokenizer.exists():
-        return Tokenizer.load(run.source_tokenizer)
-    if kind is not None and kind.endswith(".json"):
-        return Tokenizer.load(kind)
-    return tokenizer_for(
-        corpus, kind, min_count=config.min_count, size=config.vocabulary_size, source=True
-    )
-
-
-def _begin(
-    run: RunFolder,
-    description: Mapping[str, Any],
-    tokenizer: Tokenizer,
-    source_tokenizer: Tokenizer | None,
-) -> None:
+def _begin(run: RunFolder, description: Mapping[str, Any], tokenizers: Tokenizers) -> None:
     """Write what is known before training; config.json last, as it makes the folder a run."""
     if not run.tokenizer.exists():
-        tokenizer.save(run.tokenizer)
-    if source_tokenizer is not None and not run.source_tokenizer.exists():
-        source_tokenizer.save(run.source_tokenizer)
+        tokenizers.texts.save(run.tokenizer)
+    if tokenizers.sources is not None and not run.source_tokenizer.exists():
+        tokenizers.sources.save(run.source_tokenizer)
     run.write_environment()
     run.write_config(description)
 
@@ -349,8 +289,10 @@ def _announce(
         )
 
 
-def _farewell(outcome: Outcome, run: RunFolder, kept: str) -> str:
-    """How it ended; `kept` tells the held-out loss of the weights that the run now has."""
+def _farewell(outcome: Outcome, run: RunFolder, result: RunResult, unit: str) -> str:
+    """How it ended, with the held-out loss of the weights that the run now has."""
+    loss = result.loss if result.best is None else result.best
+    kept = "" if loss is None else f", {loss:.4f} {unit}"
     progress = outcome.progress
     where = f"at step {progress.step} after {duration(progress.seconds)}"
     if outcome.reason == "interrupted":
