@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from lmlab.core.beginnings import Beginnings
 from lmlab.core.capture import Capture
 from lmlab.core.parts import Backbone, Hidden
 from lmlab.core.state import State
@@ -189,6 +190,9 @@ class Transformer(Backbone):
     ) -> Tensor:
         """(B, T, W) all places at once; inner values go into `record` where it is given."""
         scope = whole_scope(view, record)
+        alike = None if self.training or source is not None else beginnings_of(view, scope)
+        if alike is not None:
+            return alike.spread(self._read_beginnings(view, replace(scope, alike=alike)))
         values = self.embedding(view.inputs, positions_of(view), view.segments)
         scope.note(
             "input",
@@ -197,6 +201,14 @@ class Transformer(Backbone):
             "The vector of each place before the first layer, unit by unit.",
         )
         hidden: Tensor = self.stack(values, scope, source=source)
+        return hidden
+
+    def _read_beginnings(self, view: View, scope: Scope) -> Tensor:
+        """(1, U, W) the same for the different beginnings of the rows, each read once."""
+        assert scope.alike is not None
+        positions = positions_of(view).expand(view.inputs.shape)
+        values = self.embedding(scope.alike.gather(view.inputs), scope.alike.gather(positions))
+        hidden: Tensor = self.stack(values, scope)
         return hidden
 
     def at(self, view: View, places: Tensor) -> Tensor:
@@ -254,6 +266,14 @@ def positions_of(view: View) -> Tensor:
     if view.positions is not None:
         return view.positions
     return torch.arange(view.inputs.shape[1], device=view.inputs.device)[None]
+
+
+def beginnings_of(view: View, scope: Scope) -> Beginnings | None:
+    """The different beginnings of the rows, where each place is made of those before it alone."""
+    by_place = view.positions is None and view.segments is None
+    if not scope.causal or not by_place or scope.record is not None:
+        return None
+    return Beginnings.of(view.inputs, view.lengths)
 
 
 def whole_scope(view: View, record: dict[str, Capture] | None = None) -> Scope:

@@ -94,6 +94,8 @@ class Attention(nn.Module):
         """
         if source is None:
             projected = self.project(values) if projected is None else projected
+            if scope.alike is not None:
+                projected = scope.alike.spread(projected)
             queries, keys, read = self._split(projected, 3)
             keys = self._turned(keys, scope.key_positions)
         elif self._are_few(values, source, scope):
@@ -171,7 +173,8 @@ class Attention(nn.Module):
         mean = reading(turned, keys, read, scope)
         if scope.silent_heads:
             mean = silenced(mean, scope.silent_heads)
-        return self.output(mean.transpose(1, 2).flatten(2))
+        joined = mean.transpose(1, 2).flatten(2)
+        return self.output(joined if scope.alike is None else scope.alike.gather(joined))
 
     def _are_few(self, values: Tensor, source: Tensor, scope: Scope) -> bool:
         """Whether so few places ask that it is cheaper to leave keys and values unmade."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from lmlab.core.beginnings import Beginnings
 from lmlab.core.capture import Capture
 from lmlab.core.visibility import Causal, Full, Visibility
 
@@ -34,6 +35,9 @@ class Scope:
     """What is noted now begins with this: "layer 3"."""
     silent_heads: frozenset[int] = field(default_factory=frozenset)
     """Heads of this layer whose output counts as zero."""
+    alike: Beginnings | None = None
+    """Where rows begin alike: layers then work on (1, U, W), each beginning once, and it is spread
+    over (B, T) only while places look at each other."""
 
     def named(self, name: str, silent_heads: frozenset[int] = frozenset()) -> Scope:
         """The same for one layer; names join."""
