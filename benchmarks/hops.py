@@ -1,12 +1,13 @@
 """Does a relation of k hops need k layers? Accuracy against depth on the language `hops` (001).
 
     python benchmarks/hops.py [--depths 1,2,3,4,5] [--seeds 1] [--jobs 2] [--out FILE.json]
-    python benchmarks/hops.py --draw FILE.json --figure FILE.svg
+    python benchmarks/hops.py --figure FILE.svg [--out FILE.json]
 
 For each depth a `gpt` is trained on texts that tell a ring of letters in pairs and ask where 1 to
 K hops lead; twice, with the usual scores of attention and with normalised queries and keys. What is
 counted is how often the likeliest answer is the right one, by the number of hops, on texts that
 were not trained on. Guessing among the letters other than the start is right one time in n - 1.
+Records are kept as they come; those that are there are not made again.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from finishing import finished
 
 LETTERS, HOPS, SENTENCES = 6, 4, 60_000
 TEST = 2000
+RESULT = Path(__file__).parent / "results" / "hops.json"
 
 
 def settings(depth: int, cosine: bool) -> dict[str, Any]:
@@ -147,34 +149,48 @@ def draw(records: list[dict[str, Any]], path: Path) -> None:
     figure.savefig(path)
 
 
+def kept(path: Path) -> list[dict[str, Any]]:
+    """The records of earlier calls."""
+    if not path.exists():
+        return []
+    found: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["records"]
+    return found
+
+
+def keep(path: Path, records: list[dict[str, Any]]) -> None:
+    told = {"letters": LETTERS, "hops": HOPS, "sentences": SENTENCES, "records": records}
+    path.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--depths", default="1,2,3,4,5")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--epochs", type=int, default=12)
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--draw", type=Path, help="records to draw instead of training")
-    parser.add_argument("--figure", type=Path, default=Path("hops.svg"))
+    parser.add_argument("--out", type=Path, default=RESULT)
+    parser.add_argument("--figure", type=Path, help="draw the records instead of training")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
         print(json.dumps(run_one(*json.loads(options.one))))
         return
-    if options.draw:
-        draw(json.loads(options.draw.read_text(encoding="utf-8"))["records"], options.figure)
+    records = kept(options.out)
+    if options.figure:
+        draw(records, options.figure)
         return
+    done = {(r["depth"], r["cosine"], r["seed"], r["epochs"]) for r in records}
     asked = [
         (int(depth), cosine, seed, options.epochs)
         for seed in range(options.seeds)
         for depth in options.depths.split(",")
         for cosine in (False, True)
     ]
+    missing = [each for each in asked if each not in done]
     with ThreadPoolExecutor(options.jobs) as pool:
-        records = list(pool.map(lambda one: run_apart(*one), asked))
-    if options.out:
-        told = {"letters": LETTERS, "hops": HOPS, "sentences": SENTENCES, "records": records}
-        options.out.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+        for future in as_completed([pool.submit(run_apart, *each) for each in missing]):
+            records.append(future.result())
+            keep(options.out, records)
 
 
 if __name__ == "__main__":
