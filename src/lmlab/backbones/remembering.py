@@ -23,7 +23,7 @@ class RememberingTransformer(Transformer):
 
     `memories` by the number of the layer that they stand after, counted from 1; 0 is the embedding.
     What each of them found is in `Hidden.recalled`, by the same number; mentions that one of them
-    detects itself are those of the memories after it.
+    detects itself are those of the memories after it. A memory stands behind a silent layer too.
     """
 
     honours: ClassVar[tuple[type, ...]] = (Full, Blind, Explicit)
@@ -58,10 +58,14 @@ class RememberingTransformer(Transformer):
         values = self.embedding(view.inputs, positions_of(view), view.segments)
         recalled: dict[int, dict[str, Tensor]] = {}
         values, view = self._after(0, values, view, recalled)
-        for layer, block in self.stack.layers():
+        blocks = dict(self.stack.layers())
+        for layer in range(1, self.stack.depth + 1):
             inside = self.stack.within(scope, layer)
-            values, view = self._after(layer, block(values, inside), view, recalled)
-            note_hidden(inside, values)
+            if layer in blocks:
+                values = blocks[layer](values, inside)
+            values, view = self._after(layer, values, view, recalled)
+            if layer in blocks:
+                note_hidden(inside, values)
         return Hidden(values=self.stack.finish(values), recalled=recalled)
 
     def _after(

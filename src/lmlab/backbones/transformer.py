@@ -75,9 +75,14 @@ class Stack(nn.Module):
         self.silent_layers = frozenset(silent_layers)
         self.silent_heads = frozenset(silent_heads)
 
+    @property
+    def depth(self) -> int:
+        """How many layers there are, the silent ones counted."""
+        return len(self.blocks) * self.times
+
     def layers(self) -> Iterator[tuple[int, Block]]:
         """The number of each layer that is not silent, and its block."""
-        for layer in range(len(self.blocks) * self.times):
+        for layer in range(self.depth):
             block = self.blocks[layer % len(self.blocks)]
             assert isinstance(block, Block)
             if layer + 1 not in self.silent_layers:

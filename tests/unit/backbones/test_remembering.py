@@ -14,6 +14,7 @@ from lmlab.core.mentions import told_spans
 from lmlab.core.view import View
 from lmlab.core.visibility import Full
 from lmlab.core.vocabulary import Vocabulary
+from lmlab.diagnostics.importance import silenced
 from lmlab.zoo import bert
 from lmlab.zoo._transformer import make_tokens, make_transformer
 
@@ -81,3 +82,15 @@ def test_each_memory_finds_what_the_layer_before_it_gave():
         found = remembering(view).recalled[layer]["before"]
         # Attention that is shown is computed in steps, so the last digits differ.
         assert torch.allclose(found, record[f"layer {layer} hidden"].values, atol=1e-5)
+
+
+@torch.no_grad()
+def test_a_memory_behind_a_silent_layer_finds_what_passed_it_by():
+    _, remembering = plain_and_remembering({1: Adding(0.0), 2: Adding(0.0), 3: Adding(2.0)})
+    view = make_view([[-1, 3, 3, -1, -1, -1], [-1] * 6])
+    with silenced(remembering.stack, layers=[2, 3]):
+        after = remembering(view)
+    found = {layer: each["before"] for layer, each in after.recalled.items()}
+    assert set(found) == {1, 2, 3}
+    assert torch.equal(found[2], found[1]) and torch.equal(found[3], found[1])
+    assert (after.values - found[3]).abs().amax(-1).nonzero().tolist() == [[0, 1]]
