@@ -38,9 +38,13 @@ class LookingUp(System):
         self.retriever.begin_step(step)
 
     def meet_tokenizer(self, tokenizer: Pieces) -> None:
-        """Documents are tokens from here on; the index is empty until training begins."""
-        self.pieces = tokenizer
-        self.retriever.memory.meet_tokenizer(tokenizer)
+        """Documents are tokens from here on; the index is empty until training begins.
+
+        They are read once, with the tokeniser that is told first: an index that was loaded stays.
+        """
+        if self.pieces is None:
+            self.pieces = tokenizer
+            self.retriever.memory.meet_tokenizer(tokenizer)
 
     def known_pieces(self) -> Pieces:
         """The tokeniser, or the error that tells that there is none."""

@@ -39,3 +39,16 @@ def test_names_that_are_gone_are_told_and_the_rest_is_drawn(tmp_path: Path):
     names.unlink()
     subject = make_subject(load_run(tmp_path / "run"), ["kindness is happiness"])
     assert subject.remark.startswith("Views of run show single tokens where it hides names: ")
+
+
+def test_an_index_is_looked_at_as_it_was_loaded(tmp_path: Path):
+    (tmp_path / "corpus.txt").write_text("\n".join(LINES) + "\n", encoding="utf-8")
+    told = ["kindness is unhappiness", "happiness is unkind"]
+    (tmp_path / "documents.txt").write_text("\n".join(told) + "\n", encoding="utf-8")
+    documents = str(tmp_path / "documents.txt")
+    train("realm", data=tmp_path / "corpus.txt", documents=documents, out=tmp_path / "run", **TINY)
+    model = load_run(tmp_path / "run")
+    loaded = model.system.retriever.memory.vectors.clone()
+    assert loaded.shape[0] == len(told) and loaded.any(1).all()
+    make_subject(model, ["kindness is happiness"])
+    assert torch.equal(model.system.retriever.memory.vectors, loaded)
