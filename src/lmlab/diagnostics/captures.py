@@ -469,6 +469,10 @@ def _order(shown: Shown) -> _Order:
     if columns == "unit" and rows == "batch" and count > 2:
         places = by_likeness(shown.values.T)
         return _Order(columns=places, remark="Units that go up and down together stand together.")
+    if shown.axes == ("batch", "choice") and shown.values.shape[1] > MOST_MATRIX:
+        weights = np.abs(np.nan_to_num(shown.values)).sum(0)
+        remark = f"Shown are the {MOST_MATRIX} of {len(weights)} choices with most weight here."
+        return _Order(columns=np.sort(by_size(weights)[:MOST_MATRIX]), remark=remark)
     if rows == "unit" and count > 2:
         order = by_likeness(shown.values)
         return _Order(rows=order, remark="Units that go up and down together stand together.")

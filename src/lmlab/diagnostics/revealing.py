@@ -164,10 +164,29 @@ def _side_by_side(system: System, sentences: Sequence[Sentence]) -> dict[str, Ca
         for name, capture in _reveal(system, [sentence]).items():
             if "batch" in capture.axes and not _of_a_sentence(capture):
                 rows.setdefault(name, []).append(capture)
-    return {
-        name: replace(
-            each[0], values=torch.cat([c.values for c in each], each[0].axes.index("batch"))
-        )
-        for name, each in rows.items()
-        if len(each) == len(sentences)
-    }
+    return {name: together(each) for name, each in rows.items() if len(each) == len(sentences)}
+
+
+def together(captures: Sequence[Capture]) -> Capture:
+    """A row for each; where rows name their entries differently, all of them, not a number (nan)
+    where a row has none of that name."""
+    first, *others = captures
+    for axis, named in first.names.items():
+        if all(each.names[axis] == named for each in others):
+            continue
+        every = tuple(dict.fromkeys(name for each in captures for name in each.names[axis]))
+        captures = [_spread(each, axis, every) for each in captures]
+    values = torch.cat([each.values for each in captures], first.axes.index("batch"))
+    return replace(captures[0], values=values)
+
+
+def _spread(capture: Capture, axis: str, names: tuple[str, ...]) -> Capture:
+    """The same with its entries at the places of their names among others."""
+    dimension = capture.axes.index(axis)
+    shape = list(capture.values.shape)
+    shape[dimension] = len(names)
+    places = torch.tensor([names.index(name) for name in capture.names[axis]])
+    values = capture.values.double()
+    empty = values.new_full(shape, torch.nan)
+    values = empty.index_copy(dimension, places.to(values.device), values)
+    return replace(capture, values=values, names={**capture.names, axis: names})

@@ -26,6 +26,7 @@ from lmlab.diagnostics.captures import (
 )
 from lmlab.diagnostics.grids import scale_of
 from lmlab.diagnostics.picture import Picture, render
+from lmlab.diagnostics.revealing import together
 
 WORDS = ("<s>", "the", "cat", "sleeps", "</s>")
 LABELS = Labels(token=lambda id: f"w{id}", tokens=WORDS)
@@ -295,3 +296,31 @@ def test_the_same_value_gives_the_same_bytes() -> None:
     first, second = render(shown), render(shown)
     assert first == second
     assert first.png.startswith(b"\x89PNG")
+
+
+def test_rows_that_name_their_choices_differently_stand_under_their_own_names() -> None:
+    """A document found for one text is not shown as found for another."""
+
+    def found(shares: list[float], *named: str) -> Capture:
+        values, axes = torch.tensor([shares]), ("batch", "choice")
+        return Capture(values=values, axes=axes, reading="Found.", names={"choice": named})
+
+    stacked = together([found([0.75, 0.25], "a", "b"), found([0.5, 0.375, 0.125], "c", "a", "d")])
+    labels = Labels(token=str, sentences=("first", "second"))
+    shown = capture_picture("documents", stacked, labels)
+    assert shown is not None
+    figure = drawn(shown)
+    assert (names(figure, "y"), names(figure, "x")) == (["first", "second"], ["a", "b", "c", "d"])
+    held = image(figure)
+    assert held.filled(-1).tolist() == [[0.75, 0.25, -1, -1], [0.375, -1, 0.5, 0.125]]
+
+
+def test_of_many_choices_those_with_most_weight_are_shown() -> None:
+    values = torch.zeros(2, MOST_MATRIX + 2)
+    values[0, 1:], values[1, 0] = 0.1, -0.01
+    values[0, MOST_MATRIX // 2] = 0.05
+    shown = picture(values, "batch", "choice", labels=Labels(token=str, sentences=("a", "b")))
+    left_out = {0, MOST_MATRIX // 2}
+    kept = [str(place) for place in range(MOST_MATRIX + 2) if place not in left_out]
+    assert names(drawn(shown), "x") == kept
+    assert f"Shown are the {MOST_MATRIX} of {MOST_MATRIX + 2} choices" in shown.reading
