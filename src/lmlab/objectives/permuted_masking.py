@@ -12,7 +12,7 @@ from lmlab.core.visibility import Explicit
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.layers.noise import uniform
 from lmlab.objectives.masked import masked_view
-from lmlab.objectives.masking import ordinary_places
+from lmlab.objectives.masking import Replacement, needed_mask, ordinary_places
 from lmlab.objectives.permutation import last_share, turns
 
 
@@ -24,21 +24,28 @@ class PermutedMasking(FillingObjective):
     it: the whole text's places at every turn, as in use. That is the paper's position compensation;
     BERT's hidden tokens don't see each other, and XLNet's don't see how many are still to come.
 
+    Of the masks, as in BERT, one in ten is a random token and one in ten the token itself.
+    The paper hides whole words too, which is left out here: it draws the order of single tokens.
+
     The view holds the text with masks at its own places, where they are asked, and behind it the
     tokens that were masked, in their order and with the positions they came from. Their content
     sees z_≤t and the masks after it; the text and its masks see one another and none of that.
     """
 
-    def __init__(self, vocabulary: Vocabulary, *, rate: float = 0.15) -> None:
+    def __init__(
+        self, vocabulary: Vocabulary, *, rate: float = 0.15, replacement: Replacement | None = None
+    ) -> None:
         super().__init__()
         self.vocabulary = vocabulary
         self.rate = rate
+        self.replacement = replacement or Replacement(vocabulary=vocabulary)
 
     def view(self, batch: Batch, *, generator: torch.Generator | None = None) -> View:
         order, count = self._draw(batch, generator)
         # Turns among those predicted: 1 … count; 0 for all that is simply shown.
         turn = (order - (order.amax(1) - count)[:, None]).clamp(min=0)
-        return self._compensated(batch, order, turn, count)
+        shown = self.replacement(batch.tokens, turn > 0, generator=generator)
+        return self._compensated(batch, shown, order, turn, count)
 
     def _draw(self, batch: Batch, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
         """(B, T) turns 1 … n of the places that may be hidden, 0 elsewhere; (B,) how many are."""
@@ -48,8 +55,11 @@ class PermutedMasking(FillingObjective):
         order = (turns(drawn.masked_fill(~allowed, -1.0)) - before + 1).clamp(min=0)
         return order, last_share(allowed.sum(1), self.rate)
 
-    def _compensated(self, batch: Batch, order: Tensor, turn: Tensor, count: Tensor) -> View:
-        """The view, given the turns (B, T) of all and of those predicted, and their number (B,)."""
+    def _compensated(
+        self, batch: Batch, shown: Tensor, order: Tensor, turn: Tensor, count: Tensor
+    ) -> View:
+        """The view, given what is shown of the text (B, T), the turns (B, T) of all and of those
+        predicted, and their number (B,)."""
         hidden = turn > 0
         rows, places = hidden.nonzero(as_tuple=True)
         slots = batch.lengths[rows] + turn[rows, places] - 1
@@ -66,7 +76,6 @@ class PermutedMasking(FillingObjective):
         nowhere = torch.zeros_like(hidden)
         masks, content = beside(hidden, nowhere, 0), beside(nowhere, hidden, 0)
         turn = beside(turn, turn, 0)
-        shown = batch.tokens.masked_fill(hidden, self._mask)
         nothing = torch.full_like(place, NO_TARGET)
         return View(
             inputs=beside(shown, batch.tokens, self.vocabulary.pad),
@@ -81,12 +90,8 @@ class PermutedMasking(FillingObjective):
 
     def fill_view(self, batch: Batch, masked: Tensor) -> View:
         """Masks at all of these places: what the first query of such an order would see."""
-        return masked_view(batch, batch.tokens.masked_fill(masked, self._mask), masked)
-
-    @property
-    def _mask(self) -> int:
-        assert self.vocabulary.mask is not None, "hiding tokens needs a mask symbol"
-        return self.vocabulary.mask
+        shown = batch.tokens.masked_fill(masked, needed_mask(self.vocabulary))
+        return masked_view(batch, shown, masked)
 
 
 def _seen(known: Tensor, turn: Tensor, masks: Tensor, content: Tensor) -> Explicit:

@@ -69,8 +69,10 @@ def words(text: str) -> list[str]:
 
 
 def rouge_n(expected: str, found: str, n: int = 1) -> float:
-    """F1 of n-grams, each counted as often as both have it (Lin 2004)."""
+    """F1 of n-grams, each counted as often as both have it (Lin 2004); 0 where neither has any."""
     right, given = (Counter(_grams(words(text), n)) for text in (expected, found))
+    if not right and not given:
+        return 0.0  # A word has no pairs of words: nothing was got right.
     return f1(sum((right & given).values()), sum(given.values()), sum(right.values()))
 
 

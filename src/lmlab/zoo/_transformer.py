@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 from torch import nn
 
@@ -121,11 +121,32 @@ class TransformerConfig:
     silent_heads: tuple[str, ...] = ()
     """Heads whose output counts as zero, as layer.head, each counted from 1: 2.4."""
 
+    places_are_pairs: ClassVar[bool] = False
+    """Whether the objective tells each place by two numbers (GLM)."""
+
     def __post_init__(self) -> None:
         if not self.head_width and self.width % self.heads:
             raise UserError(
                 f"width {self.width} can't be shared among {self.heads} heads; give a multiple."
             )
+        if self.places_are_pairs != (self.positions == "pairs"):
+            needed = "must be pairs" if self.places_are_pairs else "can't be pairs"
+            told = "two numbers" if self.places_are_pairs else "one number"
+            raise UserError(
+                f"this system tells a place by {told}, so its positions {needed}, and "
+                f"{self.positions} came."
+            )
+        self._check_silent()
+
+    def _check_silent(self) -> None:
+        """What is silenced must be there."""
+        heads = parse_heads(self.silent_heads)
+        for layer in (*self.silent_layers, *(layer for layer, _ in heads)):
+            if not 1 <= layer <= self.layers:
+                raise UserError(f"there are layers 1 to {self.layers}, and {layer} came.")
+        for _, head in heads:
+            if not 1 <= head <= self.heads:
+                raise UserError(f"there are heads 1 to {self.heads}, and {head} came.")
 
 
 TRANSFORMER_RECIPES = {

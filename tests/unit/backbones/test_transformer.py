@@ -15,7 +15,7 @@ from lmlab.core.vocabulary import Vocabulary
 from lmlab.sampling.beam import Beam, beam_search
 from lmlab.sampling.decode import sample
 from lmlab.training.config import apply_settings
-from lmlab.zoo import bert, gpt
+from lmlab.zoo import bert, glm, gpt
 
 VOCABULARY = Vocabulary(size=20)
 POSITIONS = ["learned", "sinusoidal", "concatenated", "buckets", "shaw", "alibi", "rotary", "none"]
@@ -117,6 +117,24 @@ def test_a_silent_head_is_told_as_layer_and_head():
     assert system.backbone.stack.silent_heads == {(2, 1)}
     with pytest.raises(UserError, match=r"layer\.head"):
         build(silent_heads=("7",))
+
+
+def test_what_is_not_there_can_not_be_silenced():
+    """A tiny one has two layers of two heads."""
+    for settings, told in (
+        ({"silent_layers": (3,)}, "layers 1 to 2, and 3"),
+        ({"silent_heads": ("3.1",)}, "layers 1 to 2, and 3"),
+        ({"silent_heads": ("1.0",)}, "heads 1 to 2, and 0"),
+    ):
+        with pytest.raises(UserError, match=told):
+            build(**settings)
+
+
+def test_places_are_told_by_as_many_numbers_as_the_objective_has():
+    with pytest.raises(UserError, match="one number"):
+        build(positions="pairs")
+    with pytest.raises(UserError, match="must be pairs"):
+        replace(glm.SIZES["tiny"], positions="rotary")
 
 
 def test_factorised_embeddings_are_widened():

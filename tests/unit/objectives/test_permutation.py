@@ -15,6 +15,7 @@ from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.view import NO_TARGET, View
 from lmlab.core.vocabulary import Vocabulary
+from lmlab.objectives.masking import Replacement, ordinary_tokens
 from lmlab.objectives.permutation import OPENING, TEXT, Permutation, stretches
 from lmlab.objectives.permuted_masking import PermutedMasking
 from lmlab.training.train import train
@@ -97,8 +98,19 @@ def test_mpnet_predicts_15_percent_the_last_of_the_order():
     for row, (n, count) in enumerate([(20, 3), (10, 2), (3, 1)]):
         turns = sorted(view.order[row][asked[row]].tolist())
         assert turns == list(range(n - count + 1, n + 1))
-    assert (view.inputs[asked] == MASK).all()
     assert torch.equal(view.lengths, batch.lengths + asked.sum(1))
+
+
+def test_mpnet_masks_eight_in_ten_of_what_it_asks():
+    """6,000 places; a random token may be the right one, once for each ordinary token."""
+    view = PermutedMasking(VOCABULARY).view(batch_of(20).select([0] * 2000), generator=seeded())
+    asked = view.targets != NO_TARGET
+    fed, right = view.inputs[asked], view.targets[asked]
+    by_chance = 0.1 / len(ordinary_tokens(VOCABULARY))
+    for found, law in ((fed == MASK, 0.8), (fed == right, 0.1 + by_chance)):
+        assert len(found) == 6000
+        error = math.sqrt(law * (1 - law) / len(found))
+        assert found.double().mean().item() == pytest.approx(law, abs=4 * error)
 
 
 @pytest.mark.parametrize(
@@ -206,6 +218,7 @@ def test_a_token_changed_changes_the_predictions_after_it_in_the_order_alone(zoo
 def test_mpnet_first_query_finds_what_the_mask_itself_finds():
     """The first of the predicted sees all masks: just what a masked text looks like in use."""
     system, batch = build(mpnet, rate=0.4), batch_of(8)
+    system.objective.replacement = Replacement(vocabulary=VOCABULARY, mask=1.0, random=0.0)
     view = system.objective.view(batch, generator=seeded())
     asked = (view.targets != NO_TARGET)[:, : batch.tokens.shape[1]]
     turns = view.order[:, : batch.tokens.shape[1]].masked_fill(~asked, 99)

@@ -38,6 +38,8 @@ def test_rouge_by_hand():
     # The longest common subsequence is "the cat on mat" (or "the cat the mat"): 4.
     assert metrics.rouge_l(expected, found) == pytest.approx(2 * 4 / 12)
     assert metrics.rouge_n("北京", "北平") == pytest.approx(0.5)
+    # One word has no pair of words: none is right.
+    assert metrics.rouge_n("cat", "dog", 2) == metrics.rouge_n("cat", "cat", 2) == 0
 
 
 def test_word_f1():
