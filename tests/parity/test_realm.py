@@ -194,6 +194,18 @@ def test_the_document_that_a_text_came_from_may_not_help_it():
     torch.testing.assert_close(found.log_probs.exp().sum(1), torch.ones(3).double())
 
 
+def test_a_document_that_was_cut_still_holds_the_text_it_came_from():
+    """Of `c d e f` three tokens are read; what begins in what was cut off gives nothing away."""
+    system = build(document_length=5)
+    assert system.retriever.memory.inner(torch.tensor([2]))[1].tolist() == [3]
+    texts = rows("d e f", "e f", "f", "d e f a")
+    held = system.retriever.holds(torch.tensor([[2, 0]] * 4), texts)
+    assert held.tolist() == [[True, False], [True, False], [False, False], [False, False]]
+    edited = system.with_document(Document(name="2", text="a b c d e"))
+    held = edited.retriever.holds(torch.tensor([[2]] * 2), rows("b c d e", "d e f"))
+    assert held.tolist() == [[True], [False]]
+
+
 def test_where_every_document_is_left_out_the_null_document_is_all():
     system = build(Documents([Document(name="x", text="a b"), Document(name="y", text="b a b")]))
     found = system.retriever.find(rows("a <mask>"), clean=rows("a b"))

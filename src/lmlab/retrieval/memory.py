@@ -44,6 +44,10 @@ class DocumentMemory(nn.Module):
     """(N, width) zero until they are embedded."""
     coming: Tensor
     """(N, width) what the vectors will be at the next refresh, (0, width) where nothing waits."""
+    rest_tokens: Tensor
+    """(all tokens,) of what was cut off of the documents, made anew from their texts."""
+    rest_offsets: Tensor
+    """(N + 1,) where that of each begins."""
 
     def __init__(
         self, documents: Documents, vocabulary: Vocabulary, *, width: int, longest: int
@@ -59,6 +63,8 @@ class DocumentMemory(nn.Module):
         self.register_buffer("offsets", torch.zeros(1, dtype=torch.int64))
         self.register_buffer("vectors", torch.zeros(0, width))
         self.register_buffer("coming", torch.zeros(0, width))
+        self.register_buffer("rest_tokens", torch.zeros(0, dtype=torch.int32), persistent=False)
+        self.register_buffer("rest_offsets", torch.zeros(1, dtype=torch.int64), persistent=False)
 
     def __len__(self) -> int:
         """Documents that can be found."""
@@ -66,8 +72,10 @@ class DocumentMemory(nn.Module):
 
     def meet_tokenizer(self, pieces: Pieces) -> None:
         """Tokenise all documents; their vectors are zero until `embed`."""
-        every = self._encode(pieces, [words_of(document) for document in self.documents])
-        self._set_tokens(every)
+        every = [pieces.encode(words_of(document)) for document in self.documents]
+        self.tokens, self.offsets = self._joined([each[: self.longest - 2] for each in every])
+        rest = self._joined([each[self.longest - 2 :] for each in every])
+        self.rest_tokens, self.rest_offsets = rest
         self.vectors = self.vectors.new_zeros(len(every), self.width)
 
     def inner(self, numbers: Tensor) -> tuple[Tensor, Tensor]:
@@ -75,15 +83,30 @@ class DocumentMemory(nn.Module):
 
         The null document has none.
         """
+        return self._at(numbers, self.tokens, self.offsets)
+
+    def whole(self, numbers: Tensor) -> tuple[Tensor, Tensor]:
+        """(M, L) and (M,) the same with what was cut off, which nobody reads."""
+        kept, lengths = self.inner(numbers)
+        rest, more = self._at(numbers, self.rest_tokens, self.rest_offsets)
+        place = torch.arange(kept.shape[1] + rest.shape[1], device=numbers.device)
+        ends, whole = lengths[:, None], (lengths + more)[:, None]
+        tokens = kept.new_full((len(numbers), len(place)), self.vocabulary.pad)
+        tokens[place < ends] = kept[place[: kept.shape[1]] < ends]
+        tokens[(place >= ends) & (place < whole)] = rest[place[: rest.shape[1]] < more[:, None]]
+        return tokens, lengths + more
+
+    def _at(self, numbers: Tensor, tokens: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
         real = numbers.clamp(min=0)
         # Before the tokeniser is known there is one offset, and no document but the null one.
-        after = self.offsets[(real + 1).clamp(max=len(self))]
-        lengths = (after - self.offsets[real]) * (numbers >= 0)
+        after = offsets[(real + 1).clamp(max=len(offsets) - 1)]
+        first = offsets[real.clamp(max=len(offsets) - 1)]
+        lengths = (after - first) * (numbers >= 0)
         place = torch.arange(int(lengths.max()) if len(lengths) else 0, device=numbers.device)
         inside = place < lengths[:, None]
-        at = torch.where(inside, self.offsets[real][:, None] + place, 0)
+        at = torch.where(inside, first[:, None] + place, 0)
         # A memory of nothing but null documents has no token to look at.
-        found = self.tokens[at] if len(self.tokens) else torch.zeros_like(at)
+        found = tokens[at] if len(tokens) else torch.zeros_like(at)
         return torch.where(inside, found.long(), self.vocabulary.pad), lengths
 
     def batch(self, numbers: Tensor) -> Batch:
@@ -157,26 +180,24 @@ class DocumentMemory(nn.Module):
         """Put a document in the place of that with its name: its tokens and its vector too."""
         changed = self.documents.replacing(document)
         number = changed.numbers[document.name]
-        first, last = self.offsets[number : number + 2].tolist()
-        [inner] = self._encode(pieces, [words_of(document)])
-        new = self.tokens.new_tensor(inner)
-        offsets = self.offsets.clone()
-        offsets[number + 1 :] += len(inner) - (last - first)
-        self.documents, self.offsets = changed, offsets
-        self.tokens = torch.cat([self.tokens[:first], new, self.tokens[last:]])
+        inner = pieces.encode(words_of(document))
+        kept, rest = inner[: self.longest - 2], inner[self.longest - 2 :]
+        self.documents = changed
+        self.tokens, self.offsets = _with(self.tokens, self.offsets, number, kept)
+        if len(self.rest_offsets) > 1:  # unknown where the texts were not read since it was loaded
+            ends = self.rest_tokens, self.rest_offsets
+            self.rest_tokens, self.rest_offsets = _with(*ends, number, rest)
         vectors = self.vectors.clone()
         here = torch.tensor([number], device=vectors.device)
         vectors[number] = self._checked(encode(self.batch(here)))[0].to(vectors.dtype)
         self.vectors = vectors
 
-    def _encode(self, pieces: Pieces, texts: Sequence[str]) -> list[list[int]]:
-        return [pieces.encode(text)[: self.longest - 2] for text in texts]
-
-    def _set_tokens(self, documents: Sequence[Sequence[int]]) -> None:
+    def _joined(self, documents: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+        """All tokens one after another, and where those of each begin."""
         lengths = torch.tensor([0, *(len(tokens) for tokens in documents)])
         flat = [token for tokens in documents for token in tokens]
-        self.tokens = torch.tensor(flat, dtype=torch.int32, device=self.tokens.device)
-        self.offsets = lengths.cumsum(0).to(self.offsets.device)
+        tokens = torch.tensor(flat, dtype=torch.int32, device=self.tokens.device)
+        return tokens, lengths.cumsum(0).to(self.offsets.device)
 
     def _checked(self, vectors: Tensor) -> Tensor:
         if vectors.shape[-1] != self.width:
@@ -197,6 +218,16 @@ class DocumentMemory(nn.Module):
             if loaded is not None and loaded.shape[1:] == own.shape[1:]:
                 setattr(self, name, own.new_zeros(loaded.shape))
         super()._load_from_state_dict(state_dict, prefix, *args, **words)
+
+
+def _with(
+    tokens: Tensor, offsets: Tensor, number: int, inner: Sequence[int]
+) -> tuple[Tensor, Tensor]:
+    """Tokens and offsets with other tokens for one document."""
+    first, last = offsets[number : number + 2].tolist()
+    moved = offsets.clone()
+    moved[number + 1 :] += len(inner) - (last - first)
+    return torch.cat([tokens[:first], tokens.new_tensor(inner), tokens[last:]]), moved
 
 
 def words_of(document: Document) -> str:

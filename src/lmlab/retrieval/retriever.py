@@ -125,15 +125,18 @@ class Retriever(nn.Module):
         return numbers.masked_fill(trivial, NO_DOCUMENT).gather(1, order)
 
     def holds(self, numbers: Tensor, texts: Batch) -> Tensor:
-        """(B, k) bool: whether the documents (B, k) hold all of each text, word by word."""
-        tokens, lengths = self.memory.inner(numbers.flatten())
+        """(B, k) bool: whether the documents (B, k) hold all of each text, word by word.
+
+        The text must begin in what is read of a document; its end may stand in what was cut off.
+        """
+        tokens, lengths = self.memory.whole(numbers.flatten())
         tokens, lengths = tokens.unflatten(0, numbers.shape), lengths.view(numbers.shape)
         sought, size = texts.tokens[:, 1:], inner_lengths(texts, self.memory.vocabulary)
         place = torch.arange(sought.shape[1], device=sought.device)
         beyond = (place >= size[:, None])[:, None]
         found = torch.zeros_like(numbers, dtype=torch.bool)
         tokens = nn.functional.pad(tokens, (0, sought.shape[1]), value=self.memory.vocabulary.pad)
-        for first in range(tokens.shape[2] - sought.shape[1]):
+        for first in range(min(tokens.shape[2] - sought.shape[1], self.memory.longest - 2)):
             here = tokens[:, :, first : first + sought.shape[1]] == sought[:, None]
             found |= (here | beyond).all(-1) & (first + size[:, None] <= lengths)
         return found
