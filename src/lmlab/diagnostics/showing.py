@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -180,9 +181,10 @@ def _stage(
 
 
 def is_run(named: str) -> bool:
-    """Whether it is a folder; a bare name that a system has is the system's."""
+    """Whether it is a path, there or not; a bare name that a system has is the system's."""
     known = {name.lower() for card in catalogue().values() for name in (card.name, *card.aliases)}
-    return Path(named).is_dir() and named.lower().replace("_", "-") not in known
+    a_path = "/" in named or os.sep in named or Path(named).exists()
+    return a_path and named.lower().replace("_", "-") not in known
 
 
 def _zoo_stage(

@@ -47,7 +47,8 @@ def test_a_run_is_read_by_its_own_tokenizer(lmlab, runs, here: Path) -> None:
         (("gpt", "--out", "gpt.jpg"), "ends in .svg or .png"),
         (("gpt", "--set", "layers"), "--set takes key=value"),
         (("RUN", "--set", "width=3"), "a run's settings are its own"),
-        (("no/such/run",), "no system called"),
+        (("no/such/run",), "there is no run at no/such/run"),
+        (("gtp",), "no system called"),
         (("gpt", "--sed", "1"), "did you mean --seed"),
     ],
 )
