@@ -39,6 +39,8 @@ class System(nn.Module):
     vocabulary: Vocabulary
     window: int | None = None
     """The longest input it can take at once; None where there is no limit."""
+    longer: str = "build it longer"
+    """What to do where a text exceeds the window; whoever builds it may name the setting."""
     fitting: str = "gradient"
     """gradient, counting, em or words: which fitter trains it."""
 
@@ -82,7 +84,7 @@ class System(nn.Module):
         if self.window is not None and tokens > self.window + 1:
             raise UserError(
                 f"this system takes at most {self.window + 1} tokens at once, <s> counted, and a "
-                f"sequence of {tokens} came; cut the corpus, or build it longer."
+                f"sequence of {tokens} came; cut the corpus, or {self.longer}."
             )
 
     def check_condition_length(self, tokens: int) -> None:

@@ -92,7 +92,7 @@ class RetrievalAugmented(System):
             raise UserError(
                 f"a question may have at most {self.longest_question} tokens here, its symbols "
                 f"counted, beside a document of {self.memory.longest}, and one of {tokens} came; "
-                "shorten it, or build the system longer."
+                f"shorten it, or {self.longer}."
             )
         self.retriever.check_length(tokens)
 

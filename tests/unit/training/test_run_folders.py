@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from lmlab.core.errors import UserError
-from lmlab.training.runs import load_run
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.training.runs import build_tiny, load_run
 from lmlab.training.train import train
 
 
@@ -74,3 +75,8 @@ def test_settings_of_another_version_are_told(run: Path) -> None:
 def test_a_run_that_was_moved_loads(run: Path, tmp_path: Path) -> None:
     shutil.move(run, tmp_path / "elsewhere")
     assert load_run(tmp_path / "elsewhere").name == "elsewhere"
+
+
+def test_a_text_beyond_the_window_is_told_the_setting_that_makes_room() -> None:
+    with pytest.raises(UserError, match="sequence of 65 came; .* longer by --set length=N"):
+        build_tiny("bert", Vocabulary(size=9)).check_length(65)
