@@ -78,5 +78,5 @@ def test_a_run_that_was_moved_loads(run: Path, tmp_path: Path) -> None:
 
 
 def test_a_text_beyond_the_window_is_told_the_setting_that_makes_room() -> None:
-    with pytest.raises(UserError, match="sequence of 65 came; .* longer by --set length=N"):
+    with pytest.raises(UserError, match=r"sequence of 65 came; .* longer by --set length=N"):
         build_tiny("bert", Vocabulary(size=9)).check_length(65)
