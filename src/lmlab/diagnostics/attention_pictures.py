@@ -45,6 +45,8 @@ GAP = 1.6
 """Squares between the maps of two heads."""
 LINE = 0.23
 """Inches from a word to the next."""
+LOOKED_AT = {"time": "word", "source": "word", "slot": "slot"}
+"""What stands at either side of lines, by axis."""
 REACH = 1.5
 """Inches that a line goes across."""
 
@@ -76,7 +78,7 @@ def attention_pictures(subject: Subject) -> list[Picture]:
 def _of_series(looked: Looked, series: Series) -> list[Picture]:
     maps = maps_of(looked, series)
     pictures = [_model_view(looked, series, maps)]
-    if series.axes[2:] == ("time", "source"):
+    if set(series.axes[2:]) <= set(LOOKED_AT):
         pictures.append(_head_view(looked, series, maps))
     return pictures
 
@@ -161,19 +163,21 @@ def draw_model_view(figure: Figure, maps: Maps, *, title: str) -> None:
 def _head_view(looked: Looked, series: Series, maps: Maps) -> Picture:
     chosen = evenly(len(maps.layers), MOST_LAYERS)
     margins = [_widest(maps.rows), _widest(maps.columns)]
+    left, right = (LOOKED_AT[axis] for axis in series.axes[2:])
     reading = (
-        "From each word on the left lines go to the words on the right that it looks at, a colour "
-        f"for each head, the stronger the more attention; below {FAINTEST} there is no line."
+        f"From each {left} on the left lines go to the {right}s on the right that it looks at, a "
+        f"colour for each head, the stronger the more attention; below {FAINTEST} there is no line."
     )
+    if left != right:
+        reading += f" {series.captures[0].reading}"
     if len(chosen) < len(maps.layers):
         reading += f" Shown are {len(chosen)} of {len(maps.layers)} layers."
+    title = f"{series.name}, {left} to {right}"
     return Picture(
         name=file_name(f"{series.name} head view"),
-        title=f"{series.name}, word to word",
+        title=title,
         reading=in_a_row((reading, maps.remark)),
-        draw=partial(
-            draw_head_view, maps=maps, chosen=chosen, title=f"{series.name}, word to word"
-        ),
+        draw=partial(draw_head_view, maps=maps, chosen=chosen, title=title),
         width=len(chosen) * (REACH + sum(margins) + 0.2) - 0.2,
         height=LINE * max(len(maps.rows), len(maps.columns)),
         text=looked.sentence.text,

@@ -58,7 +58,10 @@ class Looked:
         return series_of(self.captures)
 
     def words(self, series: Series, axis: str, entries: int) -> tuple[str, ...]:
-        """A name for each entry of an axis: the word that is fed there, or a number."""
+        """A name for each entry of an axis: its own, the word that is fed there, or a number."""
+        named = series.captures[0].names.get(axis)
+        if named is not None:
+            return named
         if axis not in ("time", "source"):
             return tuple(str(entry + 1) for entry in range(entries))
         reads_source = axis == "source" and series.what.startswith("source")

@@ -45,4 +45,5 @@ class InducedBlock(nn.Module):
         if inner.record is not None:
             weights = inner.record["attention"].values
             reading = "Each row tells how attention is divided; slots are the inducing points."
-            scope.note(f"{what} attention", weights, axes, reading)
+            points = tuple(f"point {n + 1}" for n in range(weights.shape[axes.index("slot")]))
+            scope.note(f"{what} attention", weights, axes, reading, {"slot": points})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -48,11 +49,20 @@ class Scope:
         """The same with its inner values noted."""
         return replace(self, record=record)
 
-    def note(self, what: str, values: Tensor, axes: tuple[str, ...], reading: str) -> None:
+    def note(
+        self,
+        what: str,
+        values: Tensor,
+        axes: tuple[str, ...],
+        reading: str,
+        names: Mapping[str, tuple[str, ...]] | None = None,
+    ) -> None:
         """Keep an inner value under the name of this layer, if anybody asked."""
         if self.record is not None:
             title = f"{self.name} {what}".strip()
-            self.record[title] = Capture(values=values.detach(), axes=axes, reading=reading)
+            self.record[title] = Capture(
+                values=values.detach(), axes=axes, reading=reading, names=names or {}
+            )
 
     def additive(self, like: Tensor) -> Tensor | None:
         """The mask as numbers that are added to the scores: 0 and -inf, or what it was."""

@@ -42,6 +42,7 @@ class RingAttention(nn.Module):
             weights.squeeze(3).transpose(1, 2),
             ("batch", "head", "time", "slot"),
             "Each row is a word: its neighbours from left to right, its embedding, the relay.",
+            {"slot": slot_names(self.reach)},
         )
         mean = F.dropout(weights, part.dropout, self.training) @ near[1]
         output: Tensor = part.output(mean.squeeze(3).flatten(2))
@@ -55,6 +56,13 @@ def ring_slots(lengths: Tensor, time: int, reach: int) -> Tensor:
     around = (place[:, None] + steps) % lengths.clamp(min=1)[:, None, None]
     own = torch.stack([time + place, torch.full_like(place, 2 * time)], dim=-1)
     return torch.cat([around, own.expand(len(lengths), -1, -1)], dim=-1)
+
+
+def slot_names(reach: int) -> tuple[str, ...]:
+    """What the slots of a word are called."""
+    steps = range(1, reach + 1)
+    before, behind = [f"{n} before" for n in reversed(steps)], [f"{n} behind" for n in steps]
+    return (*before, "itself", *behind, "its input", "the relay")
 
 
 class RelayAttention(nn.Module):

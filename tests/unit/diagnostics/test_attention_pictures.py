@@ -184,6 +184,31 @@ def test_layers_are_not_drawn_one_by_one(folder: Path) -> None:
     assert all(f">{row}<" in drawn.svg for row in ("1 attention", "2 feed-forward", "sleeps"))
 
 
+def test_words_that_look_at_slots_have_lines_to_their_names(folder: Path) -> None:
+    """A star's word looks at five slots; a set's points look at words and are looked at."""
+    star, gather, spread = (
+        next(each for each in attention_pictures(subject_of(folder, system)) if each.name == name)
+        for system, name in (
+            ("star-transformer", "ring-attention-head-view"),
+            ("set-transformer", "gathering-attention-head-view"),
+            ("set-transformer", "spreading-attention-head-view"),
+        )
+    )
+    sides = {}
+    for picture in (star, gather, spread):
+        with canvas("test", width=picture.width, height=picture.height) as figure:
+            picture.draw(figure)
+        sides[picture.title] = [text.get_text() for text in figure.axes[0].texts]
+    words, points = ["<s>", *CONTENT, "</s>"], [f"point {n}" for n in (1, 2, 3, 4)]
+    assert sides == {
+        "ring attention, word to slot": [
+            *words, "1 before", "itself", "1 behind", "its input", "the relay",
+        ],
+        "gathering attention, slot to word": [*points, *words],
+        "spreading attention, word to slot": [*words, *points],
+    }  # fmt: skip
+
+
 def test_norms_are_the_lengths_beside_the_layers_output(folder: Path) -> None:
     subject = subject_of(folder, "gpt")
     looked = look_at(subject, subject.sentences[0])
