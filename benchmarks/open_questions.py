@@ -52,7 +52,13 @@ CORPORA: dict[str, dict[str, Any]] = {
     "wordnet-questions": {
         "documents": "wordnet",
         "epochs": 3,
-        "settings": {"retrieved": 5, "learning_rate": 1e-3, "tokens_per_batch": 4096},
+        # The longest question has 54 tokens, beside a document of 48.
+        "settings": {
+            "length": 112,
+            "retrieved": 5,
+            "learning_rate": 1e-3,
+            "tokens_per_batch": 4096,
+        },
         "questions": 500,
     },
 }
