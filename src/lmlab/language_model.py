@@ -29,6 +29,7 @@ from lmlab.training.runs import Model
 if TYPE_CHECKING:
     from lmlab.retrieval.documents import Documents
     from lmlab.sampling.asking import Asked
+    from lmlab.retrieval.stored import StoredIndex
     from lmlab.sampling.chain_report import Chains
     from lmlab.scoring.links import LinkedText
 
@@ -332,18 +333,19 @@ class LanguageModel:
         self,
         questions: Sequence[str],
         *,
-        documents: str | Path | Documents | None = None,
+        documents: str | Path | Documents | StoredIndex | None = None,
         knowledge: str | Path | None = None,
         facts: Sequence[tuple[str, str, str]] = (),
         **options: Any,
     ) -> list[Asked]:
         """Each question answered, with what the answers rest on; for systems with `Ask`.
 
-        `documents` to look up instead of the run's own: a built-in set, a file, a folder, an
-        index, or `Documents`. For a memory of facts (FaE) `knowledge` has other facts about the
-        same entities, and `facts` are changed: (subject, relation, object). `options`: `answers`
-        (how many for each), and for systems that write their answers `method` (RAG: thorough,
-        fast, beam, greedy, sample), `beam`, `max_length`, `seed`.
+        `documents` to look up instead of the run's own: a built-in set, a file, a folder,
+        `Documents`, or an index, whose vectors serve where this model made them. For a memory of
+        facts (FaE) `knowledge` has other facts about the same entities, and `facts` are changed:
+        (subject, relation, object). `options`: `answers` (how many for each), and for systems that
+        write their answers `method` (RAG: thorough, fast, beam, greedy, sample), `beam`,
+        `max_length`, `seed`.
 
         >>> _ = lmlab.train("rag-token", data="capitals-questions", out="runs/rag", size="tiny",
         ...                 settings={"retriever_width": 512}, steps=2, quiet=True)
@@ -363,7 +365,7 @@ class LanguageModel:
         self,
         chunks: Iterable[Sequence[str]],
         *,
-        documents: str | Path | Documents | None = None,
+        documents: str | Path | Documents | StoredIndex | None = None,
         knowledge: str | Path | None = None,
         facts: Sequence[tuple[str, str, str]] = (),
         **options: Any,
@@ -372,15 +374,12 @@ class LanguageModel:
         # Imported late: no other verb needs it.
         from lmlab.core.answers import Ask
         from lmlab.core.protocols import require
-        from lmlab.retrieval.documents import open_documents
         from lmlab.sampling.asking import Asker, with_documents, with_facts
 
         system = self.model.system
         require(system, Ask, "asking")
         if documents is not None:
-            if isinstance(documents, (str, Path)):
-                documents = open_documents(documents)
-            system = with_documents(system, documents)
+            system = with_documents(system, *self._looked_up(documents))
         if knowledge is not None or facts:
             system = with_facts(system, knowledge, facts)
         return Asker(system=system, tokenizer=self.model.tokenizer, **options).ask(chunks)
@@ -405,6 +404,23 @@ class LanguageModel:
             tokens=len(written.tokens) - written.given + written.finished,
             finished=written.finished,
         )
+
+    def _looked_up(
+        self, documents: str | Path | Documents | StoredIndex
+    ) -> tuple[Documents, torch.Tensor | None]:
+        """The documents that are meant, and their vectors where this very model made them."""
+        from lmlab.interop.text_encoders import own_vectors
+        from lmlab.retrieval.documents import BUILT_IN, Documents, open_documents
+        from lmlab.retrieval.stored import StoredIndex, is_index, open_index
+
+        if isinstance(documents, Documents):
+            return documents, None
+        if not isinstance(documents, StoredIndex):
+            if str(documents) in BUILT_IN or not is_index(documents):
+                return open_documents(documents), None
+            documents = open_index(documents)
+        vectors = own_vectors(documents, self.model)
+        return documents.documents, None if vectors is None else torch.tensor(vectors)
 
 
 def corpus_of(models: Sequence[Model], data: str | Path | None, errors: str | None) -> Corpus:

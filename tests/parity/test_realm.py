@@ -206,6 +206,21 @@ def test_a_document_that_was_cut_still_holds_the_text_it_came_from():
     assert held.tolist() == [[True], [False]]
 
 
+def test_other_documents_are_embedded_anew_and_the_system_stays_as_it_is():
+    system = build(retrieved=2)
+    told = Documents([Document(name="new", text="d d"), Document(name="newer", text="a f")])
+    other = system.with_documents(told)
+    with torch.no_grad():
+        now = torch.cat([system.encode(rows(text)) for text in ("d d", "a f")])
+    torch.testing.assert_close(other.retriever.memory.vectors, now)
+    [evidence] = other.evidence(rows("a <mask>"))
+    assert {each.name for each in evidence} == {"", "new", "newer"}
+    assert system.documents is DOCUMENTS and len(system.retriever.memory.vectors) == len(TEXTS)
+    given = torch.arange(8.0).view(2, 4)
+    taken = system.with_documents(told, vectors=given).retriever.memory.vectors
+    assert torch.equal(taken, given.double())
+
+
 def test_where_every_document_is_left_out_the_null_document_is_all():
     system = build(Documents([Document(name="x", text="a b"), Document(name="y", text="b a b")]))
     found = system.retriever.find(rows("a <mask>"), clean=rows("a b"))

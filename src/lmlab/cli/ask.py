@@ -15,6 +15,8 @@ from lmlab.core.errors import UserError
 
 if TYPE_CHECKING:
     from lmlab.core.answers import Answer
+    from lmlab.language_model import LanguageModel
+    from lmlab.retrieval.stored import StoredIndex
     from lmlab.sampling.asking import Asked
 
 AT_ONCE = 64
@@ -38,7 +40,10 @@ def ask(
     ] = None,
     index: Annotated[
         str | None,
-        typer.Option(metavar="INDEX", help="The same, in the documents of an index."),
+        typer.Option(
+            metavar="INDEX",
+            help="The same, in the documents of an index; its vectors serve if the run made them.",
+        ),
     ] = None,
     knowledge: Annotated[
         str | None,
@@ -81,7 +86,7 @@ def ask(
 
     given = _questions(questions or [], file, errors)
     facts = [_fact(each) for each in fact or []]
-    elsewhere = {"documents": documents if index is None else index, "knowledge": knowledge}
+    elsewhere = {"documents": documents, "index": index, "knowledge": knowledge}
     options = {"method": method, "beam": beam, "max_length": max_length}
     found = _answers(run, given, {**elsewhere, "facts": facts}, answers=n, seed=seed, **options)
     if as_json:
@@ -99,7 +104,10 @@ def _answers(
     if not is_hops(run):
         from lmlab.api import load
 
-        return load(run).ask_stream(given, **memory, **options)
+        model, index = load(run), memory.pop("index")
+        if index is not None:
+            memory["documents"] = _opened(index, model)
+        return model.ask_stream(given, **memory, **options)
     from lmlab.sampling.asking import Asker
 
     for name in (name for name, value in memory.items() if value):
@@ -109,6 +117,23 @@ def _answers(
         )
     model = load_hops(run)
     return Asker(system=model, tokenizer=model.tokenizer, **options).ask(given)
+
+
+def _opened(index: str, model: LanguageModel) -> StoredIndex:
+    """An index; whoever waits is told where its vectors are not those of the model."""
+    from lmlab.interop.text_encoders import own_vectors
+    from lmlab.retrieval.stored import open_index
+
+    found = open_index(index)
+    if own_vectors(found, model.model) is None:
+        built = found.about.encoder
+        by = "words (bm25)" if built is None else (built.path or built.name)
+        print(
+            f"lmlab: {index} was built by {by} and not by this run, which embeds its "
+            f"{len(found):,} documents anew.",
+            file=sys.stderr,
+        )
+    return found
 
 
 def _fact(written: str) -> tuple[str, str, str]:

@@ -310,10 +310,11 @@ class Retrieve(Protocol):
 class WithDocuments(Retrieve, Protocol):
     """Documents that can be exchanged after training; no protocol of the cards, a use of one."""
 
-    def with_documents(self, documents: Any) -> Any:
+    def with_documents(self, documents: Any, *, vectors: Tensor | None = None) -> Any:
         """The same system, weights and all, that looks things up in other documents.
 
-        They are embedded by its own encoder; the system itself stays as it is.
+        They are embedded by its own encoder, unless it made their vectors (N, width) before; the
+        system itself stays as it is.
         """
         ...
 

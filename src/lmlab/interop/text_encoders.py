@@ -19,7 +19,7 @@ from lmlab.interop.hf.sentence_checkpoints import SentenceCheckpoint, read_sente
 from lmlab.interop.opening import is_checkpoint
 from lmlab.retrieval.encoders import EncoderDescription, TextEncoder
 from lmlab.retrieval.exact import Floats
-from lmlab.retrieval.stored import IndexDescription
+from lmlab.retrieval.stored import IndexDescription, StoredIndex
 from lmlab.scoring.evaluating import device_of, evaluating
 from lmlab.training.runs import Model, load_run
 
@@ -45,6 +45,14 @@ def find_encoder(path: Path, about: IndexDescription) -> TextEncoder:
             f"{about.encoder.path or 'any path'}; say by --encoder where it is."
         )
     return open_encoder(about.encoder.path)
+
+
+def own_vectors(index: StoredIndex, model: Model) -> Floats | None:
+    """(N, W) the vectors of an index that this very model made; None where another one did."""
+    vectors, built = index.every_vector(), index.about.encoder
+    if vectors is None or built is None or built.fingerprint != model_fingerprint(model):
+        return None
+    return vectors
 
 
 class RunEncoder:

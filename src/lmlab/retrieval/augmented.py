@@ -109,15 +109,22 @@ class RetrievalAugmented(System):
     def meet_data(self, tokens: NDArray[np.generic], offsets: NDArray[np.int64]) -> None:
         self._embed()
 
-    def with_documents(self, documents: Documents) -> Self:
-        """The same system, weights and all, that looks things up in other documents."""
+    def with_documents(self, documents: Documents, *, vectors: Tensor | None = None) -> Self:
+        """The same system, weights and all, that looks things up in other documents.
+
+        `vectors` (N, width) are those of its own encoder, where somebody has them already.
+        """
         other = self._copy(
             DocumentMemory(
                 documents, self.vocabulary, width=self.memory.width, longest=self.memory.longest
             ).to(self.ready.device)
         )
         other.memory.meet_tokenizer(self._known_pieces())
-        other._embed()
+        if vectors is None:
+            other._embed()
+        else:
+            other.memory.vectors = vectors.to(other.memory.vectors)
+            other.ready = torch.ones_like(other.ready)
         return other
 
     def with_document(self, document: Document) -> Self:

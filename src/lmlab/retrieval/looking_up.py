@@ -14,7 +14,7 @@ from lmlab.core.errors import UserError
 from lmlab.core.protocols import Pieces, Retrieved
 from lmlab.core.system import System
 from lmlab.retrieval.documents import Document, Documents
-from lmlab.retrieval.memory import NO_DOCUMENT
+from lmlab.retrieval.memory import NO_DOCUMENT, DocumentMemory
 from lmlab.retrieval.retriever import Retriever
 
 
@@ -89,6 +89,23 @@ class LookingUp(System):
             return Evidence(name="", text="no document", probability=probability)
         document = self.documents[number]
         return Evidence(name=document.name, text=document.text, probability=probability)
+
+    def with_documents(self, documents: Documents, *, vectors: Tensor | None = None) -> Self:
+        """The same system, weights and all, that looks things up in other documents.
+
+        `vectors` (N, width) are those of its own encoder, where somebody has them already.
+        """
+        pieces, before = self.known_pieces(), self.retriever.memory
+        memory = DocumentMemory(
+            documents, before.vocabulary, width=before.width, longest=before.longest
+        ).to(before.vectors)
+        memory.meet_tokenizer(pieces)
+        other = deepcopy(self, {id(pieces): pieces, id(before): memory})
+        if vectors is None:
+            other.retriever.embed()
+        else:
+            memory.vectors = vectors.to(memory.vectors)
+        return other
 
     def with_document(self, document: Document) -> Self:
         """The same system with one document in the place of that of its name: an edited fact.

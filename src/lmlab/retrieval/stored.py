@@ -22,7 +22,7 @@ from lmlab.retrieval.documents import OF_AN_INDEX, Document, Documents, open_doc
 from lmlab.retrieval.encoders import EncoderDescription, TextEncoder
 from lmlab.retrieval.exact import Floats, Numbers
 from lmlab.retrieval.files import whole_folder
-from lmlab.retrieval.index import RECALL, DenseIndex, Kind, check_kind
+from lmlab.retrieval.index import RECALL, DenseIndex, Kind, check_kind, read_vectors
 from lmlab.retrieval.lexical import LexicalIndex
 
 FORMAT = 1
@@ -198,6 +198,15 @@ class StoredIndex:
             raise damaged(self.path / name)
         return found
 
+    def every_vector(self) -> Floats | None:
+        """(N, W) of all documents, by whatever way they are searched; None for bm25."""
+        if self.about.kind == BM25:
+            return None
+        found = read_vectors(self.path / VECTORS)
+        if found.shape != (self.about.documents, self.about.width):
+            raise damaged(self.path / VECTORS)
+        return found
+
     @cached_property
     def encoder(self) -> TextEncoder:
         """What turns questions into vectors, checked to be what the documents went through."""
@@ -262,6 +271,11 @@ def open_index(
         if not (folder / name).is_file() or (folder / name).stat().st_size != size:
             raise damaged(folder / name)
     return StoredIndex(folder, about, find_encoder if encoder is None else lambda *_: encoder)
+
+
+def is_index(path: Path | str) -> bool:
+    """Whether a folder says that it is an index."""
+    return (Path(path) / META).is_file()
 
 
 def read_description(folder: Path) -> IndexDescription:

@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from lmlab.core.answers import Answer, Ask, Evidence
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError, unknown_name
@@ -160,14 +162,17 @@ def _answers(found: Translation, evidence: tuple[Evidence, ...]) -> tuple[Answer
     )
 
 
-def with_documents(system: Any, documents: Documents) -> Any:
-    """The system, looking things up in other documents; a UserError where it can't."""
+def with_documents(system: Any, documents: Documents, vectors: Tensor | None = None) -> Any:
+    """The system, looking things up in other documents; a UserError where it can't.
+
+    `vectors` (N, width) are those that the system itself made of them before, if it did.
+    """
     if not isinstance(system, WithDocuments):
         raise UserError(
             "this system can't be given other documents than it was trained with; leave "
             "--documents and --index out."
         )
-    return system.with_documents(documents)
+    return system.with_documents(documents, vectors=vectors)
 
 
 def with_facts(

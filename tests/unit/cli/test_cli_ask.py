@@ -6,6 +6,7 @@ import json
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import lmlab as laboratory
@@ -116,6 +117,35 @@ def test_other_documents_are_looked_up_instead(lmlab: Command, run: Path, tmp_pa
         ]
     both = lmlab("ask", run, "where is bob", "--documents", documents, "--index", index)
     assert both.code == 2 and "not both" in both.err
+
+
+def test_vectors_of_an_index_serve_where_the_run_made_them(
+    lmlab: Command, run: Path, tmp_path: Path
+):
+    """Those of two documents exchanged on the disk: what was found is exchanged too."""
+    told = [json.dumps({"name": n, "text": f"{n} is in the barn"}) for n in ("ann", "bob")]
+    documents, index = write(tmp_path / "docs.jsonl", told), tmp_path / "index"
+    laboratory.build_index(documents, run, index)
+
+    def first_found() -> str:
+        found = lmlab("ask", run, "where is bob", "--index", index, "--json")
+        assert (found.code, found.err) == (0, "")
+        return json.loads(found.out)[0]["answers"][0]["evidence"][0]["name"]
+
+    assert first_found() == "bob"
+    vectors = np.load(index / "vectors.npy")
+    np.save(index / "vectors.npy", vectors[::-1].copy())
+    assert first_found() == "ann"
+    laboratory.build_index(documents, "bm25", tmp_path / "words")
+    anew = lmlab("ask", run, "where is bob", "--index", tmp_path / "words")
+    assert anew.code == 0 and "built by words (bm25) and not by this run" in anew.err
+    # Cut short, and of another width than the index says.
+    np.save(index / "vectors.npy", vectors[:1])
+    cut = lmlab("ask", run, "where is bob", "--index", index)
+    assert cut.code == 2 and "cut short; build the index again" in cut.err
+    np.save(index / "vectors.npy", vectors.reshape(vectors.shape[1], 2))
+    narrow = lmlab("ask", run, "where is bob", "--index", index)
+    assert narrow.code == 2 and "build the index again" in narrow.err
 
 
 @pytest.mark.parametrize(
