@@ -109,7 +109,9 @@ def _encode(
         if found.count(mask) == len(spans):
             return [None if id == mask else id for id in found], unknown
     if tokenizer.kind == "bpe":
-        return _encode_around(_replaced(text, spans, STAND_IN), tokenizer)
+        # All white space before a gap is part of it, as of a published <mask>.
+        around = re.sub(rf"\s+{STAND_IN}", f" {STAND_IN}", _replaced(text, spans, STAND_IN))
+        return _encode_around(around, tokenizer)
     ids: list[int | None] = []
     missing: list[str] = []
     begin = 0

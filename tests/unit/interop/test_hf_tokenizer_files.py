@@ -14,6 +14,7 @@ from lmlab.interop.hf.tokenizer_files import (
     spelled_roles,
     write_tokenizer,
 )
+from lmlab.sampling.gaps import read_gaps
 
 TEXTS = ["The cat sat on the mat.", "Café no. 12: über-cats, naïvely!", "北京 is a city"]
 PIECES = (
@@ -145,6 +146,36 @@ def test_tokenisers_of_ours_load_in_transformers_with_the_same_ids(kind, tmp_pat
     pair = theirs("cat", "mat", return_token_type_ids=True)
     first, second = len(ours.encode("cat")) + 2, len(ours.encode("mat")) + 1
     assert pair["token_type_ids"] == [0] * first + [1] * second
+
+
+MASKED = [
+    "the <mask> on a mat",
+    "the <mask>.",
+    "<mask> sat, <mask>",
+    "(<mask>)cat<mask>ly <mask><mask>!",
+    " the   <mask>  cat\t<mask>",
+    "a <unk> <mask>. <mask> <unk> .",
+    "北<mask>京",
+]
+
+
+@pytest.mark.parametrize("kind", ["word", "char", "bpe", "wordpiece"])
+def test_masks_in_a_text_get_the_ids_that_filling_in_feeds(kind, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    ours = train_tokenizer(kind, TEXTS * 3, size=320)
+    write_tokenizer(tmp_path, ours, extra=(), framing="start text end", told={})
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    again = Tokenizer.load(tmp_path / "tokenizer.json")
+    for text in MASKED:
+        fed = read_gaps(text, ours).with_gap(4)
+        assert fed.count(4) == text.count("<mask>")
+        assert theirs(text, add_special_tokens=False)["input_ids"] == fed
+        assert read_gaps(text, again).with_gap(4) == fed
+    for text in [*TEXTS, " a cat", "  a cat", "\ncat", "", "<unk> . cat"]:
+        assert theirs(text, add_special_tokens=False)["input_ids"] == ours.encode(text)
+        assert again.encode(text) == ours.encode(text)
+        if kind == "bpe":  # whose first space the normaliser writes
+            assert again.encode_with_offsets(text) == ours.encode_with_offsets(text)
 
 
 @pytest.mark.parametrize("kind", ["word", "char", "bpe", "wordpiece"])

@@ -4,12 +4,13 @@ transformers asks for."""
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import tokenizers as hf
-from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
 
 from lmlab.core.errors import UserError
 from lmlab.core.vocabulary import Vocabulary
@@ -163,6 +164,7 @@ def write_tokenizer(
     tokenizer.save(folder / "tokenizer.json")
     inner = hf.Tokenizer.from_file(str(folder / "tokenizer.json"))
     inner.add_special_tokens([AddedToken(token, special=True) for token in extra])
+    _spell_mask(inner, tokenizer)
     if inner.post_processor is None and framing:
         inner.post_processor = _framing(framing, tokenizer)
     write_text(folder / "tokenizer.json", inner.to_str(pretty=True))
@@ -177,6 +179,39 @@ def write_tokenizer(
         {**named, **more, **told, "tokenizer_class": "PreTrainedTokenizerFast"},
     )
     write_json(folder / "special_tokens_map.json", {**named, **more})
+
+
+def _spell_mask(inner: hf.Tokenizer, tokenizer: Tokenizer) -> None:
+    """Let a text spell the mask, with the ids around it that filling in here feeds.
+
+    The white space before it is part of the gap, as in RoBERTa, but where tokens are characters.
+    """
+    mask = tokenizer.vocabulary.mask
+    if mask is None or mask in inner.get_added_tokens_decoder():
+        return
+    token = tokenizer.token(mask)
+    spaced = _gives_spaces(inner)
+    if spaced:
+        # Bytes with a space before every stretch between symbols would have one before the full
+        # stop of "the <mask>."; so the first stretch gets it, and before masks are looked for.
+        inner.normalizer = normalizers.Sequence(
+            [
+                normalizers.Prepend(" "),
+                normalizers.Replace(Regex(r"\A  "), " "),
+                # The library normalises the spelling of a mask too, which has no space.
+                normalizers.Replace(Regex(rf"\A +{re.escape(token)}"), token),
+            ]
+        )
+        inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    strip = tokenizer.kind != "char"
+    inner.add_special_tokens([AddedToken(token, lstrip=strip, normalized=spaced, special=True)])
+
+
+def _gives_spaces(inner: hf.Tokenizer) -> bool:
+    """Whether it is bytes alone, with a space before a text that has none."""
+    before = inner.pre_tokenizer
+    plain = isinstance(before, pre_tokenizers.ByteLevel) and inner.normalizer is None
+    return plain and bool(before.add_prefix_space)
 
 
 def spelled_symbols(tokenizer: Tokenizer) -> dict[str, str]:
