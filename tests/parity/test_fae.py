@@ -265,6 +265,16 @@ def test_facts_survive_saving_and_loading(tmp_path):
     assert ask(again.eval()) == ["Gate", "Hill", "East", "Fort"]
 
 
+def test_a_fact_is_told_by_titles_as_well_as_by_names():
+    system = trained()
+    by_name = system.with_facts([("arland", "capital", "gate")])
+    by_title = system.with_facts([("Arland", "capital", "Gate")])
+    assert by_title.facts() == by_name.facts() != system.facts()
+    twins = replace(TOY, entities=(*TOY.entities, Entity(name="x", title="Gate")))
+    with pytest.raises(UserError, match=r"several entities have the title 'Gate'; .*gate, x"):
+        twins.find("Gate")
+
+
 def test_names_that_are_not_known_are_told():
     system = trained()
     before = system.facts()

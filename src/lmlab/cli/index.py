@@ -13,6 +13,7 @@ import typer
 
 from lmlab.cli.options import Errors, Json
 from lmlab.cli.output import console, print_json, print_table
+from lmlab.core.errors import UserError
 
 if TYPE_CHECKING:
     from lmlab.retrieval.stored import Hit, IndexDescription
@@ -57,17 +58,22 @@ def build(
 ) -> None:
     """Make an index of documents, to be searched by questions."""
     from lmlab.api import build_index
+    from lmlab.data.lines import ReadingReport, check_errors
+    from lmlab.retrieval.documents import open_documents
 
+    report = ReadingReport()
+    opened = open_documents(documents, errors=check_errors(errors), report=report)
+    if report.bad_rows or report.replaced_bytes:
+        print(f"lmlab: {documents}: {report.odd()}.", file=sys.stderr)
     with progress_bar() as progress:
         built = build_index(
-            documents,
+            opened,
             encoder,
             out,
             kind=kind,
             recall=recall,
             batch=batch,
             seed=seed,
-            errors=errors,
             progress=progress,
         )
     _print_description(built.about, out, as_json=as_json)
@@ -91,6 +97,8 @@ def search(
     from lmlab.api import open_index
 
     opened = open_index(index, encoder=encoder)
+    if encoder is not None and opened.about.encoder is None:
+        raise UserError(f"{index} is searched by words (bm25), not vectors; leave --encoder out.")
     found = opened.search(questions, min(FOUND, len(opened)) if k is None else k)
     if opened.cut:
         print(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -53,6 +53,7 @@ def encoded_chunks(
     """
     target_side = _Side(tokenizer, layout)
     source_side = _Side(source, Layout()) if layout.kind == "pairs" else None
+    seen = 0
     with _progress_bar(split, progress) as advance:
         for examples in _chunks(split):
             columns = target_side.encode([example.text for example in examples])
@@ -61,7 +62,9 @@ def encoded_chunks(
                 columns["condition_tokens"] = given["tokens"]
                 columns["condition_offsets"] = given["offsets"]
             if entities is not None:
-                columns["entities"] = _entity_column(examples, target_side, entities)
+                numbered = enumerate(examples, seen + 1)
+                columns["entities"] = _entity_column(numbered, split.name, target_side, entities)
+            seen += len(examples)
             advance()
             yield columns
 
@@ -72,13 +75,24 @@ def _condition(example: Example) -> str:
     return example.condition
 
 
-def _entity_column(examples: Sequence[Example], side: _Side, entities: Named) -> NDArray[np.int32]:
-    """The entity of each token of some examples, one after another; -1 where none is told."""
+def _entity_column(
+    examples: Iterable[tuple[int, Example]], split: str, side: _Side, entities: Named
+) -> NDArray[np.int32]:
+    """The entity of each token of some examples, one after another; -1 where none is told.
+
+    Examples come with their numbers in the split, from 1, by which errors name them.
+    """
     if side.layout.kind == "contiguous":
         raise UserError("contiguous text has no mentions; give a corpus of single texts.")
     flat: list[int] = []
     head, tail = frame(side.tokenizer.vocabulary, side.layout)
-    for example in examples:
+    for number, example in examples:
+        if strange := [m.entity for m in example.mentions if m.entity not in entities.numbers]:
+            raise UserError(
+                f"text {number:,} of {split} ({example.text[:40]!r}) names the entity "
+                f"{strange[0]!r}, which the knowledge does not have; add it, or give the knowledge "
+                "it belongs to."
+            )
         covered = [-1] * len(head)
         _, spans = side.tokenizer.encode_with_offsets(example.text)
         for low, high in spans:
@@ -91,11 +105,6 @@ def _entity_at(example: Example, low: int, high: int, entities: Named) -> int:
     """The number of the entity whose mention holds characters of [low, high)."""
     for mention in example.mentions:
         if low < mention.end and mention.start < high:
-            if mention.entity not in entities.numbers:
-                raise UserError(
-                    f"the text {example.text[:40]!r} names the entity {mention.entity!r}, which "
-                    "the knowledge does not have; add it, or give the knowledge it belongs to."
-                )
             return entities.numbers[mention.entity]
     return -1
 

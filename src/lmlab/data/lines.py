@@ -50,6 +50,10 @@ class ReadingReport:
     def summary(self) -> str:
         """One line for the user: the sizes, and of the oddities those that occurred."""
         parts = [f"{self.examples:,} examples", f"{self.lines:,} lines", f"{self.files:,} files"]
+        return ", ".join(filter(None, [*parts, self.odd()]))
+
+    def odd(self) -> str:
+        """The oddities that occurred, with their numbers."""
         oddities = {
             "empty lines skipped": self.empty_lines,
             f"lines longer than {LONG_LINE:,} characters": self.long_lines,
@@ -59,8 +63,7 @@ class ReadingReport:
             "bad rows skipped": self.bad_rows,
             "pairs of too uneven lengths dropped": self.uneven_pairs,
         }
-        parts += [f"{count:,} {what}" for what, count in oddities.items() if count]
-        return ", ".join(parts)
+        return ", ".join(f"{count:,} {what}" for what, count in oddities.items() if count)
 
 
 def check_errors(errors: str) -> Errors:

@@ -84,8 +84,8 @@ class FactModel(EntityModel):
         known, after = self.knowledge, dict(before)
         for (subject, relation), objects in facts.items():
             assert not isinstance(objects, str), "objects are several names"
-            key = known.number(subject), known.relation(relation)
-            after[key] = tuple(dict.fromkeys(map(known.number, objects)))
+            key = known.find(subject), known.relation(relation)
+            after[key] = tuple(dict.fromkeys(map(known.find, objects)))
         self.fact_memory.table.write(after)
 
     def _answers(self, found: Found) -> Tensor:

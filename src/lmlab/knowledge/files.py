@@ -53,8 +53,9 @@ class Table:
             given = next((n for n, key in enumerate(self.columns) if key not in row), len(row))
             cells = [row.get(key, "") for key in self.columns]
         if not self.needed <= given <= len(self.columns) or "" in cells[: self.needed]:
-            named = ", ".join(self.columns)
-            raise ValueError(f"expected {self.needed} to {len(self.columns)} columns ({named})")
+            least, most = self.needed, len(self.columns)
+            count = f"{least} to {most}" if least < most else str(most)
+            raise ValueError(f"expected {count} columns ({', '.join(self.columns)})")
         cells += [""] * (len(self.columns) - len(cells))
         texts = cells if self.columns[-1] != "count" else cells[:-1]
         if not all(isinstance(cell, str) for cell in texts):

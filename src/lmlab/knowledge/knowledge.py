@@ -71,6 +71,18 @@ class Knowledge:
             raise UserError(f"the knowledge has no entity {name!r}; check its name.")
         return self.numbers[name]
 
+    def find(self, called: str) -> int:
+        """The number of the entity of that name, or of that title if only one has it."""
+        if called in self.numbers:
+            return self.numbers[called]
+        titled = [number for number, each in enumerate(self.entities) if each.title == called]
+        if not titled:
+            raise UserError(f"the knowledge has no entity {called!r}, by name or title.")
+        if len(titled) > 1:
+            names = ", ".join(self.entities[number].name for number in titled[:4])
+            raise UserError(f"several entities have the title {called!r}; give a name ({names}).")
+        return titled[0]
+
     def relation(self, name: str) -> int:
         """The number of a relation, or a UserError that names those there are."""
         if name not in self.relations:

@@ -77,13 +77,15 @@ class Documents(Sequence[Document]):
         return gzip.compress("".join(f"{line}\n" for line in lines).encode(), mtime=0)
 
 
-def open_documents(spec: str | Path, *, errors: Errors = "strict") -> Documents:
+def open_documents(
+    spec: str | Path, *, errors: Errors = "strict", report: ReadingReport | None = None
+) -> Documents:
     """The documents that a specification names.
 
     A built-in set (`capitals`, `wordnet`); a `.jsonl` file of objects with `text`, and `name` and
     `title` if they like; a text file, a document a line; a folder of .txt files, each a document;
     the folder of an index, for its own. Files may be gzipped. A bad row is named by its line, or
-    left out with `errors="replace"`.
+    with `errors="replace"` left out and counted in `report.bad_rows`.
     """
     if str(spec) in BUILT_IN:
         return BUILT_IN[str(spec)]()
@@ -92,56 +94,59 @@ def open_documents(spec: str | Path, *, errors: Errors = "strict") -> Documents:
         raise unknown_name("set of documents, file or folder", str(spec), BUILT_IN)
     if path.is_dir() and (path / OF_AN_INDEX).is_file():
         path = path / OF_AN_INDEX
-    found = tuple(_read(path, errors))
+    found = tuple(_read(path, errors, ReadingReport() if report is None else report))
     if not found:
         wanted = "text files (*.txt)" if path.is_dir() else "documents"
         raise UserError(f"there are no {wanted} with any text in {path}; give at least one.")
     return Documents(found)
 
 
-def _read(path: Path, errors: Errors) -> Iterator[Document]:
+def _read(path: Path, errors: Errors, report: ReadingReport) -> Iterator[Document]:
     if path.is_dir():
-        return _folder(path, errors)
-    return _json_lines(path, errors) if ".jsonl" in path.suffixes else _text_lines(path, errors)
+        return _folder(path, errors, report)
+    lines = _json_lines if ".jsonl" in path.suffixes else _text_lines
+    return lines(path, errors, report)
 
 
-def _text_lines(path: Path, errors: Errors) -> Iterator[Document]:
-    for number, text in numbered_lines(path, ReadingReport(), errors):
+def _text_lines(path: Path, errors: Errors, report: ReadingReport) -> Iterator[Document]:
+    for number, text in numbered_lines(path, report, errors):
         if text:
             yield Document(name=str(number), text=text)
 
 
-def _json_lines(path: Path, errors: Errors) -> Iterator[Document]:
+def _json_lines(path: Path, errors: Errors, report: ReadingReport) -> Iterator[Document]:
     lines: dict[str, int] = {}
-    for number, line in numbered_lines(path, ReadingReport(), errors):
+    for number, line in numbered_lines(path, report, errors):
         if not line:
             continue
         try:
-            document = _document(json.loads(line), number)
+            document = _document(_object(line), number)
             if document.name in lines:
-                taken = lines[document.name]
-                raise ValueError(f"its name {document.name!r} is that of line {taken} already")
-        except (ValueError, TypeError, RecursionError) as error:
+                taken = f"its name {document.name!r} is that of line {lines[document.name]}"
+                raise ValueError(f"{taken} already; names tell documents apart")
+        except ValueError as error:
             if errors == "strict":
-                raise UserError(
-                    f"{path}, line {number}: expected an object with 'text' ({_why(error)})."
-                ) from None
+                raise UserError(f"{path}, line {number}: {error}.") from None
+            report.bad_rows += 1
             continue
         lines[document.name] = number
         yield document
 
 
-def _why(error: Exception) -> str:
-    return "it is no JSON" if isinstance(error, json.JSONDecodeError) else str(error)
+def _object(line: str) -> object:
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        raise ValueError("expected an object with 'text', and it is no JSON") from None
 
 
 def _document(row: object, number: int) -> Document:
     if not isinstance(row, dict) or not isinstance(row.get("text"), str):
-        raise ValueError("its text must be a string")
+        raise ValueError("expected an object with 'text', which must be a string")
     name, title, text = row.get("name", number), row.get("title", ""), row["text"].strip()
     name = str(name) if isinstance(name, int) and not isinstance(name, bool) else name
     if not isinstance(name, str) or not isinstance(title, str):
-        raise ValueError("name and title must be strings")
+        raise ValueError("name and title must be strings, and they are not")
     if not text:
         raise ValueError("its text is empty")
     try:
@@ -151,9 +156,9 @@ def _document(row: object, number: int) -> Document:
     return Document(name=name, title=title, text=text)
 
 
-def _folder(path: Path, errors: Errors) -> Iterator[Document]:
+def _folder(path: Path, errors: Errors, report: ReadingReport) -> Iterator[Document]:
     for file in sorted(each for each in path.rglob("*.txt") if each.is_file()):
-        text = " ".join(line for _, line in numbered_lines(file, ReadingReport(), errors) if line)
+        text = " ".join(line for _, line in numbered_lines(file, report, errors) if line)
         if text:
             yield Document(name=file.relative_to(path).as_posix(), title=file.stem, text=text)
 

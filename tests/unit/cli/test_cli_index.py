@@ -135,3 +135,17 @@ def test_long_texts_are_shown_short():
     assert shortened("a  b\nc", 10) == "a b c"
     assert shortened("one two three four", 12) == "one two …"
     assert shortened("x" * 30, 10) == "x" * 9 + "…"
+
+
+def test_rows_that_are_left_out_are_counted(lmlab, tmp_path: Path):
+    lines = ['{"text": "a dog"}', "[]", '{"text": ""}', '{"text": "a cat"}']
+    (tmp_path / "docs.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    out = ("--encoder", "bm25", "--out", tmp_path / "index", "--errors", "replace")
+    found = lmlab("index", "build", tmp_path / "docs.jsonl", *out)
+    assert found.code == 0 and "2 documents" in found.out
+    assert "2 bad rows skipped" in found.err
+
+
+def test_words_are_searched_without_an_encoder(lmlab, made: Path):
+    found = lmlab("index", "search", made / "words", "cat", "--encoder", made / "bert")
+    assert found.code == 2 and "searched by words (bm25)" in found.err and found.out == ""

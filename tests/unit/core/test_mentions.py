@@ -81,8 +81,9 @@ def test_spans_are_read_off_with_both_ends():
 
 
 def test_an_entity_that_the_knowledge_lacks_is_named(tmp_path: Path):
-    rows = [{"text": "a cow", "mentions": [[2, 5, "cow"]]}]
-    with pytest.raises(UserError, match=r"names the entity 'cow', which the knowledge"):
+    rows = [{"text": "a day"}, {"text": "a cow", "mentions": [[2, 5, "cow"]]}]
+    told = r"text 2 of train \('a cow'\) names the entity 'cow', which the knowledge"
+    with pytest.raises(UserError, match=told):
         entities_of(write(tmp_path / "told.jsonl", rows), "word")
 
 

@@ -65,7 +65,10 @@ def test_objects_say_the_same_as_columns(tmp_path):
         ({"entities": ENTITIES, "aliases": "France\tQ7\n"}, "aliases.tsv, line 1: there is no"),
         ({"entities": ENTITIES, "aliases": "x\tQ1\n\ny\tQ1\tmany\n"}, "line 3: expected a number"),
         ({"entities": ENTITIES, "aliases": "x\tQ1\t-2\n"}, "expected a count above 0"),
-        ({"entities": ENTITIES, "facts": "Q142\tcapital\n"}, "facts.tsv, line 1: expected 3 to 3"),
+        (
+            {"entities": ENTITIES, "facts": "Q142\tcapital\n"},
+            "facts.tsv, line 1: expected 3 columns",
+        ),
         ({"entities": ENTITIES, "facts": "Q142\tcapital\tQ7\n"}, "line 1: there is no entity"),
         ({"entities": ENTITIES, "facts": ""}, "facts.tsv has no row of subject, relation, object"),
         ({"entities": ""}, "entities.tsv has no row of name, title, description; add one."),
