@@ -57,12 +57,17 @@ TEXTS = 500
 """Training texts that the system is trained on before the task."""
 
 
+def task_of(options: argparse.Namespace, number: int) -> str:
+    """The name of the task that rows are put to."""
+    return "classify" if options.babi is not None and number == 15 else "span"
+
+
 def splits_of(options: argparse.Namespace, number: int) -> tuple[str, dict[str, list[Any]]]:
     """The name of the task and its rows."""
+    name = task_of(options, number)
     if options.babi is None:
-        name, splits = "span", read_splits("capitals-long", find_task("span"))
+        splits = read_splits("capitals-long", find_task(name))
     else:
-        name = "classify" if number == 15 else "span"
         where = str(options.babi / f"qa{number}")
         splits = long_babi(where, find_task(name), words=options.words)
     most = {"train": options.rows, "validation": 200, "test": options.test}
@@ -145,16 +150,15 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     report: dict[str, Any] = {"settings": settings, "system": SYSTEM, "records": []}
     if options.out and options.out.exists():
         report = json.loads(options.out.read_text(encoding="utf-8"))
+        if report["settings"] != settings:
+            raise SystemExit(f"{options.out} was measured with {report['settings']}.")
     for number in options.tasks if options.babi else [0]:
-        asked = [
-            (way, seed)
-            for seed in range(options.seeds)
-            for way in options.ways
-            if not any(
-                (r["task"], r["way"], r["seed"]) == (number, way, seed) for r in report["records"]
-            )
-        ]
-        if asked:
+        done = {(r["way"], r["seed"]) for r in report["records"] if r["task"] == number}
+        # Vectors that are pooled over windows tell no place of an answer.
+        spans = task_of(options, number) == "span"
+        ways = [way for way in options.ways if not (spans and way == "pooling")]
+        every = [(way, seed) for seed in range(options.seeds) for way in ways]
+        if asked := [each for each in every if each not in done]:
             measure_task(options, number, asked, report)
     report["means"] = means(report["records"])
     return report
@@ -169,8 +173,6 @@ def measure_task(
         rows = write_splits(splits, folder / "rows")
         base = train_base(splits, folder, options.base_steps)
         for way, seed in asked:
-            if way == "pooling" and task != "classify":
-                continue
             out = folder / f"{way}-{seed}"
             found = put_to_task(base, rows, task, way, seed, options.steps, out)
             record = {"task": number, "way": way, "seed": seed, **found}

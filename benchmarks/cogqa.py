@@ -7,7 +7,8 @@ A small `cogqa` is pre-trained on WordNet's glosses and then put to `wordnet-hop
 systems trained apart (004) and together (the paper). Beside it the same encoder, trained on the
 same questions, reads without hops: the paragraphs of the entities that the question names, or those
 that BM25 finds. Counted are right answers, right paths and both, on questions about entities that
-no training question reads. A part that has run is kept in the work folder and not run again.
+no training question reads. A part that has run is kept in the work folder and not run again; one
+that was stopped goes on.
 """
 
 from __future__ import annotations
@@ -50,33 +51,35 @@ def base_run(work: Path, steps: int) -> Path:
     """The encoder that all readers start from."""
     import lmlab
 
-    out = work / "base"
-    if not (out / "model.safetensors").exists():
-        finished(
-            lmlab.train(
-                "cogqa",
-                data="wordnet",
-                out=out,
-                settings={**SYSTEM, **PRETRAINING},
-                steps=steps,
-                quiet=True,
-            )
+    out = work / f"base-{steps}"
+    finished(
+        lmlab.train(
+            "cogqa",
+            data="wordnet",
+            out=out,
+            settings={**SYSTEM, **PRETRAINING},
+            steps=steps,
+            resume=out.exists(),
+            quiet=True,
         )
+    )
     return out
 
 
 def run_cogqa(base: Path, work: Path, seed: int, steps: int, together: bool) -> dict[str, Any]:
     from lmlab.tasks.finetune import finetune
 
+    out = work / f"{base.name}-{'together' if together else 'apart'}-{steps}-{seed}"
     # Together every step costs as much as one of the first stage; the paper gives each an epoch.
     result = finetune(
         base,
         task="hops",
         data="wordnet-hops",
-        out=work / f"{'together' if together else 'apart'}-{seed}",
+        out=out,
         settings={**TRAINING, "together": together},
         steps=steps,
         seed=seed,
+        resume=out.exists(),
         quiet=True,
     )
     return dict(result.metrics)
@@ -100,7 +103,7 @@ def run_plain(base: Path, work: Path, seed: int, steps: int) -> dict[str, dict[s
         rows,
         shared_paragraphs(splits),
         config=config,
-        out=work / f"plain-{seed}",
+        out=work / f"{base.name}-plain-{steps}-{seed}",
         settings=HopSettings(),
     )
     found = {
@@ -124,7 +127,7 @@ def answered(rows: Any, answers: list[str]) -> dict[str, float]:
 
 
 def record(options: argparse.Namespace) -> dict[str, Any]:
-    """All readers and seeds; what was measured before is read again."""
+    """All readers and seeds at so many steps; what was measured before is read again."""
     import torch
 
     torch.set_num_threads(1)
@@ -132,30 +135,34 @@ def record(options: argparse.Namespace) -> dict[str, Any]:
     work.mkdir(parents=True, exist_ok=True)
     kept = work / "records.json"
     records: list[dict[str, Any]] = json.loads(kept.read_text()) if kept.exists() else []
+    budget = {"steps": options.steps, "base_steps": options.base_steps}
     base = base_run(work, options.base_steps)
 
-    def done(name: str, seed: int) -> bool:
-        return any(each["reader"] == name and each["seed"] == seed for each in records)
+    def same_budget(each: dict[str, Any]) -> bool:
+        return budget == {name: each.get(name) for name in budget}
+
+    def missing(seed: int, *names: str) -> list[str]:
+        done = {e["reader"] for e in records if e["seed"] == seed and same_budget(e)}
+        return [name for name in names if name in options.readers and name not in done]
 
     def keep(name: str, seed: int, metrics: dict[str, float], began: float) -> None:
-        seconds = time.process_time() - began
-        told = {"reader": name, "seed": seed, "steps": options.steps, "cpu_seconds": seconds}
+        told = {"reader": name, "seed": seed, **budget, "cpu_seconds": time.process_time() - began}
         records.append({**told, "metrics": metrics})
         kept.write_text(json.dumps(records), encoding="utf-8")
         print(f"{name} seed {seed}: {json.dumps(metrics)}", flush=True)
 
     for seed in range(options.seeds):
-        for together in (False, True):
-            name = f"cogqa {'together' if together else 'apart'}"
-            if name in options.readers and not done(name, seed):
-                began = time.process_time()
-                found = run_cogqa(base, work, seed, options.steps, together)
-                keep(name, seed, found, began)
-        if {"one hop", "bm25"} & set(options.readers) and not done("bm25", seed):
+        for name in missing(seed, "cogqa apart", "cogqa together"):
             began = time.process_time()
-            for name, metrics in run_plain(base, work, seed, options.steps).items():
-                keep(name, seed, metrics, began)
-    return {"system": SYSTEM, "training": TRAINING, "records": records}
+            together = name == "cogqa together"
+            keep(name, seed, run_cogqa(base, work, seed, options.steps, together), began)
+        if plain := missing(seed, "one hop", "bm25"):
+            began = time.process_time()
+            found = run_plain(base, work, seed, options.steps)
+            for name in plain:
+                keep(name, seed, found[name], began)
+    here = [each for each in records if same_budget(each)]
+    return {"system": SYSTEM, "training": TRAINING, "records": here}
 
 
 def table(found: dict[str, Any]) -> str:

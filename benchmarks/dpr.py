@@ -7,7 +7,8 @@ asked for; the document to be found is the synset's gloss, after the words that 
 trained on pairs of questions and glosses (`wordnet-examples`), `dpr, inverse cloze` on WordNet's
 texts alone, cut in two; both by the recipe `glosses`, as far as --steps go. Figures: share of the
 test questions whose gloss is among the first 1, 5 and 20, of all 117,659 glosses, and of the 1,000
-that the first test questions ask for. With --runs the trainings are kept, and gone on with.
+that the first test questions ask for. With --runs the trainings are kept, and gone on with; rows
+are written to --out as they come, and not measured again.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from finishing import finished
 from numpy.typing import NDArray
 
 from lmlab.core.batch import Batch
@@ -97,18 +99,31 @@ def figures(
 def trained(name: str, seed: int, given: argparse.Namespace, folder: Path) -> tuple[Path, float]:
     """The run of a seed, trained as far as asked, and its seconds this time."""
     run, began = folder / f"{name.replace(', ', '-').replace(' ', '-')}-{seed}", time.perf_counter()
-    train(
-        "dpr",
-        data=CORPORA[name],
-        out=run,
-        recipe="glosses",
-        settings=dict(each.split("=", 1) for each in given.set),
-        steps=given.steps,
-        seed=seed,
-        resume=run.exists(),
-        quiet=True,
+    finished(
+        train(
+            "dpr",
+            data=CORPORA[name],
+            out=run,
+            recipe="glosses",
+            settings=dict(each.split("=", 1) for each in given.set),
+            steps=given.steps,
+            seed=seed,
+            resume=run.exists(),
+            quiet=True,
+        )
     )
     return run, time.perf_counter() - began
+
+
+def begun(given: argparse.Namespace, questions: int) -> dict[str, Any]:
+    """What was measured before with the same settings, to go on with."""
+    record: dict[str, Any] = {"questions": questions, "settings": given.set, "rows": []}
+    if given.out is None or not given.out.exists():
+        return record
+    before: dict[str, Any] = json.loads(given.out.read_text(encoding="utf-8"))
+    if before["settings"] != given.set:
+        raise SystemExit(f"{given.out} was measured with {before['settings']}; choose another.")
+    return before
 
 
 def main() -> None:
@@ -121,20 +136,27 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     every, questions = gloss_documents(), list(open_corpus("wordnet-examples").splits["test"])
-    rows: list[dict[str, Any]] = [{"way": "bm25", **figures(lexical, every, questions)}]
-    print(rows[-1], flush=True)
+    record = begun(given, len(questions))
+    done = {(row["way"], row.get("seed"), row.get("steps")) for row in record["rows"]}
+
+    def keep(row: dict[str, Any]) -> None:
+        record["rows"].append(row)
+        print(row, flush=True)
+        if given.out is not None:
+            given.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+
+    if ("bm25", None, None) not in done:
+        keep({"way": "bm25", **figures(lexical, every, questions)})
     with tempfile.TemporaryDirectory() as temporary:
         folder = given.runs or Path(temporary)
         for name in given.only:
             for seed in range(given.seeds):
+                if (name, seed, given.steps) in done:
+                    continue
                 run, seconds = trained(name, seed, given, folder)
                 found = figures(partial(dense, run), every, questions)
                 row = {"way": name, "seed": seed, "steps": given.steps, **found}
-                rows.append({**row, "training seconds": seconds})
-                print(rows[-1], flush=True)
-    if given.out is not None:
-        record = {"questions": len(questions), "settings": given.set, "rows": rows}
-        given.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+                keep({**row, "training seconds": seconds})
 
 
 if __name__ == "__main__":

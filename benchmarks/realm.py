@@ -9,7 +9,7 @@ a blank, from the masked run. Figures on the test split: nats of a hidden token 
 found, with the null document alone, and of the model without retrieval; mean retrieval utility;
 exact match of the word left out, by the likeliest word of both masked models, by spans, and by
 spans of the documents that BM25 finds in place of the retriever's. With --runs the trainings are
-kept, and gone on with.
+kept, and gone on with; a row is written to --out as soon as it is whole, and not measured again.
 """
 
 from __future__ import annotations
@@ -18,18 +18,22 @@ import argparse
 import json
 import tempfile
 from collections.abc import Iterator, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import torch
+from finishing import finished
 
 from lmlab.core.answers import Answer
 from lmlab.core.batch import Batch
 from lmlab.core.parts import target_places
 from lmlab.core.protocols import Retrieved
+from lmlab.core.registry import system_module
 from lmlab.data.corpus import open_corpus
 from lmlab.data.readers import Example
 from lmlab.retrieval.lexical import LexicalIndex
+from lmlab.training.config import TrainingConfig
 from lmlab.training.runs import Model, load_run
 from lmlab.training.train import train
 
@@ -43,22 +47,35 @@ STAGES: dict[str, tuple[str, str, str | None, dict[str, str]]] = {
 """System, corpus, the stage that it begins with, and settings."""
 
 
+def settings_of(system: str, given: Sequence[str]) -> dict[str, str]:
+    """Those of NAME=VALUE that a stage has; realm is given all of them, so that it refuses others.
+
+    What both have must be the same in both: realm begins with dpr's encoders.
+    """
+    parts = (system_module(system).Config, TrainingConfig)
+    own = {spec.name for part in parts for spec in fields(part)}
+    every = dict(each.split("=", 1) for each in given)
+    return {k: v for k, v in every.items() if system == "realm" or k.replace("-", "_") in own}
+
+
 def trained(seed: int, given: argparse.Namespace, folder: Path) -> dict[str, Path]:
     """All stages of a seed."""
     runs: dict[str, Path] = {}
     for stage, (system, corpus, base, settings) in STAGES.items():
         runs[stage] = folder / f"{stage.replace(' ', '-')}-{seed}"
-        train(
-            system,
-            data=corpus,
-            out=runs[stage],
-            recipe="glosses",
-            base=None if base is None else runs[base],
-            settings=dict(each.split("=", 1) for each in given.set) | settings,
-            steps=given.steps,
-            seed=seed,
-            resume=runs[stage].exists(),
-            quiet=True,
+        finished(
+            train(
+                system,
+                data=corpus,
+                out=runs[stage],
+                recipe="glosses",
+                base=None if base is None else runs[base],
+                settings=settings_of(system, given.set) | settings,
+                steps=given.steps,
+                seed=seed,
+                resume=runs[stage].exists(),
+                quiet=True,
+            )
         )
         print(f"seed {seed}: {stage} is trained", flush=True)
     return runs
@@ -127,34 +144,48 @@ def read_from_bm25(run: Path, questions: Sequence[Example]) -> float:
     return exact_match(found, questions)
 
 
+def figures(
+    runs: dict[str, Path], texts: Sequence[str], questions: Sequence[Example]
+) -> dict[str, Any]:
+    """What is told of one seed."""
+    row: dict[str, Any] = {}
+    for stage in ("masked", "without retrieval"):
+        row[stage] = masked_figures(runs[stage], texts)
+    row["exact match"] = {
+        stage: asked(runs[stage], questions) for stage in ("masked", "without retrieval", "spans")
+    }
+    row["exact match"]["spans, BM25"] = read_from_bm25(runs["spans"], questions)
+    return row
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--steps", type=int, default=2000)
     parser.add_argument("--test", type=int, default=1000, help="texts and questions that are asked")
-    parser.add_argument("--set", nargs="*", default=[], help="settings of all trainings")
+    parser.add_argument("--set", nargs="*", default=[], help="settings of realm; dpr takes its own")
     parser.add_argument("--runs", type=Path, help="where the trainings are kept")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     texts = [each.text for each in open_corpus("wordnet").splits["test"]][: given.test]
     questions = list(open_corpus("wordnet-questions").splits["test"])[:: max(1, 2041 // given.test)]
+    told = {"texts": len(texts), "questions": len(questions), "settings": given.set}
     rows: list[dict[str, Any]] = []
+    if given.out is not None and given.out.exists():
+        before = json.loads(given.out.read_text(encoding="utf-8"))
+        rows = before.pop("rows")
+        if before != told:
+            raise SystemExit(f"{given.out} was measured with {before}; choose another.")
+    done = {(row["seed"], row["steps"]) for row in rows}
     with tempfile.TemporaryDirectory() as temporary:
-        for seed in range(given.seeds):
+        for seed in (seed for seed in range(given.seeds) if (seed, given.steps) not in done):
             runs = trained(seed, given, given.runs or Path(temporary))
-            row: dict[str, Any] = {"seed": seed, "steps": given.steps}
-            for stage in ("masked", "without retrieval"):
-                row[stage] = masked_figures(runs[stage], texts)
-            row["exact match"] = {
-                stage: asked(runs[stage], questions)
-                for stage in ("masked", "without retrieval", "spans")
-            }
-            row["exact match"]["spans, BM25"] = read_from_bm25(runs["spans"], questions)
-            rows.append(row)
-            print(row, flush=True)
-    if given.out is not None:
-        record = {"texts": len(texts), "questions": len(questions), "settings": given.set}
-        given.out.write_text(json.dumps({**record, "rows": rows}, indent=1) + "\n", "utf-8")
+            found = figures(runs, texts, questions)
+            rows.append({"seed": seed, "steps": given.steps, **found})
+            print(rows[-1], flush=True)
+            if given.out is not None:
+                record = json.dumps({**told, "rows": rows}, indent=1)
+                given.out.write_text(record + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
