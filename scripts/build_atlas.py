@@ -260,6 +260,7 @@ def tried(card: Card, run: str) -> str:
         lines.append(f'lmlab ask {run} "{text}" --show-evidence')
     if "EncodeQueries" in card.protocols and not lines:
         lines.append(f"lmlab index build wordnet --encoder {run} --out {run}-index")
+    lines += [each.replace("RUN", run) for each in card.then]
         lines.append(f'lmlab index search {run}-index "{text}"')
     return "\n".join(lines or [f"lmlab compare {run}"])
 

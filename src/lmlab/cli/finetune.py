@@ -28,7 +28,7 @@ Data = Annotated[
         metavar="ROWS",
         help="A file of JSON lines, a folder with train, valid and test files, or a built-in set: "
         "gloss-part-of-speech, gloss-hypernym, capitals-mentions, capitals-span, capitals-long, "
-        "gloss-word, wordnet-hops; for generate any corpus of pairs too.",
+        "gloss-word, wordnet-hops, babi-long:FOLDER/qa2; for generate any corpus of pairs too.",
     ),
 ]
 

@@ -46,6 +46,8 @@ class Card:
     """Whether it is a distribution given another text (a translator)."""
     corpus: str = "grammar"
     """A built-in corpus to try it on, which its page of the atlas trains it on."""
+    then: tuple[str, ...] = ()
+    """Lines of the shell that put a run of it to its use, `RUN` for the run, for its page."""
     baseline: str = "unigram"
     """The trivial model that it must beat after a short training: unigram or uniform; chance, where
     its scores are no log-probabilities and only rank texts above their corruptions."""

@@ -27,6 +27,11 @@ CARD = Card(
     source="004 §1.3.2.1",
     protocols=("LogProb", "Fill", "Logits", "Encode", "EncodeTokens"),
     objectives=("masked",),
+    corpus="capitals-told",
+    then=(
+        "lmlab finetune RUN --task span --data capitals-long --judge labels --out RUN-long",
+        "lmlab finetune RUN --task span --data capitals-long --long head --out RUN-cut",
+    ),
     exempt={
         "distribution": "a sum of conditionals that need not come from one joint distribution",
         "sample": "it gives single tokens given all the others, and no way to draw a text",

@@ -27,6 +27,12 @@ CARD = Card(
     source="004 §1.3.2",
     protocols=("LogProb", "Fill", "Logits", "Encode", "EncodeTokens"),
     objectives=("masked",),
+    corpus="wordnet",
+    then=(
+        "lmlab finetune RUN --task hops --data wordnet-hops --out RUN-hops",
+        'lmlab ask RUN-hops "what is the kind of the kind of the member of pinguinus ?" '
+        "--show-evidence",
+    ),
     exempt={
         "distribution": "a sum of conditionals that need not come from one joint distribution",
         "sample": "it gives single tokens given all the others, and no way to draw a text",
