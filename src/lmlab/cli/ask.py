@@ -104,10 +104,10 @@ def _answers(
     if not is_hops(run):
         from lmlab.api import load
 
-        model, index = load(run), memory.pop("index")
+        asked, index = load(run), memory.pop("index")
         if index is not None:
-            memory["documents"] = _opened(index, model)
-        return model.ask_stream(given, **memory, **options)
+            memory["documents"] = _opened(index, asked)
+        return asked.ask_stream(given, **memory, **options)
     from lmlab.sampling.asking import Asker
 
     for name in (name for name, value in memory.items() if value):
