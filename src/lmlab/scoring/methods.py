@@ -13,8 +13,9 @@ from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError, unknown_name
 from lmlab.core.kinds import Kind
 from lmlab.core.masked_copies import scored_places
-from lmlab.core.protocols import MOST_NAMES, Energy, Fill, Head, Logits, LogProbs, require
+from lmlab.core.protocols import MOST_NAMES, Energy, Fill, Head, Logits, LogProbs, Step, require
 from lmlab.core.registry import catalogue
+from lmlab.core.residual import Residual
 from lmlab.core.score import Convention
 from lmlab.scoring.masked import METHODS as MASKED
 from lmlab.scoring.masked import UNNORMALISED, kind_of, masked_scores
@@ -77,11 +78,6 @@ class Method:
         """What its scores are."""
         return kind_of(self.name) if self.masked else OF_KIND[self.name]
 
-    @property
-    def order(self) -> str:
-        """What each token is predicted from, in words."""
-        return ORDERS.get(self.name, "left to right")
-
     def check(self, system: Any) -> None:
         """A UserError where a system can't be scored so; the error names those that can."""
         needed: type = Energy
@@ -140,7 +136,7 @@ class Method:
             own,
             # A masked model is given how long a text is.
             end=own.end and not self.masked,
-            order=self.order,
+            order=ORDERS.get(self.name, own.order),
             method=self.name,
             head=self.head,
             positions=self.positions,
@@ -151,6 +147,20 @@ class Method:
         hidden = torch.zeros_like(batch.tokens, dtype=torch.bool)
         hidden[:, list(self.positions)] = True
         return hidden
+
+
+def own_convention(system: Any, found: Convention) -> Convention:
+    """The conventions of the score that a system defines itself, given those of its layout.
+
+    A masked model's is `norm`; an energy is one of texts of a length, unless a base that it
+    stands on says how long texts are.
+    """
+    if isinstance(system, Energy):
+        ended = found.end and isinstance(system, Residual)
+        return replace(found, end=ended, order=ORDERS["energy"])
+    if isinstance(system, Fill) and not isinstance(system, Step):
+        return replace(found, end=False, order=ORDERS["norm"])
+    return found
 
 
 def method_of(

@@ -18,7 +18,7 @@ from lmlab.data.corpus import Layout
 from lmlab.scoring.batching import batch_of, best_budget, by_budget
 from lmlab.scoring.evaluating import evaluating
 from lmlab.scoring.masked_texts import masked_texts
-from lmlab.scoring.methods import Method, method_of
+from lmlab.scoring.methods import Method, method_of, own_convention
 from lmlab.scoring.pieces import Piece, pieces
 from lmlab.scoring.streams import CannotCarry, Carried, Rolling, Stream, rolling_windows
 from lmlab.scoring.tally import Tally
@@ -105,7 +105,8 @@ class Scorer:
         keep_memory()  # A batch frees what the next one asks for again.
         # One seed, one result: systems whose scores are estimates draw from this.
         generator = torch.Generator().manual_seed(self._seed)
-        for score in self._score(texts, per_token, generator):
+        by_token = per_token and (self.method is None or self.method.name != "energy")
+        for score in self._score(texts, by_token, generator):
             if self.method is not None:
                 self.method.check_kind(score.kind)
             yield score
@@ -154,7 +155,8 @@ class Scorer:
             cut=self.cut,
             mean=self.mean,
         )
-        return found if self.method is None else self.method.convention(found)
+        own = own_convention(self.system, found)
+        return own if self.method is None else self.method.convention(own)
 
     @property
     def _first(self) -> int:

@@ -33,6 +33,8 @@ class Tally:
         self._total, self._tokens, self._unknown = 0.0, 0, 0
         self.kind: Kind = "exact"
         self._per_sequence = 0.0
+        self._end: float | None = None
+        """What the end symbol has, once the text's last token is one."""
         self._low: float | None = None
         self._high: float | None = None
 
@@ -62,6 +64,9 @@ class Tally:
             self.spans = self.spans[count:]
         self._total += sum(log_probs[:count])
         self._tokens += count
+        if count:
+            closing = self.waiting[count - 1] == self._vocabulary.end
+            self._end = log_probs[count - 1] if closing else None
         self._unknown += self.waiting[:count].count(-1 if unknown is None else unknown)
         self.kind = kind
         self.waiting = self.waiting[count:]
@@ -78,17 +83,23 @@ class Tally:
             self._high = float(found.high[row])
 
     def score(self, convention: Convention) -> Score:
-        """The record of the finished text."""
+        """The record of the finished text.
+
+        Where the end is not predicted it is no token, and its share (of an energy, say) is the
+        text's own.
+        """
         assert not self.waiting, "a text is scored when all its tokens are"
+        closing = None if convention.end else self._end
+        tokens = self._tokens - (closing is not None)
         return Score(
             text=self.text,
             total=self._total + self._per_sequence,
-            tokens=self._tokens,
+            tokens=tokens,
             characters=self.characters,
             kind=self.kind,
             convention=convention,
-            per_token=tuple(self._kept or ()),
-            per_sequence=self._per_sequence,
+            per_token=tuple(self._kept or ())[:tokens],
+            per_sequence=self._per_sequence + (closing or 0.0),
             low=self._low,
             high=self._high,
             unknown=self._unknown,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from lmlab.data.corpus import Layout
 from lmlab.data.tokenizers import train_tokenizer
 from lmlab.scoring.masked import METHODS, kind_of, masked_scores
 from lmlab.scoring.score import Scorer
-from lmlab.zoo import bert
+from lmlab.zoo import bert, ebm
 
 TEXTS = ["the cat sat on the mat", "a dog saw the mat", "the zebra"]
 
@@ -68,6 +69,27 @@ def test_the_default_is_what_the_system_defines(system, words):
     [norm] = Scorer(system, words, Layout(), method="norm").score(TEXTS[:1])
     assert own.total == pytest.approx(norm.total, abs=1e-5)
     assert (own.kind, own.convention.method) == ("pseudo", "own")
+    assert own.tokens == norm.tokens == 6
+    assert [token.token for token in own.per_token] == TEXTS[0].split()
+    assert replace(own.convention, method="norm") == norm.convention
+    assert (own.convention.order, own.convention.end) == ("each token given all the others", False)
+    assert own.mean == pytest.approx(norm.mean, abs=1e-5)
+
+
+def test_an_energy_is_of_a_text_as_a_whole_whose_length_is_given(words):
+    """The shares of <s>, </s> and the constant are the text's own, and no token's."""
+    torch.manual_seed(0)
+    system = ebm.build(ebm.SIZES["tiny"], words.vocabulary).eval()
+    [own] = Scorer(system, words, Layout()).score(TEXTS[:1])
+    [energy] = Scorer(system, words, Layout(), method="energy").score(TEXTS[:1])
+    batch = Batch.from_sequences([[2, *words.encode(TEXTS[0]), 3]], words.vocabulary.pad)
+    assert own.total == pytest.approx(-float(system.energy(batch).detach()), abs=1e-5)
+    assert own.total == pytest.approx(energy.total, abs=1e-5)
+    assert own.tokens == energy.tokens == len(own.per_token) == 6 and not energy.per_token
+    shares = sum(token.log_prob for token in own.per_token)
+    assert own.per_sequence == pytest.approx(own.total - shares, abs=1e-5)
+    assert replace(own.convention, method="energy") == energy.convention
+    assert (own.convention.order, own.convention.end) == ("the text as a whole", False)
 
 
 def test_k_mask_hides_its_positions_together(system, words):
