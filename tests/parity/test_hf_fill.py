@@ -9,6 +9,7 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 import lmlab
+from lmlab.interop.hf.exporting import export_hf
 from lmlab.interop.hf.importing import import_hf
 
 transformers = pytest.importorskip("transformers")
@@ -59,11 +60,43 @@ def test_bert_fills_in_what_theirs_would(tmp_path, symbol):
     never = [0, 2, 4]  # padding, start and mask are never predicted here
     for gap, place in zip(found.gaps, (2, 6), strict=True):
         log_probs = logits[place].index_fill(0, torch.tensor(never), -float("inf")).log_softmax(0)
+        log_probs[3] = -float("inf")  # the end is predicted, but fills no gap
         best = log_probs.topk(4)
         spelled = [*BERT.values(), *WORDS]
         assert [each.text for each in gap.options] == [spelled[i] for i in best.indices.tolist()]
         values = torch.tensor([option.log_prob for option in gap.options])
         torch.testing.assert_close(values, best.values, atol=1e-4, rtol=0)
+
+
+def test_an_exported_run_fills_in_as_it_does_here(tmp_path):
+    """Byte pairs, whose <mask> takes the space before it; the candidates of their pipeline."""
+    lines = ["The cats sat on the mats.", "Who ran? A dog, under the tree."] * 6
+    (tmp_path / "corpus.txt").write_text("\n".join(lines), encoding="utf-8")
+    lmlab.train(
+        "roberta",
+        data=tmp_path / "corpus.txt",
+        out=tmp_path / "run",
+        size="tiny",
+        tokenizer="bpe",
+        steps=2,
+        quiet=True,
+    )
+    export_hf(tmp_path / "run", tmp_path / "out")
+    ask = transformers.pipeline("fill-mask", str(tmp_path / "out"), device="cpu")
+    ours = lmlab.load(tmp_path / "run")
+    text = "Who <mask> under the tree?"
+    [found] = ours.fill([text], top=20)
+    found_there = ask(text, top_k=len(ask.tokenizer))
+    theirs = {each["token"]: each["score"] for each in found_there}
+    # Padding, start and mask are never predicted here.
+    never = ask.tokenizer.convert_tokens_to_ids(["<pad>", "<s>", "<mask>"])
+    rest = 1 - sum(theirs[number] for number in never)
+    options = found.gaps[0].options
+    numbers = ask.tokenizer.convert_tokens_to_ids([option.pieces[0] for option in options])
+    symbols = {*never, ask.tokenizer.eos_token_id}
+    assert numbers == [number for number in theirs if number not in symbols][:20]
+    for number, option in zip(numbers, options, strict=True):
+        assert option.probability == pytest.approx(theirs[number] / rest, rel=1e-4)
 
 
 @torch.no_grad()

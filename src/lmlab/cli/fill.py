@@ -100,12 +100,20 @@ def print_filled(found: Iterator[Filled]) -> None:
 
 
 def _print_gaps(filled: Filled) -> None:
+    """Pieces have a column where texts do not show all of them: what begins a word, say."""
+    options = [(number, each) for number, gap in enumerate(filled.gaps, 1) for each in gap.options]
+    marked = any(option.pieces != (option.text,) for _, option in options)
     rows = [
-        (str(number), option.text, f"{option.probability:.4f}", f"{option.log_prob:.4f}")
-        for number, gap in enumerate(filled.gaps, 1)
-        for option in gap.options
+        (
+            str(number),
+            option.text,
+            *([" ".join(option.pieces)] if marked else []),
+            f"{option.probability:.4f}",
+            f"{option.log_prob:.4f}",
+        )
+        for number, option in options
     ]
-    print_table(("gap", "text", "probability", "nats"), rows)
+    print_table(("gap", "text", *(["piece"] if marked else []), "probability", "nats"), rows)
 
 
 def _print_fillings(filled: Filled) -> None:

@@ -117,6 +117,12 @@ class Tokenizer:
         found: str | None = self._inner.id_to_token(int(id))
         return PAD if found is None else found
 
+    @property
+    def symbols(self) -> frozenset[int]:
+        """Ids that stand for nothing in a text; <unk> stands for a word, and is none of them."""
+        named = {each["id"] for each in self._settings["added_tokens"] if each["special"]}
+        return frozenset((named | self._dropped) - {self.vocabulary.unknown, None})
+
     def id(self, token: str) -> int | None:
         """The id of a token as the vocabulary spells it, or None."""
         found: int | None = self._inner.token_to_id(token)

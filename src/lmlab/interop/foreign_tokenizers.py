@@ -88,6 +88,14 @@ class ForeignTokenizer:
         dropped = {*self.vocabulary.unpredictable, self.vocabulary.end}
         return self._spelled([id for id in map(int, ids) if id not in dropped])
 
+    @property
+    def symbols(self) -> frozenset[int]:
+        """Ids that stand for nothing in a text, as far as it tells them."""
+        named = {*getattr(self._inner, "all_special_ids", ()), self.vocabulary.end}
+        return frozenset(
+            (named | {*self.vocabulary.unpredictable}) - {self.vocabulary.unknown, None}
+        )
+
     def token(self, id: int) -> str:
         """The token of an id; an id without one, as tiktoken's have, is padding's."""
         try:

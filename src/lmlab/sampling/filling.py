@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,7 +21,15 @@ from lmlab.core.protocols import Answering, Fill, Infill, JointFill, require
 from lmlab.sampling.beam import Beam, beam_search
 from lmlab.sampling.decode import Generated, look, sample
 from lmlab.sampling.gaps import GappedText, gap_id, read_gaps
-from lmlab.sampling.together import Together, by_chain_rule, by_joint, drawn_by_chain_rule
+from lmlab.sampling.together import (
+    Together,
+    by_chain_rule,
+    by_joint,
+    drawn_by_chain_rule,
+    drawn_without,
+    ranked_without,
+    without_symbols,
+)
 from lmlab.scoring.batching import batch_of
 from lmlab.scoring.evaluating import evaluating
 
@@ -32,10 +41,14 @@ class Option:
     """What may stand in one gap."""
 
     text: str
+    pieces: tuple[str, ...]
+    """Its tokens as the vocabulary spells them: what begins a word is told from what goes on
+    with one (Ġm and m, m and ##m)."""
     log_prob: float
-    """The system's own log-probability, in nats."""
+    """The system's own log-probability, in nats. The end and other symbols stand in no gap: they
+    are left out, and their share is theirs still, so that the options need not sum to one."""
     probability: float
-    """Its probability; where candidates were given, its share of theirs."""
+    """The same as a probability; where candidates were given, its share of theirs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,8 +67,10 @@ class Filling:
     """Something for every gap of a text, together."""
 
     answers: tuple[str, ...]
+    pieces: tuple[tuple[str, ...], ...]
+    """The tokens of each answer, as the vocabulary spells them."""
     text: str
-    """The text with the answers in its gaps."""
+    """The text with the answers in its gaps; one that goes on with a word has no space before."""
     log_prob: float
     """The system's own log-probability, in nats, of all that was written for them."""
     tokens: int
@@ -141,12 +156,17 @@ class Filler:
     def _together(
         self, row: list[int], places: list[int], generator: torch.Generator | None
     ) -> Together:
+        symbols = self.tokenizer.symbols
         if isinstance(self.system, JointFill):
-            return by_joint(self.system, row, places, count=self.top, generator=generator)
-        ask = self._at_gaps
-        if generator is not None:
-            return drawn_by_chain_rule(ask, row, places, count=self.top, generator=generator)
-        return by_chain_rule(ask, row, places, beam=self.beam, count=self.top)
+            joint = partial(by_joint, self.system, row, places, generator=generator)
+            ask = ranked_without if generator is None else drawn_without
+            return ask(joint, symbols, self.top)
+        if generator is None:
+            return by_chain_rule(
+                self._at_gaps, row, places, symbols=symbols, beam=self.beam, count=self.top
+            )
+        draw = partial(drawn_by_chain_rule, self._at_gaps, row, places, generator=generator)
+        return drawn_without(draw, symbols, self.top)
 
     def blanks(
         self, texts: Iterable[str], *, generator: torch.Generator | None = None
@@ -179,8 +199,8 @@ class Filler:
                 writer = self._writer(read, len(candidates))
                 rows = [writer.written(i, [ids]) for i, ids in enumerate(candidates)]
                 log_probs = written_log_probs(writer, rows)
-            options = _ranked(list(among), log_probs)[: self.top]
-            yield _gap_by_gap(read, [options])
+            options = _ranked(list(among), list(map(self._pieces, candidates)), log_probs)
+            yield _gap_by_gap(read, [options[: self.top]])
 
     def fill(
         self,
@@ -232,10 +252,17 @@ class Filler:
     def _options(self, log_probs: Tensor, candidates: dict[str, int]) -> tuple[Option, ...]:
         if candidates:
             values = log_probs[list(candidates.values())].tolist()
-            return _ranked(list(candidates), values)[: self.top]
+            spelled = [(self.tokenizer.token(id),) for id in candidates.values()]
+            return _ranked(list(candidates), spelled, values)[: self.top]
+        log_probs = without_symbols(log_probs, self.tokenizer.symbols)
         best = log_probs.topk(min(self.top, len(log_probs)))
         return tuple(
-            Option(text=self._spelled([id]), log_prob=value, probability=math.exp(value))
+            Option(
+                text=self._spelled([id]),
+                pieces=(self.tokenizer.token(id),),
+                log_prob=value,
+                probability=math.exp(value),
+            )
             for id, value in zip(best.indices.tolist(), best.values.tolist(), strict=True)
             if value > -math.inf
         )
@@ -308,14 +335,37 @@ class Filler:
         *,
         finished: bool = True,
     ) -> Filling:
-        spelled = tuple(self._spelled(answer) for answer in answers)
         return Filling(
-            answers=spelled,
-            text=read.filled(spelled),
+            answers=tuple(map(self._spelled, answers)),
+            pieces=tuple(map(self._pieces, answers)),
+            text=self._filled(read, answers),
             log_prob=log_prob,
             tokens=sum(map(len, answers)),
             finished=finished,
         )
+
+    def _filled(self, read: GappedText, answers: Sequence[Sequence[int]]) -> str:
+        """The text with the answers; a piece that goes on with a word stands right behind it."""
+        written: list[str] = []
+        joined: list[bool] = []
+        before: list[int] = []
+        following = iter(answers)
+        for id in read.ids:
+            if id is not None:
+                before = [id]
+                continue
+            answer = next(following)
+            whole, first = (self.tokenizer.decode(ids) for ids in ([*before, *answer], before))
+            # Among characters a space is a token like any other.
+            close = self.tokenizer.kind != "char" and bool(before) and bool(answer)
+            close = close and whole.startswith(first) and not whole[len(first) :][:1].isspace()
+            written.append(whole[len(first) :] if close else self._spelled(answer))
+            joined.append(close)
+            before = [*answer[-1:]] or before
+        return read.filled(written, joined)
+
+    def _pieces(self, ids: Sequence[int]) -> tuple[str, ...]:
+        return tuple(self.tokenizer.token(id) for id in ids)
 
     def _spelled(self, ids: Sequence[int]) -> str:
         """Tokens as they are read; a symbol that stands alone by its name."""
@@ -351,12 +401,14 @@ def _gap_by_gap(read: GappedText, options: Sequence[tuple[Option, ...]]) -> Fill
     return Filled(text=read.text, gaps=tuple(gaps), note=read.note)
 
 
-def _ranked(texts: Sequence[str], log_probs: Sequence[float]) -> tuple[Option, ...]:
+def _ranked(
+    texts: Sequence[str], pieces: Sequence[tuple[str, ...]], log_probs: Sequence[float]
+) -> tuple[Option, ...]:
     """Candidates best first, with their shares of the candidates' probability."""
     shares = torch.softmax(torch.tensor(log_probs, dtype=torch.float64), 0).tolist()
     options = [
-        Option(text=text, log_prob=log_prob, probability=share)
-        for text, log_prob, share in zip(texts, log_probs, shares, strict=True)
+        Option(text=text, pieces=spelled, log_prob=log_prob, probability=share)
+        for text, spelled, log_prob, share in zip(texts, pieces, log_probs, shares, strict=True)
     ]
     return tuple(sorted(options, key=lambda option: -option.log_prob))
 

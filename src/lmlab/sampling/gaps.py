@@ -45,11 +45,13 @@ class GappedText:
         """The ids with this one at each gap."""
         return [token if id is None else id for id in self.ids]
 
-    def filled(self, answers: Sequence[str]) -> str:
-        """The text with an answer in each gap."""
+    def filled(self, answers: Sequence[str], joined: Sequence[bool] | None = None) -> str:
+        """The text with an answer in each gap; one that is `joined` has no space before it."""
         pieces, last = [], 0
-        for (start, end), answer in zip(self.spans, answers, strict=True):
-            pieces += [self.text[last:start], answer]
+        joined = [False] * len(answers) if joined is None else joined
+        for (start, end), answer, close in zip(self.spans, answers, joined, strict=True):
+            before = self.text[last:start]
+            pieces += [before.rstrip() if close else before, answer]
             last = end
         return "".join([*pieces, self.text[last:]])
 

@@ -19,6 +19,8 @@ Answers = tuple[tuple[int, ...], float]
 """A token for each gap, and their log-probability together."""
 Ask = Callable[[Sequence[Sequence[int]], Sequence[int]], Tensor]
 """(rows, places, V) log-probabilities at places of rows, all of them hidden."""
+MOST_ROUNDS = 100
+"""Of draws, for a system that draws hardly anything but symbols."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,35 @@ class Together:
 
     answers: list[Answers]
     note: str | None = None
+
+
+def without_symbols(log_probs: Tensor, symbols: frozenset[int]) -> Tensor:
+    """(…, V) with nothing for symbols, which no text has; the others are as they were."""
+    ids = [id for id in symbols if id < log_probs.shape[-1]]
+    return log_probs.index_fill(-1, torch.tensor(ids, dtype=torch.long), -math.inf)
+
+
+def ranked_without(
+    ranked: Callable[..., Together], symbols: frozenset[int], count: int
+) -> Together:
+    """The best `count` that have no symbol: more are asked for until there are enough."""
+    asked = count
+    while True:
+        found = ranked(count=asked)
+        kept = [each for each in found.answers if symbols.isdisjoint(each[0])]
+        if len(kept) >= count or len(found.answers) < asked:
+            return Together(kept[:count], found.note)
+        asked *= 2
+
+
+def drawn_without(drawn: Callable[..., Together], symbols: frozenset[int], count: int) -> Together:
+    """`count` draws that have no symbol: p(a) / Σ_b p(b), b over all fillings without one."""
+    kept: list[Answers] = []
+    for _ in range(MOST_ROUNDS):
+        kept += [each for each in drawn(count=count).answers if symbols.isdisjoint(each[0])]
+        if len(kept) >= count:
+            break
+    return Together(kept[:count])
 
 
 def by_joint(
@@ -60,13 +91,22 @@ def by_joint(
 
 
 def by_chain_rule(
-    ask: Ask, row: Sequence[int], places: Sequence[int], *, beam: int, count: int
+    ask: Ask,
+    row: Sequence[int],
+    places: Sequence[int],
+    *,
+    symbols: frozenset[int],
+    beam: int,
+    count: int,
 ) -> Together:
-    """log p(a) = Σ_i log p(a_i | text, a_<i) by beam search from left to right, a pass a gap."""
+    """log p(a) = Σ_i log p(a_i | text, a_<i) by beam search from left to right, a pass a gap.
+
+    No a_i is one of the symbols.
+    """
     found: list[Answers] = [((), 0.0)]
     for number in range(len(places)):
         rows = [_with(row, places, answers) for answers, _ in found]
-        log_probs = ask(rows, places[number:])[:, 0]
+        log_probs = without_symbols(ask(rows, places[number:])[:, 0], symbols)
         found = _extended(found, log_probs, max(beam, count))
     return Together(found[:count])
 

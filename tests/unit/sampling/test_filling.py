@@ -71,6 +71,20 @@ def test_a_full_stop_after_a_gap_is_read_as_after_a_word():
     assert list(read_gaps("the <mask>.", tokenizer).ids) == [*tokenizer.encode("the"), None, stop]
 
 
+@pytest.mark.parametrize("kind", ["bpe", "wordpiece"])
+def test_a_piece_that_begins_a_word_is_told_from_one_that_goes_on(kind):
+    """The same text twice in a list, but other pieces; written together it is right behind."""
+    tokenizer = train_tokenizer(kind, [*LINES, "as dogs", "s ass"] * 3, size=320)
+    mark = {"bpe": ("\u0120s", "s"), "wordpiece": ("s", "##s")}[kind]
+    system = build("roberta", tokenizer.vocabulary)
+    [found] = filler(system, tokenizer, top=320).tokens(["the dog <mask>"])
+    alike = [o for o in found.gaps[0].options if o.text in ("s", "##s")]
+    assert sorted(each.pieces[0] for each in alike) == sorted(mark)
+    [found] = filler(system, tokenizer, top=320, beam=320).together(["the dog <mask>"])
+    texts = {each.pieces: each.text for each in found.fillings}
+    assert texts[((mark[0],),)] == "the dog s" and texts[((mark[1],),)] == "the dogs"
+
+
 def test_a_tokeniser_that_reads_its_own_symbol_is_left_to_do_so():
     inner = HfTokenizer.from_str(train_tokenizer("wordpiece", LINES)._inner.to_str())
     inner.add_special_tokens([AddedToken("<mask>", lstrip=True, normalized=False)])
@@ -121,13 +135,20 @@ def joint(hmm, text: str) -> torch.Tensor:
     return torch.log_softmax(totals, 0).view(size, size)
 
 
+def without_end(table: torch.Tensor) -> torch.Tensor:
+    """The end is no filling, whatever a system gives it; the others are as they were."""
+    for axis in range(table.dim()):
+        table = table.index_fill(axis, torch.tensor([WORDS.vocabulary.end]), -math.inf)
+    return table
+
+
 def test_a_gap_by_itself_is_the_marginal_over_the_others(hmm):
     """Bayes by enumeration: the first gap's probabilities with the second summed out."""
     text = "the <mask> sees <mask>"
     [found] = filler(hmm, top=4).tokens([text])
     table = joint(hmm, text)
     for gap, other in ((0, 1), (1, 0)):
-        best = torch.logsumexp(table, other).topk(4)
+        best = without_end(torch.logsumexp(table, other)).topk(4)
         options = found.gaps[gap].options
         assert [each.text for each in options] == [WORDS.token(i) for i in best.indices.tolist()]
         for option, expected in zip(options, best.values.tolist(), strict=True):
@@ -139,7 +160,7 @@ def test_gaps_together_are_the_joint_posterior(hmm):
     """By the chain rule, each given those before; a beam as wide as the space misses none."""
     text = "the <mask> sees <mask>"
     [found] = filler(hmm, top=5, beam=WORDS.vocabulary.size).together([text])
-    best = joint(hmm, text).flatten().topk(5)
+    best = without_end(joint(hmm, text)).flatten().topk(5)
     size = WORDS.vocabulary.size
     for filling, place, expected in zip(
         found.fillings, best.indices.tolist(), best.values.tolist(), strict=True
@@ -158,7 +179,9 @@ def test_a_system_with_a_joint_of_its_own_is_asked_for_it(span_joint):
     with torch.no_grad():
         table = span_joint.joint_fill(batch, batch.tokens == vocabulary.mask)
         log_probs = table.log_prob(torch.tensor(pairs).flatten())
-    best = log_probs.topk(5)
+    size = vocabulary.size
+    assert log_probs.view(size, size)[:, vocabulary.end].exp().sum() > 0.05
+    best = without_end(log_probs.view(size, size)).flatten().topk(5)
     [found] = filler(span_joint, top=5).together([text])
     assert found.note is None
     for filling, place, value in zip(
@@ -170,16 +193,20 @@ def test_a_system_with_a_joint_of_its_own_is_asked_for_it(span_joint):
 
 @pytest.mark.parametrize("name", ["hmm", "span_joint"])
 def test_tokens_drawn_together_come_as_often_as_they_should(name, request):
-    """By the chain rule and by a joint: the likeliest filling within five deviations."""
+    """By the chain rule and by a joint: the likeliest filling within five deviations.
+
+    Draws with the end are drawn again, so that the others share its probability.
+    """
     system, draws = request.getfixturevalue(name), 2000
     generator = torch.Generator().manual_seed(0)
     options = {"joint": True, "generator": generator}
     [found] = filler(system, top=draws).fill(["the <mask> sees <mask>"], **options)
-    [ranked] = filler(system, top=1, beam=20).together(["the <mask> sees <mask>"])
+    [ranked] = filler(system, top=WORDS.vocabulary.size**2).together(["the <mask> sees <mask>"])
     best = ranked.fillings[0]
+    assert not any("</s>" in filling.answers for filling in (*found.fillings, *ranked.fillings))
     assert len(found.fillings) == draws
     count = sum(filling.answers == best.answers for filling in found.fillings)
-    p = math.exp(best.log_prob)
+    p = math.exp(best.log_prob) / sum(math.exp(each.log_prob) for each in ranked.fillings)
     assert abs(count - draws * p) < 5 * math.sqrt(draws * p * (1 - p))
     same = [f.log_prob for f in found.fillings if f.answers == best.answers]
     assert same == pytest.approx([best.log_prob] * count, abs=1e-4)
