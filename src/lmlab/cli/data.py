@@ -12,6 +12,14 @@ from lmlab.cli.output import print_json, print_table
 if TYPE_CHECKING:
     from lmlab.data.describe import Description, SplitDescription
 
+OWN_FILES = {
+    "contiguous:PATH": "A file or folder read as one stream that goes on over its lines.",
+    "parallel:DE-EN:FOLDER": "Pairs for translating: train*.de beside train*.en, and so for "
+    "val*|valid*|dev* and test*, with the names of any two languages.",
+    "parallel:FILE,FILE": "Pairs for translating: sources a line, and their translations in the "
+    "same lines of the other file; split as a file is.",
+}
+"""Forms that are no plain file or folder."""
 BAR = 30
 """Characters of the longest bar of a histogram."""
 
@@ -23,13 +31,14 @@ def list_corpora(as_json: Json = False) -> None:
 
     entries = [(name, "built-in", text) for name, text in builtin_descriptions().items()]
     entries += [(f"{name}:PATH", "protocol", p.description) for name, p in PROTOCOLS.items()]
+    entries += [(name, "your files", text) for name, text in OWN_FILES.items()]
     if as_json:
         print_json([{"name": n, "form": f, "description": d} for n, f, d in entries])
         return
     print_table(("corpus", "form", "what it is"), entries)
     print(
-        "\nOr a file (a sentence a line, .jsonl, .fa, .tsv, any of them gzipped), or a folder with "
-        "train*, val*|valid*|dev*, test* in it."
+        "\nOr a file (a sentence a line, .jsonl, .fa, .tsv of pairs, any of them gzipped), or a "
+        "folder with train*, val*|valid*|dev*, test* in it."
     )
 
 

@@ -15,7 +15,15 @@ from lmlab.core.registry import find_system
 
 def train(
     system: Annotated[str, typer.Argument(metavar="SYSTEM", help="A name of lmlab systems.")],
-    data: Annotated[str, typer.Option(metavar="CORPUS", help="What to train on.")],
+    data: Annotated[
+        str,
+        typer.Option(
+            metavar="CORPUS",
+            help="What to train on: a built-in name, a file, a folder, NAME:PATH for a protocol; "
+            "for translators pairs.tsv, parallel:de-en:FOLDER or parallel:FILE,FILE. See lmlab "
+            "data list.",
+        ),
+    ],
     out: Annotated[str, typer.Option(metavar="RUN", help="The folder to write.")],
     size: Annotated[str | None, typer.Option(help="tiny, small or base; small.")] = None,
     settings: Annotated[

@@ -5,6 +5,7 @@ poems.txt                   a file: split 90/5/5 by seed
 folder/                     with train*, val*|valid*|dev*, test* (files, shards or folders)
 contiguous:PATH             a file or folder read as one stream, as PTB is
 parallel:de-en:FOLDER       train*.de with train*.en, and so on
+parallel:a.de,a.en          two files whose lines belong together, split as a file is
 multi30k-l20:PATH           a protocol and where its data is, or without PATH in LMLAB_DATA
 """
 
@@ -60,7 +61,7 @@ def open_specification(spec: str, *, errors: str, seed: int) -> Corpus:
     elif head == "contiguous" and path:
         corpus = _open_path(Path(path).expanduser(), checked, seed, contiguous=True)
     elif head == "parallel" and path:
-        corpus = _open_parallel(path, checked)
+        corpus = _open_parallel(path, checked, seed)
     elif spec and _exists(spec):
         corpus = _open_path(Path(spec).expanduser(), checked, seed)
     else:
@@ -114,18 +115,19 @@ def _open_path(path: Path, errors: Errors, seed: int, contiguous: bool = False) 
             stand_in = "test" if "test" in splits else "train"
             description += f"; it has no validation split, so validation is {stand_in}"
     else:
-        splits, description = _split_file(path, errors, seed, contiguous)
+        reader = reader_for(path, errors)
+        splits, description = _split_file(reader, f"the file {path.name}", seed, contiguous)
     return _with_layout(path.name, splits, description, contiguous)
 
 
 def _split_file(
-    path: Path, errors: Errors, seed: int, contiguous: bool
+    reader: Reader, name: str, seed: int, contiguous: bool = False
 ) -> tuple[dict[str, Split], str]:
-    reader = reader_for(path, errors)
+    """The splits of what one reader reads, and how they were made."""
     whole = Split(reader, name="train")
     if len(whole.first(BLOCK)) < BLOCK:
         few = f"fewer than {BLOCK} examples, so all of them are train and nothing is held out"
-        return {"train": whole}, f"the file {path.name}: {few}"
+        return {"train": whole}, f"{name}: {few}"
     selected: dict[str, Reader]
     if contiguous:
         total = sum(1 for _ in whole)
@@ -135,7 +137,7 @@ def _split_file(
         selected = {part: by_block(reader, part, seed) for part in FOLDER_PATTERNS}
         how = f", split 90/5/5 by seed {seed}: of each {BLOCK} examples 18 train, 1 and 1 held out"
     splits = {part: Split(inner, name=part) for part, inner in selected.items()}
-    return splits, f"the file {path.name}{how}"
+    return splits, f"{name}{how}"
 
 
 def _with_layout(name: str, splits: dict[str, Split], description: str, contiguous: bool) -> Corpus:
@@ -202,12 +204,18 @@ def _no_train(folder: Path) -> UserError:
     )
 
 
-def _open_parallel(rest: str, errors: Errors) -> Corpus:
+def _open_parallel(rest: str, errors: Errors, seed: int) -> Corpus:
     languages, _, path = rest.partition(":")
     source, dash, target = languages.partition("-")
     folder = Path(path).expanduser()
-    if not (source and dash and target and path):
-        raise UserError(f"expected parallel:SOURCE-TARGET:FOLDER, got parallel:{rest}.")
+    named = bool(source and dash and target and path)
+    if "," in rest and not (named and folder.is_dir()):
+        return _open_two_files(rest, errors, seed)
+    if not named:
+        raise UserError(
+            "expected parallel:SOURCE-TARGET:FOLDER or parallel:SOURCE_FILE,TARGET_FILE, got "
+            f"parallel:{rest}."
+        )
     if not folder.is_dir():
         raise UserError(f"there is no folder {folder}; check the path.")
     splits = {}
@@ -231,6 +239,25 @@ def _open_parallel(rest: str, errors: Errors) -> Corpus:
         splits=splits,
         layout=Layout(kind="pairs"),
         description=f"{source} to {target} from the folder {folder.name}: {', '.join(splits)}",
+    )
+
+
+def _open_two_files(rest: str, errors: Errors, seed: int) -> Corpus:
+    files = [Path(name.strip()).expanduser() for name in rest.split(",")]
+    if len(files) != 2:
+        raise UserError(f"expected parallel:SOURCE_FILE,TARGET_FILE, got {len(files)} files.")
+    for file in files:
+        if not file.is_file():
+            raise UserError(f"there is no file {file}; check the path.")
+    source, target = files
+    reader = ParallelFiles(source=source, target=target, errors=errors)
+    name = f"the files {source.name} and {target.name}"
+    splits, description = _split_file(reader, name, seed)
+    return Corpus(
+        name=f"{source.name}-{target.name}",
+        splits=splits,
+        layout=Layout(kind="pairs"),
+        description=description,
     )
 
 

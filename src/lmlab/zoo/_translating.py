@@ -92,7 +92,10 @@ def build_translating(
             "smoothing does not take: --set smoothing=0, or choices=1."
         )
     if config.shared and source is not None:
-        raise UserError("sources with a vocabulary of their own can't share embeddings.")
+        raise UserError(
+            "sources with a vocabulary of their own can't share embeddings; leave shared=true or "
+            "--source-tokenizer out."
+        )
     writing = nn.Embedding(vocabulary.size, config.width)
     # Small vectors: torch's unit normals make the first steps of a softmax model wild.
     nn.init.uniform_(writing.weight, -0.1, 0.1)

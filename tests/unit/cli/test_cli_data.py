@@ -11,7 +11,8 @@ from lmlab.data.protocols import PROTOCOLS
 
 def test_list_names_every_corpus_and_protocol(lmlab) -> None:
     names = [line.split()[0] for line in lmlab("data", "list").out.splitlines()[1:] if line]
-    for name in (*builtin_descriptions(), *(f"{name}:PATH" for name in PROTOCOLS)):
+    own = ("contiguous:PATH", "parallel:DE-EN:FOLDER", "parallel:FILE,FILE")
+    for name in (*builtin_descriptions(), *(f"{name}:PATH" for name in PROTOCOLS), *own):
         assert name in names
 
 

@@ -112,6 +112,22 @@ def test_parallel_folders(write: Write) -> None:
         open_corpus(f"parallel:{folder}")
 
 
+def test_two_parallel_files_are_split_as_a_file_is(write: Write) -> None:
+    """The same pairs in the same splits as a TSV has them, whatever the names."""
+    pairs = [(f"quelle {i}", f"target {i}") for i in range(100)]
+    source = write("train.de", "\n".join(one for one, _ in pairs))
+    target = write("other.en", "\n".join(two for _, two in pairs))
+    tsv = write("pairs.tsv", "\n".join("\t".join(pair) for pair in pairs))
+    corpus, same = (open_corpus(spec, seed=3) for spec in (f"parallel:{source},{target}", str(tsv)))
+    assert corpus.layout.kind == "pairs" and "train.de and other.en" in corpus.description
+    for name in ("train", "validation", "test"):
+        assert list(corpus.split(name)) == list(same.split(name))
+    with pytest.raises(UserError, match="there is no file missing"):
+        open_corpus(f"parallel:{source},missing")
+    with pytest.raises(UserError, match="got 3 files"):
+        open_corpus(f"parallel:{source},{target},{target}")
+
+
 @pytest.mark.parametrize("content", ["", "\n \n\t\n"])
 def test_an_empty_corpus_is_told_at_once(write: Write, content: str) -> None:
     with pytest.raises(UserError, match=r"a\.txt holds no example for the train split"):
