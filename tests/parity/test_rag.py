@@ -214,9 +214,8 @@ def test_thorough_decoding_is_the_best_of_all_texts():
     texts = every_text(3)
     assert len(texts) == 1 + 6 + 36
     condition = batch_of(("a b", "c d d"), ("a", "a")).condition
-    generator = torch.Generator()
     wide = Beam(width=36, best=len(texts), max_length=3)
-    found = BesideEachDocument(beam=wide).find(system, condition, 3, generator)
+    found = BesideEachDocument(beam=wide).find(system, condition, [3] * len(condition), 0)
     for question, hypotheses in zip(("a b", "c d d"), found, strict=True):
         expected = dict(zip(texts, sums_by_hand(system, question, texts), strict=True))
         ranked = sorted(expected, key=lambda text: -expected[text])
@@ -230,13 +229,11 @@ def test_fast_decoding_leaves_out_what_a_document_did_not_come_to():
     """Never more than thorough; the same where every beam holds every text."""
     system = make("sequence")
     condition = batch_of(("a b", "c d d", "e"), ("a",) * 3).condition
-    generator = torch.Generator()
 
     def find(thorough: bool, width: int, best: int):
         beam = Beam(width=width, best=best, max_length=3)
-        return BesideEachDocument(thorough=thorough, beam=beam).find(
-            system, condition, 3, generator
-        )
+        way = BesideEachDocument(thorough=thorough, beam=beam)
+        return way.find(system, condition, [3] * len(condition), 0)
 
     for thorough, fast in zip(find(True, 36, 43), find(False, 36, 43), strict=True):
         every = {each.tokens: each.log_prob for each in thorough if each.finished}

@@ -17,8 +17,9 @@ from lmlab.core.protocols import WithDocuments, WithFacts, require
 from lmlab.knowledge.opening import open_knowledge
 from lmlab.retrieval.documents import Documents
 from lmlab.sampling.beam import Beam
+from lmlab.sampling.finding import BySearch, Drawn, Greedily, Way
 from lmlab.sampling.rag_decoding import BesideEachDocument, WritesBesideDocuments
-from lmlab.sampling.translating import BySearch, Drawn, Greedily, Translation, Translator, Way
+from lmlab.sampling.translating import Translation, Translator
 from lmlab.scoring.batching import by_budget
 from lmlab.scoring.evaluating import device_of, evaluating
 
@@ -112,6 +113,7 @@ class Asker:
             yield Asked(question=question, answers=tuple(answers))
 
     def _written(self, questions: Sequence[str]) -> Iterator[Asked]:
+        rows = [self._row(question) for question in questions]
         translator = Translator(
             system=self.system,
             tokenizer=self.tokenizer,
@@ -122,7 +124,7 @@ class Asker:
             seed=self.seed,
         )
         found = list(translator.translate([questions]))
-        for each, evidence in zip(found, self._evidence(questions), strict=True):
+        for each, evidence in zip(found, self._evidence(rows), strict=True):
             yield Asked(question=each.source, answers=_answers(each, evidence))
 
     @property
@@ -142,13 +144,19 @@ class Asker:
             thorough=self._method == "thorough", beam=beam, documents=self.system.retrieved
         )
 
-    def _evidence(self, questions: Sequence[str]) -> list[tuple[Evidence, ...]]:
+    def _row(self, question: str) -> list[int]:
+        """The ids of a question between its symbols; one that is too long is refused, not cut."""
         vocabulary = self.system.vocabulary
         ends = [] if vocabulary.end is None else [vocabulary.end]
-        rows = [[vocabulary.opening, *self.tokenizer.encode(q), *ends] for q in questions]
+        row = [vocabulary.opening, *self.tokenizer.encode(question), *ends]
+        self.system.check_condition_length(len(row))
+        return row
+
+    def _evidence(self, rows: Sequence[list[int]]) -> list[tuple[Evidence, ...]]:
+        pad = self.system.vocabulary.pad
         found: list[tuple[Evidence, ...]] = [()] * len(rows)
         for group in by_budget([len(row) for row in rows], QUESTIONS_AT_ONCE):
-            batch = Batch.from_sequences([rows[index] for index in group], vocabulary.pad)
+            batch = Batch.from_sequences([rows[index] for index in group], pad)
             with evaluating(self.system):
                 evidence = self.system.evidence(batch.to(device_of(self.system)))
             for index, each in zip(group, evidence, strict=True):

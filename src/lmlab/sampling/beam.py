@@ -20,8 +20,9 @@ from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.protocols import Step, require
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.sampling.constraints import Constraints, shared_out
-from lmlab.sampling.decode import Generated, after_prefix, check_numbers, check_prefix, room
+from lmlab.sampling.constraints import Constraints, Phrase, shared_out
+from lmlab.sampling.decode import Generated, after_prefix, check_prefix, room
+from lmlab.sampling.next_tokens import Row, Ways, best_ways, ways_that_keep
 from lmlab.scoring.evaluating import evaluating
 
 
@@ -31,6 +32,8 @@ class Hypothesis(Generated):
 
     score: float = 0.0
     """log_prob / length^penalty, the length counted from the prefix with the end symbol."""
+    missing: tuple[Phrase, ...] = ()
+    """What was required and is not there; of a finished sequence nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,39 +102,59 @@ def beam_search(
     prefix: Sequence[int] | None = None,
     condition: Batch | None = None,
     constraints: Constraints | None = None,
+    max_lengths: Sequence[int] | None = None,
 ) -> list[list[Hypothesis]]:
     """The best sequences for each source (row of the condition), best first.
 
     Those that keep to the constraints, where there are any: what they forbid is not tried, and
-    log-probabilities stay the system's own.
+    log-probabilities stay the system's own. What they say of the beginning counts as found, where
+    a `prefix` is given and counts nowhere. `max_lengths` are the greatest lengths after both, one
+    for each source, where they differ.
 
     At each step every open hypothesis is also tried as ended, and the `width` best ways to go on
     stay open. The search for a source stops when no open hypothesis can still come before the
     worst of the `best` that are kept, so a beam as wide as the space is exhaustive search, if
     neither `ahead` nor `within` cuts it short.
-    Sequences still open at `max_length` are given only where too few ended, after those that did,
-    with `finished` false. Cost: at most max_length steps of sources × width rows.
+    Sequences still open at their greatest length are given only where too few ended, after those
+    that did, with `finished` false. Cost: at most max_length steps of sources × width rows.
     """
     require(system, Step, "beam search")
     vocabulary: Vocabulary = system.vocabulary
-    given = check_prefix(prefix, vocabulary)
-    beam = replace(beam, max_length=room(system, given, beam.max_length))
+    keeping = constraints or Constraints()
+    given, beginning = (check_prefix(each, vocabulary) for each in (prefix, keeping.beginning))
+    most = room(system, given + beginning, beam.max_length)
     if condition is not None:
         sources = len(condition)
     if sources < 1:
         raise UserError(f"at least one source must be given, and {sources} came.")
-    searches = [_Search(beam, given, constraints or Constraints()) for _ in range(sources)]
+    lengths = [len(beginning) + min(most, each) for each in max_lengths or [most] * sources]
+    beams = [replace(beam, max_length=length) for length in lengths]
     with evaluating(system):
         state = after_prefix(system, sources, given, condition)
-        for length in range(1, beam.max_length + 1):
-            log_probs = system.peek(state).log_probs
-            rows, tokens = _extend_all(searches, log_probs, length, vocabulary)
-            if not rows or length == beam.max_length:
+        state, log_probs = _begun(system, state, sources, beginning)
+        searches = [
+            _Search(each, given, keeping, open=[_Open(beginning, log_prob)])
+            for each, log_prob in zip(beams, log_probs, strict=True)
+        ]
+        for length in range(len(beginning) + 1, max(lengths) + 1):
+            distributions = system.peek(state).log_probs
+            rows, tokens = _extend_all(searches, distributions, length, vocabulary)
+            if not rows:
                 break
-            device = log_probs.device
+            device = distributions.device
             state = state.select(torch.tensor(rows, device=device))
             state = system.advance(state, torch.tensor(tokens, device=device))
     return [search.results() for search in searches]
+
+
+def _begun(system: Any, state: Any, sources: int, beginning: Phrase) -> tuple[Any, list[float]]:
+    """The state of each source after a beginning, and the beginning's own log-probability."""
+    totals = torch.zeros(sources, dtype=torch.float64)
+    for token in beginning:
+        values = system.peek(state).log_probs[:, token]
+        totals += values.double().cpu()
+        state = system.advance(state, torch.full((sources,), token, device=values.device))
+    return state, totals.tolist()
 
 
 class _Open(NamedTuple):
@@ -145,7 +168,7 @@ def _extend_all(
     searches: Sequence[_Search], log_probs: Tensor, length: int, vocabulary: Vocabulary
 ) -> tuple[list[int], list[int]]:
     """One step of every search; the rows that go on, and the token each goes on with."""
-    ways = _ways_on(log_probs, searches, vocabulary.end)
+    ways = _ways_on(log_probs, searches, length, vocabulary.end)
     rows: list[int] = []
     tokens: list[int] = []
     first = 0
@@ -158,80 +181,19 @@ def _extend_all(
     return rows, tokens
 
 
-class _Ways(NamedTuple):
-    """How a hypothesis may go on."""
-
-    ended: float
-    """Log-probability that it ends here."""
-    tokens: list[int]
-    """The likeliest others, best first; no more than a beam can use."""
-    log_probs: list[float]
-    """-inf at what can't come, the end symbol among it."""
-
-
-def _ways_on(log_probs: Tensor, searches: Sequence[_Search], end: int | None) -> list[_Ways]:
-    """The ways on of every row (rows, V), all rows at once.
-
-    Of `width` places a row can take all, and the end symbol takes none: so many are enough. Tokens
-    that a row needs for what is required come beside them.
-    """
+def _ways_on(
+    log_probs: Tensor, searches: Sequence[_Search], length: int, end: int | None
+) -> list[Ways]:
+    """The ways on of every row (rows, V), all rows at once."""
     width, constraints = searches[0].beam.width, searches[0].constraints
-    if not constraints:
-        return _best_of_rows(log_probs, width, end)
-    written = [(*search.prefix, *each.tokens) for search in searches for each in search.open]
-    if constraints.banned:
-        log_probs = log_probs.clone()
-        for row, tokens in enumerate(written):
-            log_probs[row, list(constraints.forbidden(tokens))] = -math.inf
-    found = _best_of_rows(log_probs, width, end)
-    if not constraints.required:
-        return found
-    return [
-        _with_wanted(way, log_probs[row], constraints.wanted(tokens), constraints.met(tokens))
-        for row, (way, tokens) in enumerate(zip(found, written, strict=True))
+    if not (constraints.banned or constraints.required):
+        return best_ways(log_probs, width, end)
+    rows = [
+        Row((*search.prefix, *each.tokens), last=length == search.beam.max_length)
+        for search in searches
+        for each in search.open
     ]
-
-
-def _with_wanted(way: _Ways, log_probs: Tensor, wanted: set[int], met: bool) -> _Ways:
-    """A way on that may also take what is wanted, and may end only where all was met."""
-    more = [token for token in sorted(wanted) if token not in way.tokens]
-    values = [float(log_probs[token]) for token in more]
-    ended = way.ended if met else -math.inf
-    return _Ways(ended, way.tokens + more, way.log_probs + values)
-
-
-def _best_of_rows(log_probs: Tensor, width: int, end: int | None) -> list[_Ways]:
-    values, tokens = largest(log_probs, min(width + 1, log_probs.shape[1]))
-    check_numbers(values)  # What is no number counts as the largest.
-    ended = [-math.inf] * len(log_probs)
-    if end is not None:
-        ended = log_probs[:, end].tolist()
-        values = values.masked_fill(tokens == end, -math.inf)
-    return [_Ways(*way) for way in zip(ended, tokens.tolist(), values.tolist(), strict=True)]
-
-
-BLOCK = 100
-"""Numbers of a row that `largest` looks at together."""
-
-
-def largest(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """(rows, count) the largest values of each row (rows, V), best first, and where they stand.
-
-    The largest of all stand in the blocks whose own largest are the largest: a long row is passed
-    over once for those, which is twice as fast as torch's topk.
-    """
-    rows, size = values.shape
-    whole = size - size % BLOCK
-    if whole < 2 * count * BLOCK:
-        return values.topk(count, dim=-1)
-    blocks = values[:, :whole].unflatten(1, (-1, BLOCK))
-    best = blocks.amax(-1).topk(count, dim=-1).indices
-    inside = torch.arange(BLOCK, device=values.device)
-    places = (best[..., None] * BLOCK + inside).flatten(1)
-    rest = torch.arange(whole, size, device=values.device).expand(rows, -1)
-    places = torch.cat([places, rest], 1)
-    found, chosen = values.gather(1, places).topk(count, dim=-1)
-    return found, places.gather(1, chosen)
+    return ways_that_keep(constraints, rows, log_probs, width, end)
 
 
 @dataclass
@@ -241,13 +203,15 @@ class _Search:
     beam: Beam
     prefix: tuple[int, ...]
     constraints: Constraints
-    open: list[_Open] = field(default_factory=lambda: [_Open((), 0.0)])
+    open: list[_Open]
     kept: list[Hypothesis] = field(default_factory=list)
     """The best that ended, best first, at most as many as are asked for."""
     settled: int = 0
     """How many of the kept nothing will come before, the first ones."""
+    cut_off: list[_Open] = field(default_factory=list)
+    """Those that were open at the greatest length."""
 
-    def extend(self, ways: Sequence[_Ways], length: int) -> list[tuple[int, int]]:
+    def extend(self, ways: Sequence[Ways], length: int) -> list[tuple[int, int]]:
         """Try each open hypothesis (row) as ended; keep the best ways on, as (row, token)."""
         if not self.open:
             return []
@@ -258,10 +222,11 @@ class _Search:
         self._settle(length)
         if self.settled == self.beam.best:
             self.open = []
-            return []
-        return [(row, token) for row, token, _ in chosen]
+        elif length == self.beam.max_length:
+            self.open, self.cut_off = [], self.open
+        return [(row, token) for row, token, _ in chosen] if self.open else []
 
-    def _chosen(self, ways: Sequence[_Ways]) -> list[tuple[int, int, float]]:
+    def _chosen(self, ways: Sequence[Ways]) -> list[tuple[int, int, float]]:
         """The ways on that stay open, as (row, token, log-probability), best first."""
         required = self.constraints.required
         reached = [each.log_prob for each in self.open]
@@ -312,17 +277,19 @@ class _Search:
     def results(self) -> list[Hypothesis]:
         cut_off = [
             self._hypothesis(each.tokens, each.log_prob, self.beam.max_length, finished=False)
-            for each in sorted(self.open, key=lambda each: -each.log_prob)
+            for each in sorted(self.cut_off, key=lambda each: -each.log_prob)
         ]
         return (self.kept + cut_off)[: self.beam.best]
 
     def _hypothesis(
         self, tokens: tuple[int, ...], log_prob: float, length: int, *, finished: bool
     ) -> Hypothesis:
+        written = self.prefix + tokens
         return Hypothesis(
-            tokens=self.prefix + tokens,
+            tokens=written,
             log_prob=log_prob,
             finished=finished,
             given=len(self.prefix),
             score=self.beam.score(log_prob, length),
+            missing=self.constraints.missing(written),
         )

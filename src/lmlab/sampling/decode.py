@@ -7,6 +7,7 @@ whole sequences (`Sample`) serves ancestral sampling too.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,7 @@ from lmlab.core.distribution import Categorical
 from lmlab.core.errors import UserError
 from lmlab.core.protocols import LogProb, Sample, Step, require
 from lmlab.core.vocabulary import Vocabulary
+from lmlab.objectives.row_numbers import RowNumbers
 from lmlab.sampling.truncation import apply, filters
 from lmlab.scoring.batching import batch_of, by_budget
 from lmlab.scoring.evaluating import device_of, evaluating
@@ -29,8 +31,11 @@ MOST_NUMBERS = 16_000_000
 TOKENS_AT_ONCE = 8192
 """In a batch of whole sequences whose log-probability is asked for."""
 
-Choose = Callable[[Categorical], Tensor]
-"""From the next token's distribution (rows, V) to the ids (rows,) that are taken."""
+Choose = Callable[[Categorical, Tensor], Tensor]
+"""From the next token's distribution (rows, V), and which of all rows those are (rows,), to the ids
+(rows,) that are taken."""
+Lengths = int | Sequence[int]
+"""A greatest length for all rows, or one for each."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +57,7 @@ def sample(
     system: object,
     rows: int,
     *,
-    max_length: int,
+    max_length: Lengths,
     temperature: float = 1.0,
     top_k: int | None = None,
     top_p: float | None = None,
@@ -62,34 +67,47 @@ def sample(
 ) -> list[Generated]:
     """Draw `rows` sequences, token by token: s_t ~ p(· | s_<t), truncated if asked.
 
-    At most `max_length` tokens are drawn after the prefix, the end symbol included. Cost: one step
+    At most `max_length` tokens are drawn after the prefix, the end symbol included. A generator of
+    `RowNumbers` draws each row by numbers of its own, whatever rows stand beside it. Cost: one step
     a token for the rows that are not finished.
     """
     steps = filters(temperature=temperature, top_k=top_k, top_p=top_p)
-    _check(rows, max_length)
+    lengths = _lengths(rows, max_length)
     if not isinstance(system, Step) and isinstance(system, Sample):
-        return _sample_whole(system, rows, max_length, bool(steps or prefix), generator, condition)
+        shaped = bool(steps or prefix)
+        return _sample_whole(system, rows, max(lengths), shaped, generator, condition)
 
-    def draw(distribution: Categorical) -> Tensor:
+    def draw(distribution: Categorical, going: Tensor) -> Tensor:
         log_probs = apply(steps, distribution).log_probs
+        if isinstance(generator, RowNumbers):
+            return by_numbers(log_probs, generator.numbers((rows, 1), log_probs.device)[going])
         if generator is not None:
             log_probs = log_probs.to(generator.device)
         return Categorical(log_probs).sample(generator=generator)
 
-    return decode(system, rows, draw, max_length=max_length, prefix=prefix, condition=condition)
+    return decode(system, rows, draw, max_length=lengths, prefix=prefix, condition=condition)
+
+
+def by_numbers(log_probs: Tensor, numbers: Tensor) -> Tensor:
+    """(rows,) the ids at which the summed probabilities (rows, V) pass numbers (rows, 1) of [0, 1).
+
+    An id of probability zero is never passed at.
+    """
+    sums = log_probs.double().exp().cumsum(-1)
+    return torch.searchsorted(sums, numbers.double() * sums[:, -1:], right=True).squeeze(-1)
 
 
 def greedy(
     system: object,
     rows: int = 1,
     *,
-    max_length: int,
+    max_length: Lengths,
     prefix: Sequence[int] | None = None,
     condition: Batch | None = None,
 ) -> list[Generated]:
     """The most probable token at every step; of equals the first id. Not the best sequence."""
 
-    def best(distribution: Categorical) -> Tensor:
+    def best(distribution: Categorical, going: Tensor) -> Tensor:
         return distribution.log_probs.argmax(-1)
 
     return decode(system, rows, best, max_length=max_length, prefix=prefix, condition=condition)
@@ -100,52 +118,54 @@ def decode(
     rows: int,
     choose: Choose,
     *,
-    max_length: int,
+    max_length: Lengths,
     prefix: Sequence[int] | None = None,
     condition: Batch | None = None,
 ) -> list[Generated]:
     """The loop: peek, choose, advance, until every row has ended or is `max_length` long."""
     require(system, Step, "decoding token by token")
-    _check(rows, max_length)
     vocabulary: Vocabulary = system.vocabulary
     given = check_prefix(prefix, vocabulary)
-    max_length = room(system, given, max_length)
+    lengths = [room(system, given, length) for length in _lengths(rows, max_length)]
     # A condition belongs to its rows, so those are not divided.
     most = rows if condition is not None else max(1, MOST_NUMBERS // vocabulary.size)
     written: list[Generated] = []
     with evaluating(system):
         for first in range(0, rows, most):
-            some = min(most, rows - first)
-            written += _decode_some(system, some, choose, max_length, given, condition)
+            some = torch.arange(first, min(first + most, rows))
+            theirs = lengths[first : first + most]
+            written += _decode_some(system, some, choose, theirs, given, condition)
     return written
 
 
 def _decode_some(
     system: Any,
-    rows: int,
+    rows: Tensor,
     choose: Choose,
-    max_length: int,
+    lengths: Sequence[int],
     given: tuple[int, ...],
     condition: Batch | None,
 ) -> list[Generated]:
+    """Those of all rows whose numbers `rows` holds; `lengths` are theirs."""
     end = system.vocabulary.end
-    state = after_prefix(system, rows, given, condition)
-    tokens: list[list[int]] = [list(given) for _ in range(rows)]
-    log_probs = torch.zeros(rows, dtype=torch.float64)
-    finished = [False] * rows
-    going = torch.arange(rows)
-    for length in range(1, max_length + 1):
+    state = after_prefix(system, len(rows), given, condition)
+    tokens: list[list[int]] = [list(given) for _ in lengths]
+    log_probs = torch.zeros(len(rows), dtype=torch.float64)
+    finished = [False] * len(rows)
+    going = torch.arange(len(rows))
+    for length in itertools.count(1):
         distribution = look(system, state)
-        chosen = choose(distribution).to(distribution.log_probs.device)
+        chosen = choose(distribution, rows[going]).to(distribution.log_probs.device)
         log_probs[going] += distribution.log_prob(chosen).double().cpu()
         stays = []
         for place, (row, token) in enumerate(zip(going.tolist(), chosen.tolist(), strict=True)):
             if token == end:
                 finished[row] = True
-            else:
-                tokens[row].append(token)
+                continue
+            tokens[row].append(token)
+            if length < lengths[row]:
                 stays.append(place)
-        if not stays or length == max_length:
+        if not stays:
             break
         if len(stays) < len(going):
             # Finished rows leave the batch: what is still being written costs all there is.
@@ -160,7 +180,7 @@ def _decode_some(
             finished=finished[row],
             given=len(given),
         )
-        for row in range(rows)
+        for row in range(len(rows))
     ]
 
 
@@ -223,11 +243,15 @@ def check_prefix(prefix: Sequence[int] | None, vocabulary: Vocabulary) -> tuple[
     return given
 
 
-def _check(rows: int, max_length: int) -> None:
+def _lengths(rows: int, max_length: Lengths) -> list[int]:
+    """The greatest length of each row."""
     if rows < 1:
         raise UserError(f"at least one sequence must be asked for, and {rows} came.")
-    if max_length < 1:
-        raise UserError(f"the greatest length must be 1 or more, and {max_length} came.")
+    lengths = [max_length] * rows if isinstance(max_length, int) else list(max_length)
+    assert len(lengths) == rows, "a greatest length for each row"
+    if min(lengths) < 1:
+        raise UserError(f"the greatest length must be 1 or more, and {min(lengths)} came.")
+    return lengths
 
 
 def _sample_whole(

@@ -69,19 +69,16 @@ class BesideEachDocument:
         return self.beam.width * self.documents
 
     def find(
-        self, system: Any, sources: Batch, max_length: int, generator: torch.Generator
+        self, system: Any, sources: Batch, max_lengths: Sequence[int], seed: int
     ) -> list[list[Hypothesis]]:
         """For each question (row of `sources`) the best texts, best first."""
-        beam = replace(
-            self.beam,
-            best=max(self.beam.best, self.beam.width),
-            max_length=min(self.beam.max_length, max_length),
-        )
+        beam = replace(self.beam, best=max(self.beam.best, self.beam.width))
         with evaluating(system):
             found = system.retrieve(sources)
             beside = system.sources(sources, found.numbers)
-        searched = beam_search(system.writer, beam, condition=beside)
         count = found.numbers.shape[1]
+        lengths = [length for length in max_lengths for _ in range(count)]
+        searched = beam_search(system.writer, beam, condition=beside, max_lengths=lengths)
         results = []
         for row in range(len(sources)):
             beams = searched[row * count : (row + 1) * count]

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Protocol
-
-import torch
+from dataclasses import asdict, dataclass, replace
+from typing import Any, NamedTuple, Protocol
 
 from lmlab.core.allocator import keep_memory
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError, unknown_name
 from lmlab.core.protocols import Step, require
-from lmlab.sampling.beam import Beam, Hypothesis, beam_search
-from lmlab.sampling.constraints import Constraints
-from lmlab.sampling.decode import Generated, greedy, sample
+from lmlab.sampling.beam import Beam, Hypothesis
+from lmlab.sampling.constraints import Borders, Constraints
+from lmlab.sampling.finding import BySearch, Drawn, Greedily, Way
+from lmlab.sampling.words import borders_of, known, spellings_of
 from lmlab.scoring.batching import by_budget
 from lmlab.scoring.evaluating import device_of
 
@@ -32,12 +32,15 @@ class Written:
 
     text: str
     log_prob: float
-    """The model's own log p(text | source), in nats, its end included where it came."""
+    """The model's own log p(text | source), in nats, of all of it: a prefix that was asked for is
+    in it, and the end where it came."""
     score: float
     """What ranked it: log_prob over length^penalty, or a mean utility."""
     tokens: int
     finished: bool
     """Whether the model ended it; if not, the greatest length cut it off."""
+    missing: tuple[str, ...] = ()
+    """Words that were required and are not there."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,93 +49,29 @@ class Translation:
 
     source: str
     written: tuple[Written, ...]
+    cut: int = 0
+    """Tokens at the end of the source that were left out, because the model takes no more."""
 
     @property
     def text(self) -> str:
         return self.written[0].text if self.written else ""
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """A sentence for each thing that is not as was asked for."""
+        found = []
+        if self.cut:
+            found.append(
+                f"longer than the model takes, so its last {self.cut:,} tokens were left out"
+            )
+        if self.source.strip() and not self.written:
+            found.append("nothing was found to write for it")
+        for word in dict.fromkeys(word for each in self.written for word in each.missing):
+            found.append(f"{word!r} is required and was not written; a wider beam may find a way")
+        return tuple(found)
+
     def as_dict(self) -> dict[str, object]:
         return asdict(self)
-
-
-class Way(Protocol):
-    """How texts are found for sources."""
-
-    @property
-    def rows(self) -> int:
-        """Texts under way for each source."""
-        ...
-
-    def find(
-        self, system: Any, sources: Batch, max_length: int, generator: torch.Generator
-    ) -> list[list[Hypothesis]]:
-        """For each source what was found, best first."""
-        ...
-
-
-@dataclass(frozen=True, kw_only=True)
-class Greedily:
-    """The likeliest token each time."""
-
-    rows: int = 1
-
-    def find(
-        self, system: Any, sources: Batch, max_length: int, generator: torch.Generator
-    ) -> list[list[Hypothesis]]:
-        found = greedy(system, len(sources), max_length=max_length, condition=sources)
-        return [[_hypothesis(each)] for each in found]
-
-
-@dataclass(frozen=True, kw_only=True)
-class BySearch:
-    """Beam search."""
-
-    beam: Beam = field(default_factory=lambda: Beam(width=5))
-    constraints: Constraints = field(default_factory=Constraints)
-    prefix: tuple[int, ...] = ()
-
-    @property
-    def rows(self) -> int:
-        return self.beam.width
-
-    def find(
-        self, system: Any, sources: Batch, max_length: int, generator: torch.Generator
-    ) -> list[list[Hypothesis]]:
-        beam = replace(self.beam, max_length=min(self.beam.max_length, max_length))
-        return beam_search(
-            system, beam, condition=sources, prefix=self.prefix, constraints=self.constraints
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Drawn:
-    """Texts drawn from p(text | source), as they came."""
-
-    rows: int = 1
-    temperature: float = 1.0
-    top_k: int | None = None
-    top_p: float | None = None
-
-    def __post_init__(self) -> None:
-        if self.rows < 1:
-            raise UserError(f"at least one text must be drawn, and {self.rows} came.")
-
-    def find(
-        self, system: Any, sources: Batch, max_length: int, generator: torch.Generator
-    ) -> list[list[Hypothesis]]:
-        repeated = torch.arange(len(sources)).repeat_interleave(self.rows)
-        found = sample(
-            system,
-            len(repeated),
-            max_length=max_length,
-            temperature=self.temperature,
-            top_k=self.top_k,
-            top_p=self.top_p,
-            generator=generator,
-            condition=sources.select(repeated.to(sources.tokens.device)),
-        )
-        each = iter(map(_hypothesis, found))
-        return [[next(each) for _ in range(self.rows)] for _ in range(len(sources))]
 
 
 class Utility(Protocol):
@@ -141,14 +80,24 @@ class Utility(Protocol):
     def __call__(self, text: str, reference: str) -> float: ...
 
 
+class _Source(NamedTuple):
+    """A text to translate: its ids between its symbols, none of an empty one."""
+
+    number: int
+    text: str
+    ids: list[int]
+    cut: int
+
+
 @dataclass(frozen=True, kw_only=True)
 class Translator:
     """Translates texts with one system that writes beside a source.
 
-    Texts are read ahead, gathered by length and given back in their order; one that is empty gets
-    an empty translation, so that lines stay beside each other. With a `utility` the texts that
-    the way finds are ranked by what they are worth on average where each of the others is right
-    (minimum Bayes risk, Kumar and Byrne 2004).
+    Texts are read ahead, gathered by length and given back in their order, each as it would be
+    alone; one that is empty gets an empty translation, so that lines stay beside each other, and
+    one that is longer than the system takes is cut, which its translation says. With a `utility`
+    the texts that the way finds are ranked by what they are worth on average where each of the
+    others is right (minimum Bayes risk, Kumar and Byrne 2004).
     """
 
     system: Any
@@ -158,7 +107,8 @@ class Translator:
     best: int = 1
     """How many texts are given for each source, best first."""
     max_length: int | None = None
-    """Most tokens of a translation; twice those of its source and ten more where none."""
+    """Most tokens of a translation, after the prefix; twice its source's and ten more where none.
+    """
     utility: Utility | None = None
     seed: int = 0
 
@@ -167,52 +117,67 @@ class Translator:
         for what, value in (("number of texts", self.best), ("greatest length", self.max_length)):
             if value is not None and value < 1:
                 raise UserError(f"the {what} must be 1 or more, and {value} came.")
+        if not 0 <= self.seed < 2**31:
+            raise UserError(f"a seed must be from 0 to {2**31 - 1}, and {self.seed} came.")
 
     def translate(self, chunks: Iterable[Sequence[str]]) -> Iterator[Translation]:
         """Translations of texts that come some at a time, in their order."""
         keep_memory()  # A step frees what the next one asks for again.
-        generator = torch.Generator().manual_seed(self.seed)
         number = 0
         for texts in chunks:
-            encoded = [self._source(text, number + place) for place, text in enumerate(texts, 1)]
+            sources = [self._source(text, number + place) for place, text in enumerate(texts, 1)]
             number += len(texts)
-            yield from self._chunk(texts, encoded, generator)
+            yield from self._chunk(sources)
 
-    def _source(self, text: str, number: int) -> list[int]:
-        """The ids of a source between its symbols; of an empty one none."""
+    def _source(self, text: str, number: int) -> _Source:
+        """A text as the system takes it: cut where it is too long."""
         inner = self.source_tokenizer.encode(text)
         if not inner:
-            return []
+            return _Source(number, text, [], 0)
         vocabulary = self.source_tokenizer.vocabulary
-        symbols = [vocabulary.start], [vocabulary.end]
-        first, last = ([id for id in each if id is not None] for each in symbols)
-        ids = [*first, *inner, *last]
-        try:
-            self.system.check_condition_length(len(ids))
-        except UserError as error:
-            raise UserError(f"text {number}: {error}") from error
-        return ids
+        # As in training: where there is no start symbol the end stands in its place.
+        first, last = vocabulary.opening, [] if vocabulary.end is None else [vocabulary.end]
+        most = self._most_tokens(1 + len(inner) + len(last)) - 1 - len(last)
+        if most < 1:
+            raise UserError("this system takes no source of a single token; build it longer.")
+        return _Source(number, text, [first, *inner[:most], *last], max(0, len(inner) - most))
 
-    def _chunk(
-        self, texts: Sequence[str], encoded: list[list[int]], generator: torch.Generator
-    ) -> Iterator[Translation]:
+    def _most_tokens(self, tokens: int) -> int:
+        """How many of so many tokens the system takes in a source."""
+
+        def refuses(count: int) -> bool:
+            try:
+                self.system.check_condition_length(count)
+            except UserError:
+                return True
+            return False
+
+        if not refuses(tokens):
+            return tokens
+        return bisect.bisect_left(range(tokens), True, key=refuses) - 1
+
+    def _chunk(self, sources: Sequence[_Source]) -> Iterator[Translation]:
         found: dict[int, tuple[Written, ...]] = {}
-        real = [place for place, ids in enumerate(encoded) if ids]
+        real = [source for source in sources if source.ids]
         budget = max(1, TOKENS_AT_ONCE // self.way.rows)
-        for group in by_budget([len(encoded[place]) for place in real], budget):
-            rows = [encoded[real[index]] for index in group]
-            sources = Batch.from_sequences(rows, self.system.vocabulary.pad)
-            longest = LENGTH_FACTOR * sources.tokens.shape[1] + LENGTH_MORE
-            hypotheses = self.way.find(
-                self.system,
-                sources.to(device_of(self.system)),
-                self.max_length or longest,
-                generator,
+        for group in by_budget([len(source.ids) for source in real], budget):
+            some = [real[index] for index in group]
+            batch = Batch.from_sequences(
+                [source.ids for source in some],
+                self.system.vocabulary.pad,
+                rows=[source.number for source in some],
             )
-            for index, each in zip(group, hypotheses, strict=True):
-                found[real[index]] = self._ranked([self._written(one) for one in each])
-        for place, text in enumerate(texts):
-            yield Translation(source=text, written=found.get(place, ()))
+            lengths = [
+                self.max_length or LENGTH_FACTOR * len(source.ids) + LENGTH_MORE for source in some
+            ]
+            hypotheses = self.way.find(
+                self.system, batch.to(device_of(self.system)), lengths, self.seed
+            )
+            for source, each in zip(some, hypotheses, strict=True):
+                found[source.number] = self._ranked([self._written(one) for one in each])
+        for source in sources:
+            written = found.get(source.number, ())
+            yield Translation(source=source.text, written=written, cut=source.cut)
 
     def _written(self, hypothesis: Hypothesis) -> Written:
         tokens = len(hypothesis.tokens) - hypothesis.given + hypothesis.finished
@@ -223,6 +188,7 @@ class Translator:
             score=hypothesis.score,
             tokens=tokens,
             finished=hypothesis.finished,
+            missing=tuple(map(self.tokenizer.decode, hypothesis.missing)),
         )
 
     def _ranked(self, written: list[Written]) -> tuple[Written, ...]:
@@ -262,6 +228,11 @@ def make_translator(
     """A translator by the name of its method; options that are None count as not given."""
     if method not in METHODS:
         raise unknown_name("method", method, METHODS)
+    if method == "greedy" and best > 1:
+        raise UserError(
+            f"the method greedy finds one text for each source, and {best} were asked for; choose "
+            "beam, sample or mbr for several."
+        )
     given = {name: value for name, value in options.items() if value not in (None, ())}
     for name in given:
         if name not in METHODS[method]:
@@ -301,23 +272,21 @@ def _way(method: str, best: int, given: dict[str, Any], tokenizer: Any) -> Way:
         ahead=given.get("ahead", AHEAD),
         within=given.get("within", WITHIN),
     )
-    phrases = {
-        name: tuple(_known(text, tokenizer, f"{name} word") for text in given.get(name, ()))
-        for name in ("required", "banned")
-    }
-    prefix = _known(given.get("prefix", ""), tokenizer, "prefix")
-    return BySearch(beam=beam, constraints=Constraints(**phrases), prefix=prefix)
+    return BySearch(beam=beam, constraints=_constraints(given, tokenizer))
 
 
-def _known(text: str, tokenizer: Any, what: str) -> tuple[int, ...]:
-    """The tokens of what a translation must or must not hold, all of which it could write."""
-    tokens = tuple(tokenizer.encode(text))
-    if tokenizer.vocabulary.unknown in tokens:
-        raise UserError(
-            f"the {what} {text!r} holds what the model has no token for, so it is never written; "
-            "leave it out."
-        )
-    return tokens
+def _constraints(given: dict[str, Any], tokenizer: Any) -> Constraints:
+    """What was asked of the words of a translation, as tokens."""
+    banned, required = (
+        tuple(spellings_of(text, tokenizer, f"{name} word") for text in given.get(name, ()))
+        for name in ("banned", "required")
+    )
+    return Constraints(
+        banned=tuple(dict.fromkeys(phrase for spellings in banned for phrase in spellings)),
+        required=required,
+        beginning=known(given.get("prefix", ""), tokenizer, "prefix"),
+        borders=borders_of(tokenizer) if banned or required else Borders(),
+    )
 
 
 def by_mean_utility(written: Sequence[Written], utility: Utility) -> list[Written]:
@@ -335,14 +304,3 @@ def by_mean_utility(written: Sequence[Written], utility: Utility) -> list[Writte
     }
     ranked = sorted(counts, key=lambda text: -worth[text])
     return [replace(firsts[text], score=worth[text]) for text in ranked]
-
-
-def _hypothesis(each: Generated) -> Hypothesis:
-    assert each.log_prob is not None
-    return Hypothesis(
-        tokens=each.tokens,
-        log_prob=each.log_prob,
-        finished=each.finished,
-        given=each.given,
-        score=each.log_prob,
-    )

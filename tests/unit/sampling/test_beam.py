@@ -11,8 +11,9 @@ import torch
 
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
-from lmlab.sampling.beam import Beam, beam_search, largest
+from lmlab.sampling.beam import Beam, beam_search
 from lmlab.sampling.decode import greedy
+from lmlab.sampling.next_tokens import largest
 
 
 def exhaustive(system, penalty: float = 0.0) -> list[tuple[tuple[int, ...], float]]:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from typing import ClassVar
 
 import pytest
 import torch
 
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
-from lmlab.sampling.beam import Beam
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.sampling.beam import Beam, Hypothesis
+from lmlab.sampling.finding import BySearch, Drawn, Greedily
 from lmlab.sampling.translating import (
-    BySearch,
-    Drawn,
-    Greedily,
+    Translation,
     Translator,
     Written,
     by_mean_utility,
@@ -26,15 +28,20 @@ WORDS = {"a": 5, "b": 6, "c": 7}
 class Letters:
     """A tokeniser of three words."""
 
+    kind = "word"
+
     def __init__(self, vocabulary) -> None:
         self.vocabulary = vocabulary
 
     def encode(self, text: str) -> list[int]:
-        return [WORDS[word] for word in text.split()]
+        return [WORDS.get(word, self.vocabulary.unknown) for word in text.split()]
+
+    def token(self, id: int) -> str:
+        return self.decode([id])
 
     def decode(self, ids: list[int]) -> str:
         names = {id: word for word, id in WORDS.items()}
-        return " ".join(names[id] for id in ids)
+        return " ".join(names.get(id, "<unk>") for id in ids)
 
 
 @pytest.fixture
@@ -61,6 +68,39 @@ def test_lines_stay_beside_each_other(translator):
         if one.source:
             (alone,) = each.translate([[one.source]])
             assert one == alone
+
+
+@pytest.mark.parametrize("way", [Greedily(), BySearch(beam=Beam(width=3)), Drawn(rows=2)])
+def test_a_translation_does_not_depend_on_its_company(translator, table, way):
+    """A text that never ends is as long as its own source allows: 2 · 3 + 10 tokens, 2 · 5 + 10.
+
+    The symbols of a source are counted; what is drawn depends on its number alone.
+    """
+    endless = {tuple(5 + bits % 3 for bits in range(n, n + 40)): 1.0 for n in range(3)}
+    each = replace(translator(way, best=2), system=table(endless, 8))
+    together = list(each.translate([["a", "b c a", "c"]]))
+    assert [one.written[0].tokens for one in together] == [16, 20, 16]
+    assert list(each.translate([["a"], ["b c a"], ["c"]])) == together
+
+
+def test_what_is_drawn_for_a_source_is_not_what_is_drawn_for_another(translator):
+    """The same source eight times, three texts each: all would be alike if the number were not."""
+    found = translator(Drawn(rows=3), best=3, max_length=4).translate([["a"] * 8])
+    assert len({tuple(one.text for one in each.written) for each in found}) > 4
+
+
+def test_a_prefix_is_part_of_what_is_scored(random_table):
+    """p(b a | source) is the same whether `b` was asked for or found."""
+    letters = Letters(random_table.vocabulary)
+    options = {"best": 20, "beam": 27, "within": math.inf, "max_length": 4}
+    free = make_translator(random_table, letters, letters, **options)
+    begun = make_translator(random_table, letters, letters, prefix="b", **options)
+    (every,), (some,) = free.translate([["a"]]), begun.translate([["a"]])
+    expected = [one for one in every.written if one.text.startswith("b")]
+    assert [one.text for one in some.written] == [one.text for one in expected] != []
+    for one, other in zip(some.written, expected, strict=True):
+        assert (one.log_prob, one.score) == pytest.approx((other.log_prob, other.score))
+        assert one.tokens == other.tokens
 
 
 def test_log_probabilities_add_up_to_the_tables(translator, random_table):
@@ -125,18 +165,51 @@ def test_what_a_method_has_no_use_for_is_refused(random_table):
         make_translator(random_table, letters, letters, method="beams")
     with pytest.raises(UserError, match="1 or more"):
         make_translator(random_table, letters, letters, best=0)
+    with pytest.raises(UserError, match="greedy finds one text for each source, and 3"):
+        make_translator(random_table, letters, letters, method="greedy", best=3)
+    with pytest.raises(UserError, match="a seed must be from 0"):
+        make_translator(random_table, letters, letters, method="sample", seed=-1)
+    with pytest.raises(UserError, match="the prefix holds what is banned"):
+        make_translator(random_table, letters, letters, prefix="a b", banned=("b",))
 
 
-def test_a_source_that_is_too_long_is_named(translator, random_table, monkeypatch):
+def test_a_source_that_is_too_long_is_cut_and_says_so(translator, random_table, monkeypatch):
     def refuse(tokens: int) -> None:
         if tokens > 4:
             raise UserError(f"at most 4 tokens, and {tokens} came.")
 
     monkeypatch.setattr(random_table, "check_condition_length", refuse)
-    found = translator(Greedily()).translate([["a", "b"], ["a b c"]])
-    assert len([next(found), next(found)]) == 2
-    with pytest.raises(UserError, match="text 3: at most 4 tokens, and 5 came"):
-        next(found)
+    each = translator(Greedily(), max_length=4)
+    found = list(each.translate([["a", "b c"], ["a b c a"]]))
+    assert [one.cut for one in found] == [0, 0, 2] and not found[1].notes
+    assert "last 2 tokens" in found[2].notes[0]
+    (cut,) = each.translate([["a b"]])
+    assert found[2].written == cut.written
+
+
+def test_a_source_begins_with_a_symbol_as_in_training(translator):
+    """Where there is no start (T5) the end stands there: systems count on a symbol."""
+
+    class Noting:
+        rows = 1
+        seen: ClassVar[list[list[int]]] = []
+
+        def find(self, system, sources: Batch, max_lengths, seed) -> list[list[Hypothesis]]:
+            self.seen.extend(sources.tokens.tolist())
+            return [[]]
+
+    letters = Letters(Vocabulary(size=8, start=None))
+    list(replace(translator(Noting()), source_tokenizer=letters).translate([["a b"]]))
+    assert Noting.seen == [[3, 5, 6, 3]]
+
+
+def test_what_is_not_as_asked_for_is_told():
+    lacking = replace(written("x"), missing=("dog",))
+    (note,) = Translation(source="a", written=(written("y"), lacking, lacking)).notes
+    assert "'dog' is required" in note
+    (note,) = Translation(source="a", written=()).notes
+    assert "nothing was found" in note
+    assert Translation(source=" ", written=()).notes == ()
 
 
 def test_required_and_banned_words_reach_the_search(random_table):
@@ -151,8 +224,7 @@ def test_required_and_banned_words_reach_the_search(random_table):
 def test_a_condition_is_one_row_for_each_source(random_table):
     """The table reads its condition, so a wrong order of rows would show."""
     sources = Batch.from_sequences([[2, 5, 3], [2, 6, 3]], pad=0)
-    found = BySearch(beam=Beam(width=2)).find(random_table, sources, 4, torch.Generator())
-    swapped = BySearch(beam=Beam(width=2)).find(
-        random_table, sources.select(torch.tensor([1, 0])), 4, torch.Generator()
-    )
+    way = BySearch(beam=Beam(width=2))
+    found = way.find(random_table, sources, [4, 4], 0)
+    swapped = way.find(random_table, sources.select(torch.tensor([1, 0])), [4, 4], 0)
     assert found == swapped[::-1]
