@@ -29,7 +29,12 @@ from lmlab.diagnostics.writing import writer_for
 from lmlab.interop.opening import is_checkpoint, open_model
 from lmlab.interop.wrapping import NO_COURSE, wrap_module
 from lmlab.language_model import LanguageModel, Text, corpus_of
-from lmlab.sampling.judging import Evaluation, ValidationBleu, evaluate_translators
+from lmlab.sampling.judging import (
+    Evaluation,
+    ValidationBleu,
+    evaluate_translators,
+    told_apart,
+)
 from lmlab.scoring.compare import compare as compare_models
 from lmlab.scoring.comparison import Comparison
 from lmlab.training.runs import Model
@@ -172,14 +177,19 @@ def evaluate(
 ) -> Evaluation:
     """Translate a corpus of pairs with each run, and judge them by sacreBLEU on the same texts.
 
-    `data` is what the runs were trained on unless given; options are those of
+    `data` is what the runs were trained on, or fine-tuned on, unless given; options are those of
     `evaluate_translators` (split, metrics, limit …) and of translating (method, beam …).
     """
-    models = [run if isinstance(run, LanguageModel) else load(run) for run in runs]
-    corpus = corpus_of([each.model for each in models], data, errors)
-    named = {each.model.name: each.model for each in models}
-    if len(named) < len(models):
-        raise UserError("two runs have the same folder name; rename one, to tell them apart.")
+    # Imported late: no other verb needs it.
+    from lmlab.tasks.pairs import judged_on
+
+    if isinstance(runs, (str, Path)):
+        raise UserError("evaluate takes a list of runs, and one came by itself; put it in a list.")
+
+    models = [run.model if isinstance(run, LanguageModel) else open_model(run) for run in runs]
+    named = told_apart(models)
+    spec = None if data is None else str(data)
+    corpus = judged_on(models, spec, lambda some: corpus_of(some, spec, errors))
     return evaluate_translators(named, corpus, **options)
 
 

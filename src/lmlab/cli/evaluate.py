@@ -4,16 +4,33 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lmlab.cli.options import Json, LengthPenalty, RunsErrors, Within
+from lmlab.cli.options import Json, RunsErrors
 from lmlab.cli.output import print_json, print_table
+from lmlab.cli.translation_options import (
+    BeamWidth,
+    LengthPenalty,
+    MaxLength,
+    Method,
+    Samples,
+    Seed,
+    Temperature,
+    TopK,
+    TopP,
+    Utility,
+    Within,
+)
 from lmlab.core.errors import UserError
 
 if TYPE_CHECKING:
     from lmlab.sampling.judging import Evaluation
+
+SHOWN = 5
+"""Texts that a warning names at most."""
 
 
 def evaluate(
@@ -23,17 +40,26 @@ def evaluate(
     ],
     data: Annotated[
         str | None,
-        typer.Option(metavar="CORPUS", help="Pairs of texts; what the runs were trained on."),
+        typer.Option(
+            metavar="CORPUS", help="Pairs of texts; what the runs were trained or fine-tuned on."
+        ),
     ] = None,
     split: Annotated[str, typer.Option(help="train, validation or test.")] = "test",
     metric: Annotated[str, typer.Option(help="bleu, chrf, or both with a comma.")] = "bleu,chrf",
     tokenize: Annotated[
         str, typer.Option(help="How sacreBLEU finds words: none where texts are tokenised, 13a …")
     ] = "none",
-    method: Annotated[str, typer.Option(help="beam, greedy, sample or mbr.")] = "beam",
-    beam: Annotated[int | None, typer.Option(help="Width of the beam; 5.")] = None,
+    method: Method = "beam",
+    beam: BeamWidth = None,
     length_penalty: LengthPenalty = None,
     within: Within = None,
+    samples: Samples = None,
+    utility: Utility = None,
+    temperature: Temperature = None,
+    top_k: TopK = None,
+    top_p: TopP = None,
+    max_length: MaxLength = None,
+    seed: Seed = 0,
     limit: Annotated[int | None, typer.Option(help="Only the first so many texts.")] = None,
     out: Annotated[
         Path | None,
@@ -44,9 +70,14 @@ def evaluate(
 ) -> None:
     """Judge translations by sacreBLEU, with intervals and a paired test between runs."""
     from lmlab.api import evaluate as evaluate_runs
+    from lmlab.data.lines import check_errors
 
     if limit is not None and limit < 1:
         raise UserError(f"at least one text must be translated, and {limit} came.")
+    if errors is not None:
+        check_errors(errors)
+    if out is not None:
+        make_folder(out)
     found = evaluate_runs(
         runs,
         data=data,
@@ -60,7 +91,16 @@ def evaluate(
         beam=beam,
         length_penalty=length_penalty,
         within=within,
+        samples=samples,
+        utility=utility,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        max_length=max_length,
+        seed=seed,
     )
+    for sentence in cut_sentences(found):
+        print(f"warning: {sentence}", file=sys.stderr)
     if out is not None:
         write_translations(found, out)
     if as_json:
@@ -87,14 +127,37 @@ def print_evaluation(found: Evaluation) -> None:
         print(signature)
 
 
-def write_translations(found: Evaluation, folder: Path) -> None:
-    from lmlab.training.files import telling_disk_errors, write_text
+def cut_sentences(found: Evaluation) -> list[str]:
+    """For each run that could not read all of its sources how many, and which."""
+    sentences = []
+    for name, numbers in found.cut.items():
+        if numbers:
+            listed = ", ".join(f"{number:,}" for number in numbers[:SHOWN])
+            listed += " …" if len(numbers) > SHOWN else ""
+            sentences.append(
+                f"{name} takes less than the whole source of {len(numbers):,} texts, which were "
+                f"cut: {listed}"
+            )
+    return sentences
+
+
+def make_folder(folder: Path) -> None:
+    """Make sure that a folder can be written to, before an hour of work has nowhere to go."""
+    from lmlab.training.files import telling_disk_errors
 
     with telling_disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=folder):
+            pass
+
+
+def write_translations(found: Evaluation, folder: Path) -> None:
+    from lmlab.training.files import write_text
+
     for name, texts in found.translations.items():
         lines = "".join(text.replace("\n", " ") + "\n" for text in texts)
-        write_text(folder / f"{name}.txt", lines)
+        # A run may be known by its path.
+        write_text(folder / f"{name.strip('/').replace('/', '-')}.txt", lines)
 
 
 def _tell(name: str, done: int) -> None:

@@ -7,6 +7,10 @@ from typing import Annotated
 import typer
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
+JsonLines = Annotated[
+    bool,
+    typer.Option("--json", help="Print a JSON object a line, as they come, and nothing else."),
+]
 Errors = Annotated[
     str, typer.Option(help="strict: stop at a byte that is not UTF-8; replace: go on and count it.")
 ]
@@ -22,19 +26,8 @@ Corpus = Annotated[
     str,
     typer.Argument(
         metavar="CORPUS",
-        help="A built-in name, a file, a folder, or NAME:PATH for a protocol; see lmlab data list.",
+        help="A built-in name, a file, a folder, NAME:PATH for a protocol, or for pairs "
+        "parallel:de-en:FOLDER or parallel:FILE,FILE; see lmlab data list.",
     ),
 ]
 Run = Annotated[str, typer.Argument(metavar="RUN", help="The folder of a trained run.")]
-LengthPenalty = Annotated[
-    float | None,
-    typer.Option(help="Ranks by log p / length^A: the greater, the longer; 1, and 0 is log p."),
-]
-Within = Annotated[
-    float | None,
-    typer.Option(
-        metavar="NATS",
-        help="Beams drop what falls so far behind their best; 4, and inf keeps all.",
-    ),
-]
-"""Of searches for translations."""

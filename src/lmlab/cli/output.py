@@ -33,6 +33,12 @@ def print_json_list(items: Iterable[Any]) -> None:
     sys.stdout.write("[]\n" if separator == "[\n" else "\n]\n")
 
 
+def print_json_lines(items: Iterable[Any]) -> None:
+    """A JSON object a line, each as soon as it comes."""
+    for item in items:
+        print(_written(item), flush=True)
+
+
 def _written(value: Any, indent: int | None = None) -> str:
     try:
         return json.dumps(value, ensure_ascii=False, indent=indent, allow_nan=False)

@@ -11,8 +11,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lmlab.cli.options import Errors, Json, LengthPenalty, Run, Within
-from lmlab.cli.output import print_json_list
+from lmlab.cli.options import Errors, JsonLines, Run
+from lmlab.cli.output import print_json_lines
+from lmlab.cli.translation_options import (
+    BeamWidth,
+    LengthPenalty,
+    MaxLength,
+    Method,
+    Samples,
+    Seed,
+    Temperature,
+    TopK,
+    TopP,
+    Utility,
+    Within,
+)
 from lmlab.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -31,8 +44,8 @@ def translate(
     text: Annotated[
         list[str] | None, typer.Option(metavar="T", help="A text; may be given several times.")
     ] = None,
-    method: Annotated[str, typer.Option(help="beam, greedy, sample or mbr.")] = "beam",
-    beam: Annotated[int | None, typer.Option(help="Width of the beam; 5.")] = None,
+    method: Method = "beam",
+    beam: BeamWidth = None,
     n_best: Annotated[int, typer.Option(help="Translations of each text, best first.")] = 1,
     length_penalty: LengthPenalty = None,
     within: Within = None,
@@ -45,31 +58,36 @@ def translate(
     prefix: Annotated[
         str | None, typer.Option(metavar="T", help="How each translation begins; for beam.")
     ] = None,
-    samples: Annotated[int | None, typer.Option(help="Texts drawn for mbr; 16.")] = None,
-    utility: Annotated[str | None, typer.Option(help="What mbr weighs by: chrf or bleu.")] = None,
-    temperature: Annotated[float | None, typer.Option(help="For sample and mbr.")] = None,
-    top_k: Annotated[int | None, typer.Option(help="For sample and mbr.")] = None,
-    top_p: Annotated[float | None, typer.Option(help="For sample and mbr.")] = None,
-    max_length: Annotated[
-        int | None, typer.Option(help="Most tokens of a translation; twice its source's and ten.")
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Decides every draw.")] = 0,
+    samples: Samples = None,
+    utility: Utility = None,
+    temperature: Temperature = None,
+    top_k: TopK = None,
+    top_p: TopP = None,
+    max_length: MaxLength = None,
+    seed: Seed = 0,
     draw: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Where it looked in each text, as SVG, into this folder."),
     ] = None,
-    as_json: Json = False,
+    as_json: JsonLines = False,
     errors: Errors = "strict",
 ) -> None:
-    """Translate texts, a line each, in their order; an empty line stays one."""
+    """Translate texts, a line each, in their order; an empty line stays one.
+
+    A text that is longer than the model takes is cut, and a warning names its line.
+    """
     if text and file != "-":
         raise UserError("give what to translate, and only one of: a FILE, - or --text.")
     if draw is not None and draw.exists() and not draw.is_dir():
         raise UserError(f"{draw} is not a folder; give one to write pictures into.")
 
+    from lmlab.data.lines import check_errors
+
+    check_errors(errors)
+    chunks = iter([list(text)]) if text else lines_of(file, errors)
+
     from lmlab.api import load
 
-    chunks = iter([list(text)]) if text else lines_of(file, errors)
     model = load(run)
     found = model.translate_stream(
         chunks,
@@ -93,10 +111,19 @@ def translate(
         from lmlab.diagnostics.source_picture import draw_all
 
         found = draw_all(model.model, found, draw)
+    found = with_warnings(found, "text" if text else "line")
     if as_json:
-        print_json_list(each.as_dict() for each in found)
+        print_json_lines(each.as_dict() for each in found)
     else:
         print_translations(found, several=n_best > 1)
+
+
+def with_warnings(found: Iterator[Translation], unit: str) -> Iterator[Translation]:
+    """Translations as they come; what is not as was asked for is told on standard error."""
+    for number, each in enumerate(found, 1):
+        for note in each.notes:
+            print(f"warning: {unit} {number}: {note}", file=sys.stderr)
+        yield each
 
 
 def print_translations(found: Iterator[Translation], *, several: bool) -> None:
@@ -117,15 +144,28 @@ def lines_of(file: str, errors: str) -> Iterator[list[str]]:
 
     From a pipe no more is waited for than is there: a line that came is translated before the next.
     """
-    from lmlab.data.lines import check_errors
+    if file == "-":
+        return _lines(sys.stdin.fileno(), "standard input", errors, waits=True)
+    _check_file(Path(file))
+    return _lines(os.open(file, os.O_RDONLY), file, errors, waits=False)
 
-    check_errors(errors)
-    if file != "-" and not Path(file).is_file():
-        raise UserError(f"there is no file {file}; check the path, or give a text by --text.")
-    descriptor = sys.stdin.fileno() if file == "-" else os.open(file, os.O_RDONLY)
-    name = "standard input" if file == "-" else file
+
+def _check_file(path: Path) -> None:
+    from lmlab.data.lines import is_gzip
+
+    if not path.exists():
+        raise UserError(f"there is no file {path}; check the path, or give a text by --text.")
+    if path.is_dir():
+        raise UserError(f"{path} is a folder; give a file with a text a line.")
+    if path.is_file() and is_gzip(path):
+        raise UserError(
+            f"{path} is compressed; unpack it first, as in gunzip -c {path} | lmlab translate RUN."
+        )
+
+
+def _lines(descriptor: int, name: str, errors: str, *, waits: bool) -> Iterator[list[str]]:
     number = 0
-    for raw in _raw_lines(descriptor, waits=file == "-"):
+    for raw in _raw_lines(descriptor, waits=waits):
         lines = []
         for line in raw:
             number += 1

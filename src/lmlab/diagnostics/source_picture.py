@@ -69,7 +69,17 @@ def draw_source(model: Model, source: str, written: str, path: Path) -> None:
 
 
 def draw_all(model: Model, found: Iterator[Translation], folder: Path) -> Iterator[Translation]:
-    """Translations as they come, the best of each drawn into a folder under its number."""
+    """Translations as they come, the best of each drawn into a folder under its number.
+
+    A system that looks nowhere, or a folder that can't be written to, is told before the first.
+    """
+    look_at_source(model, "", "")
+    with telling_disk_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    return _drawn(model, found, folder)
+
+
+def _drawn(model: Model, found: Iterator[Translation], folder: Path) -> Iterator[Translation]:
     for number, each in enumerate(found, 1):
         if each.written:
             draw_source(model, each.source, each.text, folder / f"{number}.svg")

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from itertools import islice
 from typing import Any
 
 from lmlab.core.errors import UserError
 from lmlab.data.corpus import Corpus
-from lmlab.sampling.translating import make_translator
-from lmlab.scoring.translations import Judged, judge, make_metric
+from lmlab.sampling.translating import Translator, make_translator
+from lmlab.scoring.translations import Judged, check_metrics, judge, make_metric
 
 AT_ONCE = 512
 """Texts that are translated together, gathered by length."""
@@ -25,6 +27,8 @@ class Evaluation:
     judged: tuple[Judged, ...]
     translations: dict[str, tuple[str, ...]]
     """By system, in the order of the split."""
+    cut: dict[str, tuple[int, ...]]
+    """By system, the numbers of texts that were longer than it takes, so that it read less."""
 
     def as_dict(self) -> dict[str, object]:
         return asdict(self)
@@ -43,27 +47,27 @@ def evaluate_translators(
 ) -> Evaluation:
     """Translate a split with every model (as `make_translator` is told) and judge them alike.
 
-    The first model is the one that the others are tested against.
+    The first model is the one that the others are tested against. What can be refused is refused
+    before anything is translated.
     """
+    check_metrics(metrics, tokenize)
     if corpus.layout.kind != "pairs":
         raise UserError(
             f"translations are judged on pairs of texts, and {corpus.name} holds single ones; give "
             "a parallel corpus (two files, TSV or JSONL)."
         )
-    examples = list(corpus.split(split))[:limit]
+    translators = {name: _translator(name, model, options) for name, model in models.items()}
+    examples = list(islice(corpus.split(split), limit))
     sources = [example.condition or "" for example in examples]
     translations: dict[str, tuple[str, ...]] = {}
-    for name, model in models.items():
-        if not model.card.conditional:
-            raise UserError(
-                f"{name} writes texts that are given nothing; translating needs a system with a "
-                "source (seq2seq, seq2seq-attention, transformer …)."
-            )
+    cut: dict[str, tuple[int, ...]] = {}
+    for name, translator in translators.items():
         found = []
-        for text in _translated(model, sources, options):
-            found.append(text)
+        for each in translator.translate(_chunks(sources)):
+            found.append(each)
             progress(name, len(found))
-        translations[name] = tuple(found)
+        translations[name] = tuple(each.text for each in found)
+        cut[name] = tuple(number for number, each in enumerate(found, 1) if each.cut)
     references = [example.text for example in examples]
     return Evaluation(
         corpus=corpus.name,
@@ -71,7 +75,18 @@ def evaluate_translators(
         method=str(options.get("method", "beam")),
         judged=tuple(judge(metrics, translations, references, tokenize=tokenize)),
         translations=translations,
+        cut=cut,
     )
+
+
+def told_apart(models: Sequence[Any]) -> dict[str, Any]:
+    """Models by the names of their folders, those of equal names by their paths."""
+    often = Counter(model.name for model in models)
+    named = {model.name if often[model.name] == 1 else str(model.path): model for model in models}
+    if len(named) < len(models):
+        twice = next(model.path for model in models if often[model.name] > 1)
+        raise UserError(f"{twice} was given twice; give every run once.")
+    return named
 
 
 class ValidationBleu:
@@ -96,7 +111,10 @@ def _chunks(sources: Sequence[str]) -> Iterator[Sequence[str]]:
     return (sources[first : first + AT_ONCE] for first in range(0, len(sources), AT_ONCE))
 
 
-def _translated(model: Any, sources: Sequence[str], options: dict[str, Any]) -> Iterator[str]:
-    translator = make_translator(model.system, model.tokenizer, model.reads_by, **options)
-    for translation in translator.translate(_chunks(sources)):
-        yield translation.text
+def _translator(name: str, model: Any, options: dict[str, Any]) -> Translator:
+    if not model.card.conditional:
+        raise UserError(
+            f"{name} writes texts that are given nothing; translating needs a system with a "
+            "source (seq2seq, seq2seq-attention, transformer …)."
+        )
+    return make_translator(model.system, model.tokenizer, model.reads_by, **options)

@@ -86,6 +86,14 @@ def _p_value(result: Any, first: Any) -> float | None:
     return 1.0 if result.score == first.score else float(result.p_value)
 
 
+def check_metrics(metrics: Sequence[str], tokenize: str) -> None:
+    """A UserError where translations could not be judged so."""
+    if not metrics:
+        raise UserError(f"give a metric to judge by: {' or '.join(METRICS)}.")
+    for metric in metrics:
+        make_metric(metric, tokenize=tokenize)
+
+
 def make_metric(name: str, *, tokenize: str = "none", single: bool = False) -> Any:
     """sacreBLEU's metric of that name; `single` where it judges one text at a time."""
     if name not in METRICS:
@@ -96,12 +104,23 @@ def make_metric(name: str, *, tokenize: str = "none", single: bool = False) -> A
         raise UserError(
             "translations are judged by sacreBLEU; pip install 'lmlab[translation]'."
         ) from error
-    # A short text may have no n-gram of the highest orders: those are then left out of its score.
+    if tokenize not in BLEU.TOKENIZERS:
+        raise UserError(
+            f"sacreBLEU knows no way {tokenize!r} to find words; choose from "
+            f"{', '.join(sorted(BLEU.TOKENIZERS))}."
+        )
     if name == "chrf":
         return CHRF()
     # Texts that are tokenised already are what "none" is for: no need to be warned of them.
+    # A short text may have no n-gram of the highest orders: those are then left out of its score.
     tokenised = tokenize == "none"
-    return BLEU(tokenize=tokenize, effective_order=single, force=tokenised)
+    try:
+        return BLEU(tokenize=tokenize, effective_order=single, force=tokenised)
+    except (ImportError, RuntimeError) as error:
+        raise UserError(
+            f"sacreBLEU can't find words by {tokenize!r} here ({' '.join(str(error).split())}); "
+            "install what it needs, or choose another --tokenize."
+        ) from error
 
 
 class SentenceUtility:

@@ -40,7 +40,7 @@ def read_splits(data: str | Path, task: type[Task], *, seed: int = 0) -> Splits:
         made_for, splits = builtin_rows(str(data))
         if made_for != task.name:
             raise UserError(f"{data} is made for the task {made_for}, not for {task.name}.")
-    elif task is Generate and _is_corpus(str(data)):
+    elif task is Generate and is_corpus(str(data)):
         splits = _pairs(str(data), seed)
     elif (path := Path(data)).is_dir():
         splits = _read_folder(path, task)
@@ -55,7 +55,7 @@ def read_splits(data: str | Path, task: type[Task], *, seed: int = 0) -> Splits:
     return splits
 
 
-def _is_corpus(data: str) -> bool:
+def is_corpus(data: str) -> bool:
     """Whether it is written as a corpus and not as rows are."""
     head, colon, _ = data.partition(":")
     return data.endswith(".tsv") or head in PROTOCOLS or bool(colon and head == "parallel")

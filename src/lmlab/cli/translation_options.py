@@ -1,0 +1,30 @@
+"""Options of how texts are translated, one definition for `translate` and `evaluate`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+Method = Annotated[str, typer.Option(help="beam, greedy, sample or mbr.")]
+BeamWidth = Annotated[int | None, typer.Option("--beam", help="Width of the beam; 5.")]
+LengthPenalty = Annotated[
+    float | None,
+    typer.Option(help="Ranks by log p / length^A: the greater, the longer; 1, and 0 is log p."),
+]
+Within = Annotated[
+    float | None,
+    typer.Option(
+        metavar="NATS",
+        help="Beams drop what falls so far behind their best; 4, and inf keeps all.",
+    ),
+]
+Samples = Annotated[int | None, typer.Option(help="Texts drawn for mbr; 16.")]
+Utility = Annotated[str | None, typer.Option(help="What mbr weighs by: chrf or bleu.")]
+Temperature = Annotated[float | None, typer.Option(help="For sample and mbr.")]
+TopK = Annotated[int | None, typer.Option(help="For sample and mbr.")]
+TopP = Annotated[float | None, typer.Option(help="For sample and mbr.")]
+MaxLength = Annotated[
+    int | None, typer.Option(help="Most tokens of a translation; twice its source's and ten.")
+]
+Seed = Annotated[int, typer.Option(help="Decides every draw, 0 or more.")]
