@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from lmlab.core.errors import UserError
+
 SEVERAL: dict[tuple[str, str], Callable[[str], bool]] = {
     # A file's name is what follows the texts, not one more of them.
     ("score", "--text"): lambda value: value != "-" and not Path(value).is_file(),
@@ -39,3 +41,21 @@ def spread(arguments: Sequence[str]) -> list[str]:
             places += 1
         given.append(argument)
     return given
+
+
+def positions_of(written: str) -> tuple[int, ...]:
+    """1,3-5 as 1, 3, 4, 5: places of tokens, each once."""
+    found: list[int] = []
+    for part in written.split(","):
+        first, dash, last = (each.strip() for each in part.partition("-"))
+        if not first.isdigit() or (dash and not last.isdigit()):
+            raise UserError(f"--positions takes numbers such as 1,3-5, and {written!r} came.")
+        if dash and int(last) < int(first):
+            raise UserError(
+                f"a range of --positions goes up, as {last}-{first}, and {part.strip()!r} came."
+            )
+        found += range(int(first), int(last if dash else first) + 1)
+    for position in found:
+        if found.count(position) > 1:
+            raise UserError(f"--positions names each token once, and {position} came twice.")
+    return tuple(found)

@@ -19,17 +19,6 @@ INTERRUPTED = 130
 """Exit code after Ctrl-C, as `lmlab.cli.main` knows it."""
 
 
-def numbers(written: str, option: str) -> tuple[int, ...]:
-    """1,3-5 as 1, 3, 4, 5."""
-    found: list[int] = []
-    for part in written.split(","):
-        first, dash, last = part.strip().partition("-")
-        if not first.isdigit() or (dash and not last.isdigit()):
-            raise UserError(f"{option} takes numbers such as 1,3-5, and {written!r} came.")
-        found += range(int(first), int(last if dash else first) + 1)
-    return tuple(found)
-
-
 def ends(written: str) -> tuple[int, int]:
     """5-12 as (5, 12)."""
     least, dash, most = written.partition("-")

@@ -9,7 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from lmlab.cli.chains import ends, numbers, run_chains
+from lmlab.cli.arguments import positions_of
+from lmlab.cli.chains import ends, run_chains
 from lmlab.cli.options import Json, Run
 from lmlab.cli.output import print_json
 from lmlab.core.errors import UserError, unknown_name
@@ -172,7 +173,7 @@ def sample(
     of_chains = {
         "start": start,
         "text": text,
-        "positions": None if positions is None else numbers(positions, "--positions"),
+        "positions": None if positions is None else positions_of(positions),
         "template": template,
         "length": length,
         "lengths": None if lengths is None else ends(lengths),

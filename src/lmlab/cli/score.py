@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from lmlab.cli.arguments import positions_of
 from lmlab.cli.options import Errors, Json, Run
 from lmlab.cli.output import print_json_list, scoring_bar
 from lmlab.core.errors import UserError
@@ -45,7 +46,7 @@ def score(
         ),
     ] = None,
     positions: Annotated[
-        str, typer.Option(metavar="1,2,7", help="Tokens that k-mask hides together, from 1.")
+        str, typer.Option(metavar="1,3-5", help="Tokens that k-mask hides together, from 1.")
     ] = "",
     head: Annotated[
         str, typer.Option(help="own: the model's; none: hidden states times token embeddings.")
@@ -87,7 +88,7 @@ def score(
 
     options: dict[str, Any] = {
         "method": method,
-        "positions": read_positions(positions),
+        "positions": positions_of(positions) if positions.strip() else (),
         "head": head,
         "mean": mean,
         "window": window,
@@ -116,16 +117,6 @@ def score(
             print_scores(scores, per_token=per_token, per_word=per_word)
     if texts.split is not None and sys.stderr.isatty():
         print(f"{texts.name}: {texts.split.report.summary()}", file=sys.stderr)
-
-
-def read_positions(given: str) -> tuple[int, ...]:
-    """ "1,2,7" as numbers."""
-    try:
-        return tuple(int(part) for part in given.split(",")) if given.strip() else ()
-    except ValueError:
-        raise UserError(
-            f"positions are numbers with commas between them, as 1,2,7, and {given!r} came."
-        ) from None
 
 
 def _record(score: Score, per_word: bool) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import islice
 
+from lmlab.core.errors import UserError
 from lmlab.core.kinds import Kind
 from lmlab.core.protocols import Energy, Fill, Step
 from lmlab.core.score import Convention, Score, TokenScore
@@ -54,8 +55,9 @@ def conditional_scores(
 
     The two are joined as they are and tokenised together, as the model would read them, so a space
     between them must be in one of them. A token belongs to the continuation if it ends inside it.
-    `end` counts the end of the sequence too: the continuation is then all that follows. Memory is
-    bounded for any number of pairs. By what the system has, unless the scorer's method says more:
+    `end` counts the end of the sequence too: the continuation is then all that follows; refused
+    where ends are not predicted. Memory is bounded for any number of pairs. By what the system has,
+    unless the scorer's method says more:
 
     - `Step`: Σ log p(token | all before it) over the continuation's tokens, of the system's kind.
     - `Fill` and no `Energy`: Σ log p(token | all others) over the continuation's tokens alone, a
@@ -67,6 +69,11 @@ def conditional_scores(
       exact or an energy (of energies only those of one length compare); a bound remains one.
     """
     fresh = scorer.afresh()
+    if end and not fresh.convention.end:
+        raise UserError(
+            "how long a text is is given here and not predicted, so its end has no score; leave "
+            "--end out (in Python end=)."
+        )
     method, system = fresh.method, fresh.system
     if method is not None and method.masked:
         yield from _masked(fresh, pairs)
@@ -117,7 +124,8 @@ def _continuation(prefix: str, continuation: str, score: Score, *, end: bool) ->
     inside = tuple(token for token in score.per_token if token.end > len(prefix))
     closing = [t for t in score.per_token if t.start == t.end == len(score.text)]
     kept = tuple(t for t in inside if t not in closing) + (tuple(closing) if end else ())
-    return _record(prefix, continuation, score, kept, sum(token.log_prob for token in kept))
+    found = _record(prefix, continuation, score, kept, sum(token.log_prob for token in kept))
+    return replace(found, convention=replace(found.convention, end=end))
 
 
 def _part_or_whole(prefix: str, continuation: str, score: Score, *, end: bool) -> ConditionalScore:

@@ -15,6 +15,7 @@ from lmlab.scoring.batching import batch_of
 from lmlab.scoring.tally import Tally
 
 if TYPE_CHECKING:
+    from lmlab.scoring.methods import Method
     from lmlab.scoring.score import Row, Scorer
 
 
@@ -33,8 +34,12 @@ def masked_texts(
     for tally in tallies:
         tally.take(scorer.predicted(tally, per_token=True))
         rows += scorer.rows(tally)
-    batch = batch_of([row.tokens for row in rows], scorer.system)
     begins = {} if after is None else dict(zip(tallies, after, strict=True))
+    for tally in tallies:
+        tokens = zip(tally.waiting, tally.spans, strict=True)
+        ends = [span[1] for id, span in tokens if id != scorer.vocabulary.end]
+        _check_positions(scorer.method, tally.text, ends, begins.get(tally, 0))
+    batch = batch_of([row.tokens for row in rows], scorer.system)
     scored = scorer.method.scored(batch, scorer.system) & _counted(batch, rows, begins)
     words = _words(scorer, batch, rows) if scorer.method.name == "within-word" else None
     found = scorer.method.scores(
@@ -44,6 +49,25 @@ def masked_texts(
     scorer.progress(int(scored.sum()))
     for tally in tallies:
         yield tally.score(scorer.convention)
+
+
+def _check_positions(method: Method, text: str, ends: Sequence[int], after: int) -> None:
+    """A UserError where a text has no token at a position, or all positions are in its prefix.
+
+    `ends` are the characters where the tokens end, `after` where the prefix does.
+    """
+    count, last = len(ends), max(method.positions, default=0)
+    if last > count:
+        raise UserError(
+            f"positions go from 1 to {count} in a text of {count} tokens, and {last} came with "
+            f"{text[:40]!r}; leave it out, or score texts that are long enough."
+        )
+    if last and ends[last - 1] <= after and not method.mean:
+        raise UserError(
+            f"positions count from the first token of the prefix, which has "
+            f"{sum(end <= after for end in ends)}, and only tokens behind it have a score; give "
+            "positions of the continuation."
+        )
 
 
 def _counted(batch: Batch, rows: Sequence[Row], begins: dict[Tally, int]) -> Tensor:

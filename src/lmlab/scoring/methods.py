@@ -62,6 +62,7 @@ class Method:
             raise UserError(f"the method {self.name} has no use for positions; leave them out.")
         if any(position < 1 for position in self.positions):
             raise UserError(f"positions count from 1, and {min(self.positions)} came.")
+        check_once(self.positions)
 
     @property
     def masked(self) -> bool:
@@ -101,12 +102,6 @@ class Method:
     def scored(self, batch: Batch, system: Any) -> Tensor:
         """(B, T) the places that get a score: all tokens but the end, or those of `positions`."""
         ordinary = scored_places(batch, system.vocabulary)
-        shortest, last = int(ordinary.sum(1).min()), max(self.positions, default=0)
-        if last > shortest:
-            raise UserError(
-                f"positions go from 1 to {shortest} in a text of {shortest} tokens, and {last} "
-                "came; leave it out, or score texts that are long enough."
-            )
         return ordinary & self._hidden(batch) if self.positions and not self.mean else ordinary
 
     def scores(
@@ -147,6 +142,13 @@ class Method:
         hidden = torch.zeros_like(batch.tokens, dtype=torch.bool)
         hidden[:, list(self.positions)] = True
         return hidden
+
+
+def check_once(positions: Sequence[int]) -> None:
+    """A UserError where a position is named twice."""
+    for position in positions:
+        if positions.count(position) > 1:
+            raise UserError(f"each position is named once, and {position} came twice.")
 
 
 def own_convention(system: Any, found: Convention) -> Convention:

@@ -125,7 +125,8 @@ def test_pairs_cloze_and_surprisal_of_a_wrapped_run(pair, name, tmp_path):
     tables = [io.StringIO(), io.StringIO()]
     for each, table in zip((run, wrapped), tables, strict=True):
         assert write_surprisal_csv(each.score(TEXTS), table) == sum(
-            len(t.split()) + (name == "gpt") for t in TEXTS  # and its end
+            len(t.split()) + (name == "gpt")  # and its end
+            for t in TEXTS
         )
     one, other = (table.getvalue().splitlines() for table in tables)
     assert [line.split(",")[:5] for line in one] == [line.split(",")[:5] for line in other]

@@ -102,6 +102,7 @@ def test_a_stop_is_told_and_what_there_is_is_printed(bert_run, capfd, monkeypatc
         (("--method", "gibbs", "--draw", "a.pdf"), "ends in .svg or .png"),
         (("--method", "gibbs", "--template", "the dog"), "has none"),
         (("--method", "gibbs", "--text", "the dog", "--positions", "2-4"), "and 3 came"),
+        (("--method", "gibbs", "--text", "the dog", "--positions", "2-1"), "goes up, as 1-2"),
     ],
 )
 def test_mistakes_are_told_in_a_sentence(sample, arguments, said):

@@ -32,6 +32,8 @@ def test_chain_rule(words, tiny_recurrent, kind):
         found[0].total - found[0].per_token[-1].log_prob, abs=1e-9
     )
     assert (without[3].total, without[3].tokens) == (0, 0)
+    assert all(each.convention.end for each in found)
+    assert not any(each.convention.end for each in without)
 
 
 def test_a_token_across_the_boundary_is_told(words, tiny_recurrent):
