@@ -188,6 +188,8 @@ def prompt(
     from lmlab.tasks.prompting import prompt_rows
     from lmlab.tasks.rows import read_splits
 
+    if rows < 1:
+        raise UserError(f"the number of rows must be 1 or more, and {rows} came.")
     kind = find_task(task)
     splits = read_splits(data, kind, seed=seed)
     asked = (splits.get("test") or splits.get("validation") or splits["train"])[:rows]
@@ -198,6 +200,8 @@ def prompt(
     if as_json:
         print_json(found.as_dict())
         return
+    if found.note:
+        print(f"note: {found.note}", file=sys.stderr)
     print(f"one prompt: {found.example}")
     show_metrics(found.metrics, f"on {found.rows} rows with {found.shots} examples each")
 

@@ -12,6 +12,7 @@ import torch
 
 from lmlab.core.errors import UserError
 from lmlab.core.recall import RecallSettings
+from lmlab.core.seeing import Seeing
 from lmlab.core.system import System
 from lmlab.tasks.catalogue import HOPS, find_task
 from lmlab.tasks.generate import Generate
@@ -180,7 +181,18 @@ def make_task(kind: type[Task], rows: Sequence[Row], model: Model) -> Task:
     """The task with the labels of its training rows."""
     if kind is Generate:
         return Generate(conditional=model.card.conditional)
-    return kind(kind.labels_of(rows))
+    if isinstance(model.system, Seeing):
+        raise UserError(
+            f"{model.card.name} reads images, and a row of {kind.name} has none; give a system "
+            "that reads texts (bert, gpt …)."
+        )
+    labels = kind.labels_of(rows)
+    if len(labels) == 1:
+        raise UserError(
+            f"all {len(rows)} rows to train on have the label {labels[0]!r}, so that there is "
+            "nothing to tell apart; give rows with two labels or more."
+        )
+    return kind(labels)
 
 
 def _described(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,8 @@ class Prompted:
     example: str
     """One prompt, as the model read it."""
     answers: tuple[str, ...]
+    note: str | None = None
+    """A sentence for the user, where not all examples were seen."""
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -46,10 +49,13 @@ class Shots:
         asked = [str(row[name]) for name in task.fields if name not in ("label", "target")]
         return " / ".join(asked) + self.sign
 
+    def examples(self, task: type[Task], shown: Sequence[Row]) -> list[str]:
+        """Rows with their answers, each as it stands in a prompt."""
+        return [self.text(task, each) + task.expected(each) + self.separator for each in shown]
+
     def prompt(self, task: type[Task], shown: Sequence[Row], row: Row) -> str:
         """The shown rows with their answers, then the row without."""
-        told = [self.text(task, each) + task.expected(each) + self.separator for each in shown]
-        return "".join(told) + self.text(task, row)
+        return "".join(self.examples(task, shown)) + self.text(task, row)
 
 
 def prompt_rows(
@@ -72,12 +78,22 @@ def prompt_rows(
         raise UserError(f"prompting is for classify, pair and generate, not for {task.name}.")
     if not 0 <= shots <= len(train):
         raise UserError(f"there are {len(train)} rows to show, and {shots} shots were asked for.")
+    if not rows:
+        raise UserError("there are no rows to ask; give 1 or more.")
     style, generator = style or Shots(), np.random.default_rng(seed)
     candidates = sorted({task.expected(row) for row in train})
-    answers, prompt = [], ""
+    if len(candidates) == 1:
+        raise UserError(
+            f"all rows to show have the answer {candidates[0]!r}, so that there is nothing to tell "
+            "apart; give rows with two or more."
+        )
+    answers, prompt, seen = [], "", shots
+    longest = max(candidates, key=len)
     for row in rows:
-        drawn = generator.permutation(len(train))[:shots]
-        prompt = style.prompt(task, [train[place] for place in drawn], row)
+        shown = [train[place] for place in generator.permutation(len(train))[:shots]]
+        prompt = style.prompt(task, shown, row)
+        told = style.examples(task, shown)
+        seen = min(seen, _seen(scorer, told, prompt + longest))
         scored = conditional_scores(scorer, [(prompt, answer) for answer in candidates])
         totals = [score.total for score in scored]
         answers.append(candidates[int(np.argmax(totals))])
@@ -89,4 +105,26 @@ def prompt_rows(
         metrics=metrics,
         example=prompt,
         answers=tuple(answers),
+        note=_note(seen, shots, scorer.window),
+    )
+
+
+def _seen(scorer: Scorer, examples: Sequence[str], text: str) -> int:
+    """How many examples of a prompt, the last ones, a window holds beside the rest of the text."""
+    if scorer.window is None:
+        return len(examples)
+    _, spans = scorer.tokenizer.encode_with_offsets(text)
+    # The start symbol stands in the window too.
+    beyond = len(spans) + 1 - scorer.window
+    first = spans[beyond][0] if 0 < beyond < len(spans) else 0
+    begins = accumulate((len(each) for each in examples[:-1]), initial=0)
+    return sum(begin >= first for begin in begins) if examples else 0
+
+
+def _note(seen: int, shots: int, window: int | None) -> str | None:
+    if seen >= shots:
+        return None
+    return (
+        f"the model sees {window} tokens at once, which hold {seen} of the {shots} examples of the "
+        f"longest prompt; the others were not seen, so ask for {seen} shots or fewer."
     )

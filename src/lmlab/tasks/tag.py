@@ -28,6 +28,7 @@ class Tag(Task):
         "words": "the words, a list",
         "tags": "a tag for each: B-KIND begins a mention, I-KIND goes on with it, O is outside",
     }
+    lists: ClassVar[tuple[str, ...]] = ("words", "tags")
     needs_tokens: ClassVar[bool] = True
 
     @classmethod
@@ -36,6 +37,8 @@ class Tag(Task):
         words, tags = checked["words"], checked["tags"]
         if not (isinstance(words, list) and isinstance(tags, list) and len(words) == len(tags)):
             raise UserError("words and tags are lists of the same length in a row of tag.")
+        if strange := [each for each in (*words, *tags) if not isinstance(each, str)]:
+            raise UserError(f"words and tags are texts, and {strange[0]!r} came.")
         return checked
 
     @classmethod

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -47,6 +48,8 @@ class Task:
     name: ClassVar[str]
     fields: ClassVar[Mapping[str, str]]
     """What a row must have, and what each field means."""
+    lists: ClassVar[tuple[str, ...]] = ()
+    """The fields that are lists, of one text a word."""
     needs_tokens: ClassVar[bool] = False
     """Whether it asks for a vector of each token, and not of the whole sequence."""
 
@@ -63,6 +66,9 @@ class Task:
             raise UserError(
                 f"a row of {cls.name} needs {', '.join(cls.fields)}, and {missing[0]} is missing."
             )
+        for name in (*cls.fields, "question"):
+            if name in row and name not in cls.lists:
+                _check_field(name, row[name])
         return dict(row)
 
     @classmethod
@@ -127,6 +133,12 @@ class Task:
                 f"{', '.join(self.labels[:8])}."
             )
         return self.labels.index(label)
+
+
+def _check_field(name: str, value: Any) -> None:
+    """A text must be one; a label may be a number too."""
+    if not isinstance(value, (str, int) if name == "label" else str):
+        raise UserError(f"{name} must be a text, and {json.dumps(value)[:60]} came.")
 
 
 def ends_of(vocabulary: Vocabulary) -> tuple[list[int], list[int]]:

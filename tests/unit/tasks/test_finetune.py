@@ -225,6 +225,8 @@ def test_a_span_is_found_by_its_characters(runs):
         ("[1]", "line 1: a row of classify is an object"),
         ('{"text": "a"}', "line 1: .*label is missing"),
         ("{", "line 1: not a JSON object"),
+        ('{"text": 5, "label": "x"}', "line 1: text must be a text, and 5 came"),
+        ('{"text": "a", "label": null}', "line 1: label must be a text, and null came"),
         ("\xff", "not UTF-8"),
     ],
 )
@@ -250,8 +252,26 @@ def test_other_mistakes_are_told(runs, tmp_path: Path):
         finetune(runs["gpt"], task="classify", data=few, out=runs["bert"], quiet=True)
     with pytest.raises(UserError, match="does not stand in its text"):
         Span.check_row({"text": "a b", "question": "?", "answer": "c"})
+    with pytest.raises(UserError, match="texts, and 7 came"):
+        Tag.check_row({"words": ["a", 7], "tags": ["O", "O"]})
     with pytest.raises(UserError, match="not fine-tuned"):
         load_task(runs["gpt"])
+    alike = write_rows(tmp_path / "alike.jsonl", [{"text": "a", "label": "x"}] * 20)
+    with pytest.raises(UserError, match="all 16 rows to train on have the label 'x'"):
+        finetune(runs["gpt"], task="classify", data=alike, out=tmp_path / "x", quiet=True)
+
+
+def test_a_system_that_reads_images_is_put_to_no_task_of_texts(tmp_path: Path):
+    images = [
+        f"{' '.join(str((7 * i + j) % 16) for j in range(64))}\t{'xy'[i % 2]}" for i in range(8)
+    ]
+    (tmp_path / "images.tsv").write_text("\n".join(images) + "\n", encoding="utf-8")
+    run = lmlab.train(
+        "vit", data=tmp_path / "images.tsv", out=tmp_path / "vit", size="tiny", steps=1, quiet=True
+    ).path
+    rows = write_rows(tmp_path / "rows.jsonl", ROWS["classify"])
+    with pytest.raises(UserError, match="vit reads images, and a row of classify has none"):
+        finetune(run, task="classify", data=rows, out=tmp_path / "x", quiet=True)
 
 
 def test_a_label_that_training_did_not_have_is_told(runs, tmp_path: Path):
@@ -279,3 +299,24 @@ def test_prompting_takes_the_likeliest_answer(runs):
         found.metrics["accuracy"]
         == sum(a == r["label"] for a, r in zip(expected, rows, strict=True)) / 2
     )
+    assert found.note is None
+
+
+def test_examples_that_a_window_can_not_hold_are_told(runs):
+    """<s>, eleven examples of five words, the question's two, sign and answer: 60 of 64."""
+    scorer = lmlab.load(runs["gpt"]).scorer()
+    assert scorer.window == 64
+    train = [{"text": "a b", "label": "ac"[i % 2]} for i in range(30)]
+    rows = [{"text": "e f", "label": "a"}] * 2
+    assert prompt_rows(scorer, Classify, train, rows, shots=11).note is None
+    found = prompt_rows(scorer, Classify, train, rows, shots=12)
+    assert found.note is not None and "64 tokens at once, which hold 11 of the 12" in found.note
+
+
+def test_prompting_without_rows_or_choice_is_told(runs):
+    scorer = lmlab.load(runs["gpt"]).scorer()
+    train = [{"text": "a b", "label": "a"}, {"text": "c d", "label": "c"}]
+    with pytest.raises(UserError, match="no rows to ask"):
+        prompt_rows(scorer, Classify, train, [], shots=0)
+    with pytest.raises(UserError, match="all rows to show have the answer 'a'"):
+        prompt_rows(scorer, Classify, train[:1], train, shots=0)
