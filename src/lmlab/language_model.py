@@ -22,6 +22,7 @@ from lmlab.sampling.filling import Filled, Filler
 from lmlab.sampling.prefix import Prefix, encode_prefix
 from lmlab.sampling.translating import Translation, make_translator
 from lmlab.scoring.conditional import ConditionalScore, conditional_scores, spaced
+from lmlab.scoring.given_source import SourceScorer, check_takes_source, paired
 from lmlab.scoring.pairs import PairsReport, judge_files
 from lmlab.scoring.score import Scorer
 from lmlab.training.runs import Model
@@ -96,11 +97,21 @@ class LanguageModel:
         """A `Scorer` of this model, with options such as `window=`, `stride=`, `cut=`."""
         return Scorer(self.model.system, self.model.tokenizer, self.model.layout, **options)
 
-    def score(self, texts: Sequence[str], **options: Any) -> list[Score]:
+    def source_scorer(self, **options: Any) -> SourceScorer:
+        """The same for texts that are given sources; there are no windows."""
+        check_takes_source(self.card)
+        model = self.model
+        return SourceScorer(model.system, model.tokenizer, model.reads_by, model.layout, **options)
+
+    def score(
+        self, texts: Sequence[str], sources: Sequence[str] | None = None, **options: Any
+    ) -> list[Score]:
         """The log-probability of each text, by token, in nats; options as of a `Scorer`.
 
-        `method` is another way to score: simple, raw, norm, within-word, k-mask (with `positions`)
-        for masked models, with `head="none"` by token embeddings; exact, bound or energy.
+        With `sources` that of each text given its own, log p(text | source), for systems that take
+        one (translators). `method` is another way to score: simple, raw, norm, within-word, k-mask
+        (with `positions`) for masked models, with `head="none"` by token embeddings; exact, bound
+        or energy.
 
         >>> model = lmlab.load("runs/ngram")
         >>> [score] = model.score(["the cat sleeps"])
@@ -111,13 +122,22 @@ class LanguageModel:
         """
         if isinstance(texts, str):
             raise UserError("score takes a list of texts, and one text came; put it in a list.")
-        return list(self.score_stream(texts, **options))
+        if isinstance(sources, str):
+            raise UserError("score takes a list of sources, and one came; put it in a list.")
+        return list(self.score_stream(texts, sources, **options))
 
     def score_stream(
-        self, texts: Iterable[str], *, per_token: bool = True, **options: Any
+        self,
+        texts: Iterable[str],
+        sources: Iterable[str] | None = None,
+        *,
+        per_token: bool = True,
+        **options: Any,
     ) -> Iterator[Score]:
         """Scores of any number of texts, one by one, in constant memory."""
-        return self.scorer(**options).score(texts, per_token=per_token)
+        if sources is None:
+            return self.scorer(**options).score(texts, per_token=per_token)
+        return self.source_scorer(**options).score(paired(sources, texts), per_token=per_token)
 
     def score_given(
         self,
@@ -142,14 +162,16 @@ class LanguageModel:
         joined = ((p, spaced(p, c, separator)) for p, c in pairs)
         return conditional_scores(self.scorer(**options), joined, end=end)
 
-    def summary(self, texts: Iterable[str], **options: Any) -> Summary:
+    def summary(
+        self, texts: Iterable[str], sources: Iterable[str] | None = None, **options: Any
+    ) -> Summary:
         """Perplexity, nats per token and bits per character of all the texts together.
 
         >>> summary = lmlab.load("runs/ngram").summary(["the cat sleeps", "a dog sees mary"])
         >>> summary.tokens, round(summary.nats_per_token, 6) == round(-summary.total / 9, 6)
         (9, True)
         """
-        return summarise(self.score_stream(texts, per_token=False, **options))
+        return summarise(self.score_stream(texts, sources, per_token=False, **options))
 
     def pairs(self, *files: Path | str) -> PairsReport:
         """Accuracy on minimal pairs, JSON lines of `sentence_good` and `sentence_bad` (BLiMP).

@@ -21,10 +21,18 @@ if TYPE_CHECKING:
 def score(
     run: Run,
     file: Annotated[
-        str | None, typer.Argument(metavar="[FILE | -]", help="A text a line; - is standard input.")
+        str | None,
+        typer.Argument(
+            metavar="[FILE | -]",
+            help="A text a line, for translators a source, a tab and a text; - is standard input.",
+        ),
     ] = None,
     text: Annotated[
         list[str] | None, typer.Option(metavar="T", help="A text; may be given several times.")
+    ] = None,
+    source: Annotated[
+        list[str] | None,
+        typer.Option(metavar="S", help="What a text is given, for translators; one for each."),
     ] = None,
     per_token: Annotated[bool, typer.Option("--per-token", help="Each token as well.")] = False,
     per_word: Annotated[bool, typer.Option("--per-word", help="Each word as well.")] = False,
@@ -81,9 +89,12 @@ def score(
         raise UserError("words are scored in whole texts; leave out --csv and --per-word.")
     if not continuing and (end or separator is not None):
         raise UserError("--end and --separator are for continuations; give --given a prefix.")
+    if continuing and source:
+        raise UserError("given a source whole texts are scored; leave out --given, --conditional.")
 
     from lmlab.api import load
     from lmlab.cli.score_given import pairs_from, print_continuations
+    from lmlab.cli.score_source import scores_of, with_sources
     from lmlab.cli.texts import texts_from
 
     options: dict[str, Any] = {
@@ -101,12 +112,15 @@ def score(
         print_continuations(found, as_json=as_json, per_token=per_token, mean=mean)
         return
     texts = texts_from(file, text or [], errors)
+    if source:
+        texts = with_sources(texts, text or [], source)
     model = load(run)
     with scoring_bar(f"scoring {texts.name}", texts.split, texts.size) as progress:
         by_token = per_token or per_word or csv or as_json
         # Texts given one by one belong to no stream: each starts by itself.
-        scorer = model.scorer(progress=progress, carry=not text, **options)
-        scores = scorer.score(texts.texts, per_token=by_token)
+        scores = scores_of(
+            model, texts, per_token=by_token, carry=not text, progress=progress, **options
+        )
         if as_json:
             print_json_list(_record(score, per_word) for score in scores)
         elif csv:
@@ -139,7 +153,8 @@ def print_scores(scores: Iterator[Score], *, per_token: bool, per_word: bool) ->
 
     def printed() -> Iterator[Score]:
         for score in scores:
-            shown = score.text.replace("\n", "\\n")
+            given = "" if score.source is None else f"{score.source} | "
+            shown = f"{given}{score.text}".replace("\n", "\\n")
             unit = "nats in the mean" if score.convention.mean else "nats"
             each = f"{-score.mean:.4f} nats/token"
             print(f"{score.figure:.4f} {unit}\t{score.tokens} tokens\t{each}\t{shown}")

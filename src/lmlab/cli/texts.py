@@ -11,6 +11,9 @@ from lmlab.core.errors import UserError
 from lmlab.data.corpus import Split
 from lmlab.data.lines import BYTE_ORDER_MARK, check_errors
 from lmlab.data.opening import reader_for
+from lmlab.data.readers import Example
+
+STDIN = "standard input"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,10 +21,19 @@ class Texts:
     """Texts that are read as they are asked for, and how many bytes that will be, if known."""
 
     name: str
-    texts: Iterator[str]
+    examples: Iterator[Example]
+    """The texts with what each is given, where it is given something."""
     size: int | None = None
     split: Split | None = None
     """Where a file is read: how far the reader is, and what it met."""
+
+    @property
+    def texts(self) -> Iterator[str]:
+        """The texts alone; a UserError where they are given something."""
+        for example in self.examples:
+            if example.condition is not None:
+                raise UserError(f"{self.name} holds pairs; give a file with a text a line.")
+            yield example.text
 
 
 def texts_from(file: str | None, given: list[str], errors: str) -> Texts:
@@ -32,25 +44,16 @@ def texts_from(file: str | None, given: list[str], errors: str) -> Texts:
             "give what to score, and only one of: a FILE, - for standard input, --text."
         )
     if file is None:
-        return Texts(name="--text", texts=iter(given))
+        return Texts(name="--text", examples=map(Example, given))
     if file == "-":
-        return Texts(name="standard input", texts=stdin_texts(errors))
+        return Texts(name=STDIN, examples=map(Example, stdin_texts(errors)))
     path = Path(file)
     if not path.exists():
         raise UserError(f"there is no file {path}; check the path, or give a text by --text.")
     if not path.is_file():
         raise UserError(f"{path} is not a file; give a file with a text a line.")
     split = Split(reader_for(path, check_errors(errors)), name="text")
-    return Texts(
-        name=path.name, texts=_only_texts(split, path), size=split.size_bytes(), split=split
-    )
-
-
-def _only_texts(split: Split, path: Path) -> Iterator[str]:
-    for example in split:
-        if example.condition is not None:
-            raise UserError(f"{path} holds pairs of texts; give a file with a text a line.")
-        yield example.text
+    return Texts(name=path.name, examples=iter(split), size=split.size_bytes(), split=split)
 
 
 def stdin_texts(errors: str) -> Iterator[str]:

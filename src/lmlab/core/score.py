@@ -28,6 +28,8 @@ class Convention:
     """Tokens newly scored in each window of a rolling score."""
     carried: bool = False
     """Whether the state goes on from one line to the next (contiguous text)."""
+    source: bool = False
+    """Whether each text is given another: log p(text | source)."""
     cut: int | None = None
     """Length at which sequences are cut, symbols included."""
     order: str = "left to right"
@@ -76,6 +78,8 @@ class Score:
     low: float | None = None
     high: float | None = None
     unknown: int = 0
+    source: str | None = None
+    """What the text is given, where it is given something."""
 
     @property
     def mean(self) -> float:

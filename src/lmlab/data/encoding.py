@@ -166,6 +166,16 @@ def frame(vocabulary: Vocabulary, layout: Layout) -> tuple[list[int], list[int]]
     return ([] if layout.kind == "contiguous" else [start]), tail
 
 
+def framed(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
+    """The ids of a source between its symbols, as training reads it; of an empty one these alone.
+
+    Its first place is always a symbol, the end where there is no start: systems count on it.
+    """
+    vocabulary = tokenizer.vocabulary
+    end = () if vocabulary.end is None else (vocabulary.end,)
+    return (vocabulary.opening, *tokenizer.encode(text), *end)
+
+
 def _count_unknown(
     tokens: NDArray[Any], lengths: list[int], unknown: int | None
 ) -> NDArray[np.int32]:

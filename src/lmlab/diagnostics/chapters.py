@@ -7,13 +7,16 @@ from dataclasses import dataclass, field
 
 import torch
 
+from lmlab.core.batch import Batch
 from lmlab.core.protocols import Sample, Step
+from lmlab.data.encoding import framed
 from lmlab.diagnostics.commands import command_of
 from lmlab.diagnostics.figures import entropy_of
 from lmlab.diagnostics.pictures import Curve, curve_from_metrics
 from lmlab.diagnostics.shots import Shot, read_shots
 from lmlab.sampling.decode import sample
 from lmlab.scoring.comparison import Comparison, Row
+from lmlab.scoring.evaluating import device_of
 from lmlab.training.reporting import read_metrics
 from lmlab.training.runs import Model, RunFolder
 
@@ -56,13 +59,14 @@ def chapter_of(comparison: Comparison, models: Sequence[Model], *, seed: int = 0
     rows = comparison.rows
     first = {row.name: by_path[row.runs[0]] for row in rows}
     entropies = {entropy_of(each.config) for each in models if each.config["corpus"]["spec"]}
+    sources = [each.source for each in comparison.sentences if each.source is not None]
     return Chapter(
         comparison=comparison,
         curves=tuple(_curve(row, first[row.name]) for row in rows),
         entropy=entropies.pop() if len(entropies) == 1 else None,
         # A seed for each: from the same one they would all begin with the same word.
         samples={
-            row.name: write_samples(first[row.name], seed=seed + place)
+            row.name: write_samples(first[row.name], seed=seed + place, sources=sources)
             for place, row in enumerate(rows)
         },
         commands={row.name: _commands(row, by_path) for row in rows},
@@ -82,16 +86,27 @@ def _curve(row: Row, model: Model) -> Curve:
     return curve_from_metrics(row.name, read_metrics(RunFolder(model.path).metrics))
 
 
-def write_samples(model: Model, *, seed: int) -> tuple[Written, ...]:
-    """A few texts of a model, drawn as they come; none where it can't write."""
+def write_samples(model: Model, *, seed: int, sources: Sequence[str] = ()) -> tuple[Written, ...]:
+    """A few texts of a model, drawn as they come; none where it can't write.
+
+    Where there are sources, one text is drawn for each of them and shown behind it.
+    """
     if not isinstance(model.system, (Step, Sample)):
         return ()
-    generator = torch.Generator().manual_seed(seed)
-    drawn = sample(model.system, SAMPLES, max_length=SAMPLE_TOKENS, generator=generator)
+    given = [framed(model.reads_by, source) for source in sources]
+    condition = Batch.from_sequences(given, model.system.vocabulary.pad) if given else None
+    drawn = sample(
+        model.system,
+        len(given) or SAMPLES,
+        max_length=SAMPLE_TOKENS,
+        generator=torch.Generator().manual_seed(seed),
+        condition=None if condition is None else condition.to(device_of(model.system)),
+    )
+    before = [f"{source} → " for source in sources] or [""] * len(drawn)
     return tuple(
         Written(
-            text=model.tokenizer.decode(each.tokens) + ("" if each.finished else " …"),
+            text=first + model.tokenizer.decode(each.tokens) + ("" if each.finished else " …"),
             log_prob=each.log_prob,
         )
-        for each in drawn
+        for first, each in zip(before, drawn, strict=True)
     )

@@ -261,6 +261,8 @@ def _surprisal(chapter: Chapter) -> Html:
 
 def _sentence(sentence: Sentence, chapter: Chapter) -> Html:
     lines: list[Html] = []
+    if sentence.source is not None:
+        lines += [tag("div", "source", class_="name"), tag("div", sentence.source)]
     for row in chapter.comparison.rows:
         tokens = sentence.tokens.get(row.name, ())
         lines.append(tag("div", _swatch(chapter.look(row.name)), row.name, class_="name"))

@@ -16,8 +16,8 @@ from lmlab.core.protocols import LogProb, Sample, Step
 from lmlab.core.system import System
 from lmlab.data.corpus import Corpus, open_corpus
 from lmlab.data.encoding import frame
+from lmlab.data.encoding import framed as framed
 from lmlab.data.readers import Example
-from lmlab.data.tokenizers import Tokenizer
 from lmlab.sampling.decode import sample
 from lmlab.scoring.evaluating import evaluating
 from lmlab.training.reporting import read_metrics
@@ -157,13 +157,6 @@ def sentence_of(model: Model, text: str, condition: str | None = None) -> Senten
     given = () if condition is None else framed(model.reads_by, condition)
     tokens = tuple(map(model.tokenizer.token, ids))
     return Sentence(text=text, ids=tuple(ids), tokens=tokens, condition=condition, given=given)
-
-
-def framed(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
-    """The ids of a text between its symbols, as what is given is read."""
-    vocabulary = tokenizer.vocabulary
-    end = () if vocabulary.end is None else (vocabulary.end,)
-    return (vocabulary.opening, *tokenizer.encode(text), *end)
 
 
 def _sentence(model: Model, example: Example) -> Sentence:

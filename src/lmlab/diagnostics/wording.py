@@ -23,6 +23,8 @@ def convention_words(convention: Convention) -> str:
         "end predicted" if convention.end else "end not predicted",
         f"unknown words {convention.unknown}",
     ]
+    if convention.source:
+        parts.append("each text given its source")
     if convention.carried:
         parts.append("state carried from line to line")
     if convention.window is not None:

@@ -12,9 +12,16 @@ TOKENS_AT_ONCE = 8192
 """Tokens of a batch, unless somebody knows better."""
 
 
-def batch_of(rows: Sequence[Sequence[int]], system: Any) -> Batch:
-    """The rows as one batch, padded at their ends, where the system's numbers live."""
-    return Batch.from_sequences(rows, system.vocabulary.pad).to(device_of(system))
+def batch_of(
+    rows: Sequence[Sequence[int]], system: Any, sources: Sequence[Sequence[int]] = ()
+) -> Batch:
+    """The rows as one batch, padded at their ends, where the system's numbers live.
+
+    `sources` are what the rows are given, one each, or none at all.
+    """
+    pad = system.vocabulary.pad
+    condition = Batch.from_sequences(sources, pad) if sources else None
+    return Batch.from_sequences(rows, pad, condition=condition).to(device_of(system))
 
 
 def best_budget(system: Any) -> int:

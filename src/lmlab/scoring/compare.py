@@ -14,6 +14,7 @@ from lmlab.core.errors import UserError
 from lmlab.core.kinds import KINDS, NORMALISED
 from lmlab.core.score import Convention
 from lmlab.data.corpus import Corpus
+from lmlab.data.readers import Example
 from lmlab.data.truth import TruthWithLength
 from lmlab.scoring.bootstrap import interval, paired_bootstrap
 from lmlab.scoring.comparison import Comparison, Difference, Floor, Row, Sentence, Unit
@@ -94,8 +95,22 @@ def _check(models: Sequence[ModelLike], corpus: Corpus) -> None:
         raise UserError(
             f"the run {twice[0]} is given twice; name each run once (lmlab.wrap takes a name=)."
         )
-    if corpus.layout.kind == "pairs":
-        raise UserError(f"{corpus.name} holds pairs, and these models score single texts.")
+    for model in models:
+        _check_sides(model, corpus)
+
+
+def _check_sides(model: ModelLike, corpus: Corpus) -> None:
+    """A UserError where a model has no use for sources that are there, or needs some."""
+    if corpus.layout.kind == "pairs" and not model.card.conditional:
+        raise UserError(
+            f"{corpus.name} holds pairs, and {model.path.name} ({model.card.name}) scores texts "
+            "that are given nothing; leave it out, or give a corpus of single texts."
+        )
+    if corpus.layout.kind != "pairs" and model.layout.kind == "pairs":
+        raise UserError(
+            f"{model.path.name} ({model.card.name}) scores a text given its source, and "
+            f"{corpus.name} holds single texts; leave it out, or give a corpus of pairs."
+        )
 
 
 def _names(groups: Sequence[Sequence[Measured]]) -> list[str]:
@@ -245,11 +260,17 @@ def _differences(entries: Sequence[_Entry], seed: int, resamples: int) -> Iterat
 
 def _shown(entries: Sequence[_Entry], corpus: Corpus, split: str) -> tuple[Sentence, ...]:
     """The first few different texts of the split that are not too long, by token."""
-    first = corpus.split(split).first(4 * SHOWN_SENTENCES)
-    short = dict.fromkeys(e.text for e in first if len(e.text) <= SHOWN_CHARACTERS)
-    texts = list(short)[:SHOWN_SENTENCES]
-    by_token = {e.row.name: tokens_of(e.first.model, corpus, texts) for e in entries}
+    short: dict[str, Example] = {}
+    for example in corpus.split(split).first(4 * SHOWN_SENTENCES):
+        if len(example.text) <= SHOWN_CHARACTERS:
+            short.setdefault(example.text, example)
+    examples = list(short.values())[:SHOWN_SENTENCES]
+    by_token = {e.row.name: tokens_of(e.first.model, corpus, examples) for e in entries}
     return tuple(
-        Sentence(text=text, tokens={name: found[place] for name, found in by_token.items()})
-        for place, text in enumerate(texts)
+        Sentence(
+            text=example.text,
+            source=example.condition,
+            tokens={name: found[place] for name, found in by_token.items()},
+        )
+        for place, example in enumerate(examples)
     )

@@ -93,6 +93,8 @@ class Sentence:
     text: str
     tokens: Mapping[str, tuple[TokenScore, ...]]
     """By row name; at most some hundred tokens."""
+    source: str | None = None
+    """What the text is given, in a corpus of pairs."""
 
 
 @dataclass(frozen=True, kw_only=True)

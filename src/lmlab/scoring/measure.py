@@ -16,6 +16,8 @@ from lmlab.core.card import Card
 from lmlab.core.kinds import Kind
 from lmlab.core.score import Summary, TokenScore
 from lmlab.data.corpus import Corpus, Layout
+from lmlab.data.readers import Example
+from lmlab.scoring.given_source import SourceScorer
 from lmlab.scoring.score import Scorer
 
 NOT_THE_MODEL = frozenset({"log_every", "checkpoint_minutes", "checkpoint_steps"})
@@ -40,6 +42,8 @@ class ModelLike(Protocol):
     def card(self) -> Card: ...
     @property
     def path(self) -> Path: ...
+    @property
+    def reads_by(self) -> Any: ...
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -54,16 +58,21 @@ class Measured:
     characters: NDArray[np.float64]
 
 
-def scorer_for(model: ModelLike, corpus: Corpus, progress: Told | None = None) -> Scorer:
-    """The scorer of a model as it was trained, texts cut where the corpus cuts them."""
+def scorer_for(
+    model: ModelLike, corpus: Corpus, progress: Told | None = None
+) -> Scorer | SourceScorer:
+    """The scorer of a model as it was trained, texts cut where the corpus cuts them.
+
+    On a corpus of pairs each text is scored given its source.
+    """
     cut = corpus.layout.cut
+    told = None if progress is None else lambda tokens: progress(model.path.name, tokens)
+    if corpus.layout.kind == "pairs":
+        return SourceScorer(
+            model.system, model.tokenizer, model.reads_by, model.layout, cut=cut, progress=told
+        )
     return Scorer(
-        model.system,
-        model.tokenizer,
-        model.layout,
-        cut=cut,
-        carry=cut is None,
-        progress=None if progress is None else lambda tokens: progress(model.path.name, tokens),
+        model.system, model.tokenizer, model.layout, cut=cut, carry=cut is None, progress=told
     )
 
 
@@ -72,8 +81,7 @@ def measure(model: ModelLike, corpus: Corpus, split: str, progress: Told | None)
     totals, tokens, characters, unknown = [], [], [], 0
     kind: Kind = "exact"
     scorer = scorer_for(model, corpus, progress)
-    texts = (example.text for example in corpus.split(split))
-    for score in scorer.score(texts, per_token=False):
+    for score in scorer.score_examples(corpus.split(split), per_token=False):
         totals.append(score.total)
         tokens.append(score.tokens)
         characters.append(score.characters)
@@ -97,9 +105,11 @@ def measure(model: ModelLike, corpus: Corpus, split: str, progress: Told | None)
     )
 
 
-def tokens_of(model: ModelLike, corpus: Corpus, texts: list[str]) -> list[tuple[TokenScore, ...]]:
+def tokens_of(
+    model: ModelLike, corpus: Corpus, examples: Sequence[Example]
+) -> list[tuple[TokenScore, ...]]:
     """The tokens of some texts with their log-probabilities."""
-    return [score.per_token for score in scorer_for(model, corpus).score(texts)]
+    return [score.per_token for score in scorer_for(model, corpus).score_examples(examples)]
 
 
 def by_seed(measured: Sequence[Measured]) -> dict[str, list[Measured]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 
@@ -15,6 +15,7 @@ from lmlab.core.protocols import LogProb, LogProbs, require
 from lmlab.core.score import Convention, Score
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.corpus import Layout
+from lmlab.data.readers import Example
 from lmlab.scoring.batching import batch_of, best_budget, by_budget
 from lmlab.scoring.evaluating import evaluating
 from lmlab.scoring.masked_texts import masked_texts
@@ -75,7 +76,10 @@ class Scorer:
         if self.method is not None:
             self.method.check(system)
         if layout.kind == "pairs":
-            raise UserError("this model scores a text given another, and no source texts came.")
+            raise UserError(
+                "this model scores a text given its source, and no sources came; give a file of "
+                "pairs, or one --source for each --text (in Python sources=)."
+            )
         if tokens_per_batch is None:
             tokens_per_batch = best_budget(system)
         if tokens_per_batch < 1:
@@ -91,7 +95,7 @@ class Scorer:
         self.carried = carry and layout.kind == "contiguous" and not alone
         self.tokens_per_batch = tokens_per_batch
         self.vocabulary: Vocabulary = system.vocabulary
-        self._seed = seed
+        self.seed = seed
         self.progress = progress or (lambda tokens: None)
         self.convention = self._make_convention()
         """The choices behind every score that this gives."""
@@ -104,7 +108,7 @@ class Scorer:
         """
         keep_memory()  # A batch frees what the next one asks for again.
         # One seed, one result: systems whose scores are estimates draw from this.
-        generator = torch.Generator().manual_seed(self._seed)
+        generator = torch.Generator().manual_seed(self.seed)
         by_token = per_token and (self.method is None or self.method.name != "energy")
         for score in self._score(texts, by_token, generator):
             if self.method is not None:
@@ -117,11 +121,17 @@ class Scorer:
         if self.carried:
             yield from self._score_contiguous(texts, per_token, generator)
             return
-        for chunk in _read_ahead(texts):
+        for chunk in read_ahead(texts, size=len):
             if self.method is not None and self.method.masked:
                 yield from masked_texts(self, chunk, per_token=per_token)
             else:
                 yield from self._score_chunk(chunk, per_token, generator)
+
+    def score_examples(
+        self, examples: Iterable[Example], per_token: bool = True
+    ) -> Iterator[Score]:
+        """The same of the texts of a corpus."""
+        return self.score((example.text for example in examples), per_token)
 
     def score_one(self, text: str) -> Score:
         """The score of a single text, by token."""
@@ -138,7 +148,7 @@ class Scorer:
             stride=self.stride,
             cut=self.cut,
             carry=False,
-            seed=self._seed,
+            seed=self.seed,
             progress=self.progress,
             method=self.method if method is None else method,
             mean=self.mean,
@@ -180,7 +190,7 @@ class Scorer:
                 scores[place] = self._score_long(text, per_token, generator)
             else:
                 tallies[place] = tally
-        self._score_rows([r for tally in tallies.values() for r in self.rows(tally)], generator)
+        self.score_rows([r for tally in tallies.values() for r in self.rows(tally)], generator)
         for place in range(len(chunk)):
             yield scores[place] if place in scores else tallies[place].score(self.convention)
 
@@ -223,12 +233,16 @@ class Scorer:
             )
         return [Row(tally, w.begin, sequence[w.begin : w.end], w.scored) for w in found]
 
-    def _score_rows(self, rows: Sequence[Row], generator: torch.Generator) -> None:
-        """Score rows in batches of like length, then hand each text its own in order."""
+    def score_rows(self, rows: Sequence[Row], generator: torch.Generator) -> None:
+        """Score rows in batches of like length, then hand each text its own in order.
+
+        Either all of them have a source or none has.
+        """
         values: list[list[float]] = [[] for _ in rows]
-        for group in by_budget([len(row.tokens) for row in rows], self.tokens_per_batch):
+        for group in by_budget([row.places for row in rows], self.tokens_per_batch):
+            sources = [rows[index].source for index in group if rows[index].source]
             with evaluating(self.system):
-                batch = batch_of([rows[index].tokens for index in group], self.system)
+                batch = batch_of([rows[index].tokens for index in group], self.system, sources)
                 found = self._ask(batch, generator)
             per_token = found.per_token.double().cpu().numpy()
             for place, index in enumerate(group):
@@ -252,7 +266,7 @@ class Scorer:
             # Neither a state nor a window: the whole at once is the only score there is.
             tally = Tally(text, self.vocabulary, per_token=per_token)
             tally.take(self.predicted(tally, per_token))
-            self._score_rows(self.rows(tally), generator)
+            self.score_rows(self.rows(tally), generator)
             return tally.score(self.convention)
 
     def _score_contiguous(
@@ -325,18 +339,29 @@ class Row(NamedTuple):
     tokens: list[int]
     scored: int
     """How many tokens at its end are counted."""
+    source: Sequence[int] = ()
+    """What the text is given, symbols included; nothing for most."""
+
+    @property
+    def places(self) -> int:
+        """How long it is, or its source where that is longer."""
+        return max(len(self.tokens), len(self.source))
 
 
-def _read_ahead(texts: Iterable[str]) -> Iterator[list[str]]:
-    """Texts in lists of bounded size; one that is longer than the bound comes alone."""
-    chunk: list[str] = []
+Text = TypeVar("Text")
+
+
+def read_ahead(texts: Iterable[Text], size: Callable[[Text], int]) -> Iterator[list[Text]]:
+    """Texts in lists of bounded size in characters; one beyond the bound comes alone."""
+    chunk: list[Text] = []
     characters = 0
     for text in texts:
-        if chunk and (len(chunk) == AHEAD_TEXTS or characters + len(text) > AHEAD_CHARACTERS):
+        more = size(text)
+        if chunk and (len(chunk) == AHEAD_TEXTS or characters + more > AHEAD_CHARACTERS):
             yield chunk
             chunk, characters = [], 0
         chunk.append(text)
-        characters += len(text)
+        characters += more
     if chunk:
         yield chunk
 

@@ -89,11 +89,12 @@ def caption(comparison: Comparison) -> str:
     end = "ends counted" if row.convention.end else "ends not counted"
     carried = ", state carried over lines" if row.convention.carried else ""
     cut = f", cut at {row.convention.cut}" if row.convention.cut else ""
+    source = ", each given its source" if row.convention.source else ""
     amounts = {f"{each.tokens:,} tokens" for each in comparison.rows}
     amount = amounts.pop() if len(amounts) == 1 else f"{row.characters:,} characters"
     text = (
         f"{comparison.corpus}, {comparison.split} split: {row.sequences:,} texts, "
-        f"{amount}, {end}{carried}{cut}"
+        f"{amount}, {end}{carried}{cut}{source}"
     )
     if comparison.floor is not None:
         text += f"; entropy of the language {comparison.floor.entropy:.3f} nats a text"

@@ -121,6 +121,10 @@ class FakeModel:
     layout: Layout = field(default_factory=Layout)
     config: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def reads_by(self) -> Tokenizer:
+        return self.tokenizer
+
 
 @pytest.fixture(scope="session")
 def fake_model() -> Callable[..., FakeModel]:
