@@ -16,7 +16,7 @@ from lmlab.core.distribution import Categorical
 from lmlab.core.errors import UserError
 from lmlab.core.loss import Loss
 from lmlab.core.parts import Network, Predictions, target_places
-from lmlab.core.protocols import Pieces
+from lmlab.core.protocols import LogProbs, Pieces
 from lmlab.core.state import State
 from lmlab.core.system import Assembly
 from lmlab.core.view import View
@@ -49,16 +49,31 @@ class MaskedBeside(MaskedTokens):
     ) -> tuple[Loss, State | None]:
         """Summed over texts, counted in hidden tokens."""
         assert isinstance(network, MaskedBesideDocuments)
-        if batch.condition is not None:
-            raise UserError(
-                "hidden words are those of single texts, and these are answers to questions; give "
-                "--set objective=spans, or a corpus of single texts."
-            )
+        _refuse_questions(batch)
         view = self.view(batch, generator=generator)
         found = network.backbone.find(view, clean=batch)
         each = network.given_documents(view, found.numbers)
         lost = -torch.logsumexp(found.log_probs + each, 1).sum()
         return Loss(lost, target_places(view).sum().float()), None
+
+    def log_prob(
+        self,
+        network: Network,
+        batch: Batch,
+        *,
+        state: State | None = None,
+        generator: torch.Generator | None = None,
+    ) -> LogProbs:
+        _refuse_questions(batch)
+        return super().log_prob(network, batch, state=state, generator=generator)
+
+
+def _refuse_questions(batch: Batch) -> None:
+    if batch.condition is not None:
+        raise UserError(
+            "hidden words are those of single texts, and these are answers to questions; leave the "
+            "questions out, or train with --set objective=spans."
+        )
 
 
 class MaskedBesideDocuments(LookingUp, Assembly):

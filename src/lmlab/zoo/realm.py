@@ -36,6 +36,7 @@ CARD = Card(
     exempt={
         "distribution": "a sum of conditionals that need not come from one joint distribution",
         "sample": "it gives single tokens given all the others, and no way to draw a text",
+        "source": "hidden words are those of single texts: only objective=spans is given questions",
     },
     oracle="the sum over all documents by loops, and its gradient: tests/parity/test_realm.py",
 )
