@@ -155,6 +155,24 @@ def test_content_that_sees_everything_is_that_of_xlnet(settings: dict):
 
 
 @pytest.mark.parametrize("settings", CONFIGS.values(), ids=CONFIGS)
+def test_tokens_are_encoded_as_the_last_hidden_states_of_xlnet(settings: dict):
+    """What a head of tags or spans reads: content that sees the whole text."""
+    ours, theirs = build_pair(settings)
+    tokens = torch.randint(5, VOCABULARY.size, (3, 9))
+    tokens[:, 0] = VOCABULARY.start
+    batch = Batch(tokens=tokens, lengths=LENGTHS, rows=torch.arange(3))
+    segments = torch.zeros_like(tokens)
+    segments[:, 0] = 2
+    with torch.no_grad():
+        found = ours.encode_tokens(batch)
+        expected = theirs.transformer(
+            tokens, attention_mask=batch.mask().float(), token_type_ids=segments
+        ).last_hidden_state
+    assert expected[batch.mask()].std(0).mean() > 0.1, "they hardly depend on the inputs"
+    torch.testing.assert_close(found[batch.mask()], expected[batch.mask()], atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("settings", CONFIGS.values(), ids=CONFIGS)
 def test_three_stretches_with_memory_are_those_of_xlnet(settings: dict):
     """Ours repeats the last token of a stretch at the start of the next, and remembers up to it.
 

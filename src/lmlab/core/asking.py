@@ -74,6 +74,9 @@ class Asking(LeftToRight):
 
     def encode(self, batch: Batch) -> Tensor:
         """(B, W) the mean of the content over a text, all of which sees all of it."""
-        view = self.objective.content_view(batch)
         real = batch.mask()[..., None]
-        return (self.hidden(view).values * real).sum(1) / real.sum(1).clamp(min=1)
+        return (self.encode_tokens(batch) * real).sum(1) / real.sum(1).clamp(min=1)
+
+    def encode_tokens(self, batch: Batch) -> Tensor:
+        """(B, T, W) the content stream, all of which sees all of the text."""
+        return self.hidden(self.objective.content_view(batch)).values
