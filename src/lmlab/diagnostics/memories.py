@@ -66,7 +66,10 @@ class Unit:
 
 @contextmanager
 def listening(stack: Stack) -> Iterator[dict[int, list[Tensor]]]:
-    """Inside, what each layer's units do is kept: a tensor (B, T, units) for each call."""
+    """Inside, what each layer's units do is kept: a tensor (1, T, units) for each call of one text.
+
+    Of several texts the beginnings that are alike stand there once.
+    """
     heard: dict[int, list[Tensor]] = {}
     modules = [block.feed_forward for block in stack.blocks if isinstance(block, Block)]
     calls = [0] * len(modules)
