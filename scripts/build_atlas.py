@@ -52,7 +52,7 @@ SENTENCE = "the big dog sees a cat"
 """Drawn in the pictures; longer than the windows of the tiny sizes, so that these show."""
 NAMES = (*SYMBOLS, *SENTENCE.split())
 NEW_LINE = "\n"
-GRAMMAR, IMAGES = "grammar", "digits"
+GRAMMAR = "grammar"
 BY_OBJECTIVE = ("transformer", "memory", "retrieval")
 """Families of Transformers, whose objective is what tells them apart."""
 
@@ -134,16 +134,15 @@ def picture(card: Card) -> str | None:
     """What an assembly sees of a text, as SVG; None for a system that is not made of parts.
 
     Of a Transformer, and of what writes beside a source, all that its objective does with a text;
-    of the others what sight is left of the inputs. One that needs more than a text (an image) has
-    no picture.
+    of the others what sight is left of the inputs.
     """
     system = tiny_instance(card.name)
     if not isinstance(system, Assembly):
         return None
-    if card.corpus == IMAGES:
-        return None
     if card.family in BY_OBJECTIVE or card.conditional:
-        return show_objective(card.name, text=SENTENCE).svg
+        # Some need a text of their own to show what they do: names, words in pieces, an image.
+        has_example = hasattr(system_module(card.name), "EXAMPLE")
+        return show_objective(card.name, text=None if has_example else SENTENCE).svg
     tokens = sentence_tokens()
     generator = torch.Generator().manual_seed(0)
     sight = measure_sight(system, tokens, NAMES, generator=generator)
@@ -260,8 +259,8 @@ def tried(card: Card, run: str) -> str:
         lines.append(f'lmlab ask {run} "{text}" --show-evidence')
     if "EncodeQueries" in card.protocols and not lines:
         lines.append(f"lmlab index build wordnet --encoder {run} --out {run}-index")
-    lines += [each.replace("RUN", run) for each in card.then]
         lines.append(f'lmlab index search {run}-index "{text}"')
+    lines += [each.replace("RUN", run) for each in card.then]
     return "\n".join(lines or [f"lmlab compare {run}"])
 
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from lmlab.backbones.transformer import note_hidden, positions_of
 from lmlab.core.capture import Capture
+from lmlab.core.layer_sight import LayerSight
 from lmlab.core.parts import Backbone, Hidden
 from lmlab.core.state import State
 from lmlab.core.view import View
@@ -40,6 +41,7 @@ class SetTransformer(Backbone):
         super().__init__()
         self.embedding = embedding
         self.layers = nn.ModuleList(layers)
+        self.points = max(len(layer.points) for layer in layers)
         self.norm = norm
         self.width = width
 
@@ -57,6 +59,13 @@ class SetTransformer(Backbone):
             values = layer(values, real, inside)
             note_hidden(inside, values)
         return values if self.norm is None else self.norm(values)
+
+    def layer_sight(self, length: int) -> LayerSight:
+        """The points look at all words, and a word at itself and at them; as one they stand here,
+        for all of them do alike."""
+        allowed = torch.eye(length + 1, dtype=torch.bool)
+        allowed[:, length] = allowed[length] = True
+        return LayerSight(allowed=allowed, helpers=(f"{self.points} points",))
 
     def reveal(self, view: View) -> dict[str, Capture]:
         """How points divide their attention over places, and places theirs over points."""

@@ -11,13 +11,14 @@ from torch import Tensor, nn
 
 from lmlab.backbones.transformer import note_hidden, positions_of
 from lmlab.core.capture import Capture
+from lmlab.core.layer_sight import LayerSight
 from lmlab.core.parts import Backbone, Hidden
 from lmlab.core.state import State
 from lmlab.core.view import View
 from lmlab.core.visibility import Full
 from lmlab.layers.input_embedding import InputEmbedding
 from lmlab.layers.scope import Scope
-from lmlab.layers.star import RelayAttention, RingAttention
+from lmlab.layers.star import RelayAttention, RingAttention, ring_slots
 
 
 class StarLayer(nn.Module):
@@ -68,6 +69,7 @@ class StarTransformer(Backbone):
         super().__init__()
         self.embedding = embedding
         self.layers = nn.ModuleList(layers)
+        self.reach = max(layer.ring.reach for layer in layers)
         self.width = width
 
     def forward(self, view: View, state: State | None = None) -> Hidden:
@@ -94,6 +96,14 @@ class StarTransformer(Backbone):
             values, relay = layer(values, inputs, relay, lengths, inside)
             note_hidden(inside, values)
         return values
+
+    def layer_sight(self, length: int) -> LayerSight:
+        """A word looks at itself, its neighbours on the ring and the relay; the relay at all."""
+        near = ring_slots(torch.tensor([length]), length, self.reach)[0, :, : 2 * self.reach + 1]
+        allowed = torch.zeros(length + 1, length + 1, dtype=torch.bool)
+        allowed[:length].scatter_(1, near, True)
+        allowed[:, length] = allowed[length] = True
+        return LayerSight(allowed=allowed, helpers=("the relay",))
 
     def reveal(self, view: View) -> dict[str, Capture]:
         """How words divide their attention in each layer, and the relay its own."""

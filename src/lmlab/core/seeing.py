@@ -22,6 +22,10 @@ class SeeingBackbone(SourceBackbone):
         """(B, 1, W) the start symbol's hidden state beside an image, and the state after it."""
         raise TypeError(f"{type(self).__name__} does not define opened")
 
+    def joined(self, view: View) -> View:
+        """Image and text in one row, as the stack reads them: <s>, the patches, the words."""
+        raise TypeError(f"{type(self).__name__} does not define joined")
+
 
 class SeeingObjective(SourceObjective):
     """An objective whose source is an image, told as a text of numbers."""

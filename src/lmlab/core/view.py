@@ -42,6 +42,8 @@ class View:
     """Who may see whom in the second stream, where predictions are made by one (XLNet)."""
     origins: Tensor | None = None
     """(B, T) the place in the clean text that each target came from, -1 where none."""
+    origin_rows: Tensor | None = None
+    """(B, T) the clean row that each place came from, where texts were put together otherwise."""
     mentions: Tensor | None = None
     """(B, T) id of the entity mention that covers each place, -1 where none."""
     spans: Spans | None = None

@@ -14,7 +14,7 @@ from lmlab.core.detecting import DetectingObjective
 from lmlab.core.filling import FillingObjective
 from lmlab.core.system import Assembly, System
 from lmlab.core.view import View
-from lmlab.diagnostics.objective_view import Names, NamesSymbols
+from lmlab.diagnostics.objective_cells import Names, NamesSymbols
 from lmlab.diagnostics.subjects import Sentence, Subject, batch_of
 from lmlab.scoring.evaluating import device_of, evaluating
 

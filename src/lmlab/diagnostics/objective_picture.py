@@ -9,11 +9,12 @@ from typing import Any
 from unicodedata import east_asian_width
 
 from matplotlib.axes import Axes
+from matplotlib.collections import PatchCollection
 from matplotlib.figure import Figure
-from matplotlib.patches import FancyBboxPatch
+from matplotlib.patches import FancyBboxPatch, Rectangle
 
 from lmlab.diagnostics.canvas import COLOURS, INK, shown_name
-from lmlab.diagnostics.objective_view import Cell, Matrix, Panel, Showing
+from lmlab.diagnostics.objective_cells import Cell, Matrix, Panel, Showing
 from lmlab.diagnostics.picture import Picture
 
 EM = 10 / 72
@@ -26,6 +27,8 @@ LARGEST_CELL, SMALLEST_CELL = 0.25, 0.13
 """Inches of a square of a matrix, where there are few places and where there are many."""
 ROOM = {1: 4.5, 2: 4.2, 3: 3.0}
 """Inches that the squares of each of so many matrices may take before they get smaller."""
+SMALLEST_IMAGE, PIXEL = 0.3, 0.13
+"""Inches of an image of few pixels, and of each pixel where there are more."""
 LONGEST = 14
 """Letters of a word before it is cut."""
 DARK = "#1d2430"
@@ -91,6 +94,8 @@ class Sheet:
     words: list[Words] = field(default_factory=list)
     squares: dict[str, list[tuple[float, float, float]]] = field(default_factory=dict)
     """Middle and side of the squares of each look."""
+    pixels: list[tuple[float, float, float, float]] = field(default_factory=list)
+    """Corner, side and grey of each pixel of images, 0 black and 1 white."""
     width: float = 0.0
     height: float = 0.0
 
@@ -170,7 +175,7 @@ def _place_panel(sheet: Sheet, panel: Panel, margin: float) -> None:
     for chosen in _lines(widths, WIDEST - margin):
         for strip in panel.strips:
             cells = [strip.cells[column] for column in chosen]
-            tall = NUMBER_ROW if _is_numbers(strip.cells) else WORD_ROW
+            tall = _height(strip.cells)
             middle = top + tall / 2
             label = Words(
                 left=margin - 0.12,
@@ -191,15 +196,25 @@ def _place_panel(sheet: Sheet, panel: Panel, margin: float) -> None:
         top += 0.12
 
 
-def _is_numbers(cells: Sequence[Cell | None]) -> bool:
-    return all(cell is None or cell.look == "number" for cell in cells)
+def _height(cells: Sequence[Cell | None]) -> float:
+    told = [cell for cell in cells if cell is not None]
+    if all(cell.look == "number" for cell in told):
+        return NUMBER_ROW
+    return max([WORD_ROW, *(image_side(cell) + 0.08 for cell in told if cell.pixels)])
+
+
+def image_side(cell: Cell) -> float:
+    """Inches along an image."""
+    return max(SMALLEST_IMAGE, PIXEL * len(cell.pixels))
 
 
 def _column_width(panel: Panel, column: int) -> float:
     widths = [0.3]
     for strip in panel.strips:
         cell = strip.cells[column]
-        if cell is not None:
+        if cell is not None and cell.pixels:
+            widths.append(image_side(cell) + 0.08)
+        elif cell is not None:
             size = 8 if cell.look == "number" else 10
             widths.append(text_width(short(cell.text), size) + 0.19)
     return max(widths)
@@ -221,6 +236,9 @@ def _lines(widths: Sequence[float], room: float) -> list[list[int]]:
 def _place_cell(
     sheet: Sheet, cell: Cell, left: float, top: float, width: float, height: float
 ) -> None:
+    if cell.pixels:
+        _place_image(sheet, cell, left + width / 2, top + height / 2)
+        return
     number = cell.look == "number"
     if not number:
         sheet.boxes.append(
@@ -243,6 +261,16 @@ def _place_cell(
             faint=number,
         )
     )
+
+
+def _place_image(sheet: Sheet, cell: Cell, across: float, down: float) -> None:
+    """Its pixels around a middle: 1 is ink, -1 paper."""
+    whole = image_side(cell)
+    side = whole / len(cell.pixels)
+    for row, intensities in enumerate(cell.pixels):
+        for column, intensity in enumerate(intensities):
+            left, top = across - whole / 2 + side * column, down - whole / 2 + side * row
+            sheet.pixels.append((left, top, side, (1 - intensity) / 2))
 
 
 def _place_matrices(sheet: Sheet, matrices: Sequence[Matrix]) -> tuple[float, float]:
@@ -393,6 +421,8 @@ def draw_sheet(figure: Figure, sheet: Sheet) -> None:
         )
     for look, squares in sheet.squares.items():
         _draw_squares(axes, look, squares)
+    if sheet.pixels:
+        _draw_pixels(axes, sheet.pixels)
     for words in sheet.words:
         _write(axes, words)
 
@@ -411,6 +441,14 @@ def _draw_squares(axes: Axes, look: str, squares: Sequence[tuple[float, float, f
         across, down, s=sizes, marker="s", linewidths=0.6, label=look, clip_on=False,
         **SQUARES[look],
     )  # fmt: skip
+
+
+def _draw_pixels(axes: Axes, pixels: Sequence[tuple[float, float, float, float]]) -> None:
+    shapes = [Rectangle((left, top), side, side) for left, top, side, _ in pixels]
+    greys = [(min(max(grey, 0.0), 1.0),) * 3 for *_, grey in pixels]
+    axes.add_collection(
+        PatchCollection(shapes, facecolors=greys, edgecolors=RIM, linewidths=0.4, label="pixels")
+    )
 
 
 def _write(axes: Axes, words: Words) -> None:

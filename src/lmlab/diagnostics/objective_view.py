@@ -6,153 +6,86 @@ asked is found by comparing the inputs of the view with the clean text.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal, Protocol, runtime_checkable
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from math import isqrt
 
-import torch
 from torch import Tensor
 
 from lmlab.core.batch import Batch
 from lmlab.core.view import NO_TARGET, View
-from lmlab.core.visibility import Visibility
-from lmlab.core.vocabulary import Vocabulary
 from lmlab.diagnostics.alignment import Reading, foreign, given_back, read_text, stands_in
+from lmlab.diagnostics.objective_cells import Cell, Look, Names, Panel, Showing, Strip
+from lmlab.diagnostics.objective_matrices import matrices_of
+from lmlab.diagnostics.objective_telling import Told
 
-Look = Literal["plain", "hidden", "mask", "changed", "other", "answer", "target", "number"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Cell:
-    """A word or a number, and what it is in the story."""
-
-    text: str
-    look: Look = "plain"
+PLAIN = Told()
+"""Of parts that have nothing to add to a view."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Strip:
-    """A line of cells; None where a column has nothing to tell."""
-
-    name: str
-    cells: tuple[Cell | None, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Panel:
-    """Strips below each other whose columns belong together."""
-
-    name: str = ""
-    strips: tuple[Strip, ...]
-
-    def strip(self, name: str) -> Strip:
-        """The one of this name."""
-        return next(strip for strip in self.strips if strip.name == name)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Matrix:
-    """Who may see whom: rows ask, columns are looked at."""
-
-    name: str
-    rows: tuple[Cell, ...]
-    columns: tuple[Cell, ...]
-    seen: tuple[tuple[bool, ...], ...]
-    asked: tuple[str, ...]
-    """What is predicted at each row, "" where nothing is."""
-    told: bool = True
-    """Whether what is predicted is written beside the rows."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Showing:
-    """One text as an objective shows it."""
-
-    panels: tuple[Panel, ...]
-    matrices: tuple[Matrix, ...]
-    remarks: tuple[str, ...] = ()
-
-    @property
-    def looks(self) -> set[Look]:
-        """What kinds of cells there are."""
-        strips = (strip for panel in self.panels for strip in panel.strips)
-        return {cell.look for strip in strips for cell in strip.cells if cell is not None}
-
-
-@runtime_checkable
-class NamesSymbols(Protocol):
-    """An objective with symbols of its own, beyond the tokeniser's, that says how to call them."""
-
-    symbols: Mapping[int, str]
-
-
-@runtime_checkable
-class NamesOutcomes(Protocol):
-    """An emission whose outcomes are no tokens, and that says what they are."""
-
-    outcomes: tuple[str, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Names:
-    """How ids are written."""
-
-    token: Callable[[int], str]
-    """The text of an id of the tokeniser."""
-    vocabulary: Vocabulary
-    """The tokeniser's; what lies beyond are symbols of the system."""
-    symbols: Mapping[int, str]
-    """Names of such symbols, where the objective tells them; the others are numbered."""
-    outcomes: tuple[str, ...] = ()
-    """What targets are called where they are no tokens."""
-
-    def target(self, id: int) -> str:
-        """What is predicted."""
-        return self.outcomes[id] if self.outcomes else self.of(id)
-
-    def of(self, id: int) -> str:
-        """The text of any id."""
-        if id in self.symbols:
-            return self.symbols[id]
-        beyond = id - self.vocabulary.size
-        return self.token(id) if beyond < 0 else f"⟨{beyond + 1}⟩"
-
-
-def show_view(view: View, batch: Batch, names: Names) -> Showing:
+def show_view(view: View, batch: Batch, names: Names, told: Told = PLAIN) -> Showing:
     """The first row of a view, beside the clean text it was made of."""
     clean = batch.tokens[0, : int(batch.lengths[0])].tolist()
     reader = _reader(view, batch, clean)
+    inputs = _inputs(reader)
+    strange = {place for place, row in enumerate(_rows(reader)) if row}
     reading = read_text(
-        _inputs(reader),
+        # A word of another text is none of this one's, though it may be spelled alike.
+        [-1 if place in strange else id for place, id in enumerate(inputs)],
         clean,
-        asked=[place for part in (view, view.asked) for place in _origins(part)],
-        origins=_origins(reader),
+        asked=[place for part in (view, view.asked) for place in _own_origins(part)],
+        origins=_own_origins(reader),
         positions=_told(reader.positions),
         vocabulary=names.vocabulary,
     )
     words = [] if names.outcomes else clean
     unseen = {**_unseen(view.asked, reader, words), **_unseen(view, reader, words)}
     fed = {id(part): _fed(part, names) for part in (view, view.asked)}
-    fed[id(reader)] = _fed_of_text(reader, names, reading, unseen, _other(batch))
-    hidden = reading.hidden(unseen, len(clean))
-    text = _text_strips(clean, hidden, names)
+    strange |= foreign(inputs, reading, _other(batch))
+    fed[id(reader)] = _fed_of_text(reader, names, reading, unseen, strange)
+    text = _text_strips("text", clean, reading.hidden(unseen, len(clean)), names)
     panels = [Panel(strips=text)] if reading.shift is None else []
-    parts = [("", view)] if view.decoder is None else [("encoder", view), ("decoder", view.decoder)]
-    for name, part in parts:
-        strips = _strips(part, fed[id(part)], names)
+    panels += [*_other_texts(reader, batch, names), *_images(view)]
+    for name, part in _parts(view, told):
+        strips = _strips(part, fed[id(part)], names, told)
         if part is reader and reading.shift is not None:
             strips = _beside(text, strips, reading.shift)
         panels.append(Panel(name=name, strips=strips))
     return Showing(
         panels=tuple(panels),
-        matrices=_matrices(view, fed, names),
-        remarks=_remarks(view),
+        matrices=matrices_of(view, fed, names, told),
+        remarks=_remarks(view) if told.remarks is None else told.remarks,
     )
+
+
+def _parts(view: View, told: Told) -> list[tuple[str, View]]:
+    """What is read, each by its name; an image has told its own."""
+    if view.decoder is None:
+        return [("", view)]
+    if told.stack is None:
+        return [("encoder", view), ("decoder", view.decoder)]
+    return [("", view), ("text", view.decoder)]
 
 
 def _other(batch: Batch) -> list[int]:
     """The words of the second row, where there is one."""
     return [] if len(batch) < 2 else batch.tokens[1, 1 : int(batch.lengths[1]) - 1].tolist()
+
+
+def _other_texts(view: View, batch: Batch, names: Names) -> list[Panel]:
+    """The clean texts of other rows of the batch that words were taken from."""
+    rows, inputs, origins = _rows(view), _inputs(view), _origins(view)
+    targets = [] if view.targets is None else view.targets[0].tolist()
+    panels = []
+    for other in sorted({row for row in rows if row}):
+        hidden = frozenset(
+            origins[place]
+            for place, row in enumerate(rows)
+            if row == other and origins[place] >= 0 and inputs[place] != targets[place]
+        )
+        ids = batch.tokens[other, : int(batch.lengths[other])].tolist()
+        panels.append(Panel(strips=_text_strips("other text", ids, hidden, names)))
+    return panels
 
 
 def _unseen(asked: View, reader: View, clean: Sequence[int]) -> dict[int, set[int]]:
@@ -167,8 +100,9 @@ def _unseen(asked: View, reader: View, clean: Sequence[int]) -> dict[int, set[in
     rule = asked.query_visibility or asked.visibility
     mask = rule.mask(asked.lengths, asked.inputs.shape[1])[0, :length, :length]
     found: dict[int, set[int]] = {}
+    origins = _own_origins(asked)
     for place in range(length):
-        origin, target = int(asked.origins[0, place]), int(asked.targets[0, place])
+        origin, target = origins[place], int(asked.targets[0, place])
         own_word = not clean or (origin < len(clean) and clean[origin] == target)
         if origin >= 0 and target != NO_TARGET and own_word:
             own = (~mask[place]).nonzero()[:, 0].tolist() if asked is reader else []
@@ -206,14 +140,28 @@ def _origins(view: View) -> list[int]:
     return [int(each) for each in told]
 
 
-def _text_strips(clean: Sequence[int], hidden: frozenset[int], names: Names) -> tuple[Strip, ...]:
+def _rows(view: View) -> list[int]:
+    """The clean row that each place comes from: 0 is its own; none where it is not told."""
+    told = view.origin_rows
+    return [] if told is None else told[0, : _length(view)].tolist()
+
+
+def _own_origins(view: View) -> list[int]:
+    """Origins in the clean text itself, -1 where a target is another text's."""
+    origins, rows = _origins(view), _rows(view)
+    return [-1 if row else origin for origin, row in zip(origins, rows, strict=False)] or origins
+
+
+def _text_strips(
+    name: str, clean: Sequence[int], hidden: frozenset[int], names: Names
+) -> tuple[Strip, ...]:
     words = (
         Cell(text=names.of(id), look="hidden" if place in hidden else "plain")
         for place, id in enumerate(clean)
     )
     return (
         Strip(name="place", cells=_numbers(range(len(clean)))),
-        Strip(name="text", cells=tuple(words)),
+        Strip(name=name, cells=tuple(words)),
     )
 
 
@@ -235,7 +183,10 @@ def _beside(text: tuple[Strip, ...], strips: tuple[Strip, ...], shift: int) -> t
 def _fed(view: View, names: Names) -> tuple[Cell, ...]:
     """What stands at each place of a view that has no word of the clean text but by answers."""
     if view.inputs.ndim != 2:
-        return tuple(Cell(text=f"patch {place + 1}") for place in range(_length(view)))
+        pixels = _pixels(view.inputs[0, : _length(view)])
+        return tuple(
+            Cell(text=f"patch {place}", pixels=patch) for place, patch in enumerate(pixels, 1)
+        )
     inputs = _inputs(view)
     back = given_back(inputs, _told(view.targets))
     return tuple(
@@ -247,13 +198,18 @@ def _fed(view: View, names: Names) -> tuple[Cell, ...]:
 
 
 def _fed_of_text(
-    view: View, names: Names, reading: Reading, unseen: dict[int, set[int]], other: list[int]
+    view: View,
+    names: Names,
+    reading: Reading,
+    unseen: dict[int, set[int]],
+    strange: Collection[int],
 ) -> tuple[Cell, ...]:
     """What stands at each place of the view that is made of the clean text."""
     if view.inputs.ndim != 2:
         return _fed(view, names)
     inputs = _inputs(view)
-    answers, strange = reading.answers(unseen), foreign(inputs, reading, other)
+    answers = reading.answers(unseen)
+    replaced = _replaced(view)
     cells = []
     for place, id in enumerate(inputs):
         look: Look = "plain"
@@ -261,7 +217,7 @@ def _fed_of_text(
             look = "mask"
         elif place in answers:
             look = "answer"
-        elif place in strange:
+        elif place in strange and place not in replaced:
             look = "other"
         elif reading.places[place] < 0 and not _is_frame(id, names):
             look = "changed"
@@ -269,29 +225,49 @@ def _fed_of_text(
     return tuple(cells)
 
 
+def _replaced(view: View) -> set[int]:
+    """Places of another text where something else is fed than is asked."""
+    if view.targets is None:
+        return set()
+    pairs = zip(_inputs(view), view.targets[0].tolist(), _rows(view), strict=False)
+    return {t for t, (fed, asked, row) in enumerate(pairs) if row and asked not in (fed, NO_TARGET)}
+
+
 def _is_frame(id: int, names: Names) -> bool:
     vocabulary = names.vocabulary
     return id in (vocabulary.start, vocabulary.end, vocabulary.first, vocabulary.pad)
 
 
-def _strips(view: View, fed: tuple[Cell, ...], names: Names) -> tuple[Strip, ...]:
+def _strips(view: View, fed: tuple[Cell, ...], names: Names, told: Told) -> tuple[Strip, ...]:
     """All that a view says of its places."""
     length = _length(view)
-    strips = [Strip(name="fed", cells=fed), *_positions(view)]
+    strips = [Strip(name="fed", cells=fed), *_positions(view, told)]
     for name, values in (("segment", view.segments), ("turn", view.order)):
         if values is not None:
             strips.append(Strip(name=name, cells=_numbers(values[0, :length].tolist())))
     if view.mentions is not None and bool((view.mentions[0, :length] >= 0).any()):
-        strips.append(Strip(name="mention", cells=_where(view.mentions[0, :length].tolist())))
+        mentions = view.mentions[0, :length].tolist()
+        strips.append(Strip(name="mention", cells=_where(mentions, told.mention)))
     if view.targets is not None:
         strips += _asked_strips(view, names)
+    if told.asked_from:
+        ends = {place: ", ".join(map(str, read)) for place, read in told.asked_from.items()}
+        cells = (Cell(text=ends[t], look="number") if t in ends else None for t in range(length))
+        strips.append(Strip(name="from around", cells=tuple(cells)))
     if view.labels is not None and view.labels.ndim == 2:
         strips.append(Strip(name="label", cells=_numbers(view.labels[0, :length].tolist())))
     return tuple(strips)
 
 
-def _positions(view: View) -> list[Strip]:
+def _positions(view: View, told: Told) -> list[Strip]:
     length = _length(view)
+    if told.stack is not None:
+        # One stack counts on: the first token, the patches, the other tokens.
+        patches = int(told.stack.lengths[0]) - length
+        is_image = view.decoder is not None
+        words = (0, *range(patches + 1, patches + length))
+        counted = tuple(range(1, length + 1)) if is_image else words
+        return [Strip(name="position", cells=_numbers(counted))]
     if view.positions is None:
         return [Strip(name="position", cells=_numbers(range(length)))]
     found = view.positions[0, :length]
@@ -313,7 +289,7 @@ def _asked_strips(view: View, names: Names) -> list[Strip]:
     )
     strips = [Strip(name="target", cells=words)]
     if view.origins is not None:
-        strips.append(Strip(name="from place", cells=_where(_origins(view)[:length])))
+        strips.append(Strip(name="from place", cells=_places_of_origin(view)))
     if view.weights is not None:
         weights = view.weights[0, :length]
         asked = targets != NO_TARGET
@@ -326,52 +302,40 @@ def _asked_strips(view: View, names: Names) -> list[Strip]:
     return strips
 
 
-def _where(values: Sequence[int]) -> tuple[Cell | None, ...]:
-    """Numbers where they are told, nothing where they are -1."""
-    return tuple(None if value < 0 else Cell(text=str(value), look="number") for value in values)
+def _places_of_origin(view: View) -> tuple[Cell | None, ...]:
+    """The place of each target in its clean text, and whether that is another one."""
+    origins, rows = _where(_origins(view)[: _length(view)]), _rows(view)
+    return tuple(
+        replace(cell, text=f"other {cell.text}") if cell is not None and rows and rows[t] else cell
+        for t, cell in enumerate(origins)
+    )
 
 
-def _matrices(view: View, fed: dict[int, tuple[Cell, ...]], names: Names) -> tuple[Matrix, ...]:
-    def matrix(name: str, part: View, rule: Visibility, *, told: bool = True) -> Matrix:
-        length, cells = _length(part), fed[id(part)]
-        seen = rule.mask(part.lengths, part.inputs.shape[1])[0, :length, :length]
-        asked = _asked_words(part, names)
-        return Matrix(
-            name=name, rows=cells, columns=cells, seen=_rows(seen), asked=asked, told=told
-        )
-
-    if view.decoder is not None:
-        decoder = view.decoder
-        across = torch.ones(_length(decoder), _length(view), dtype=torch.bool)
-        return (
-            matrix("encoder", view, view.visibility),
-            matrix("decoder", decoder, decoder.visibility, told=False),
-            Matrix(
-                name="decoder looks at encoder",
-                rows=fed[id(decoder)],
-                columns=fed[id(view)],
-                seen=_rows(across),
-                asked=_asked_words(decoder, names),
-            ),
-        )
-    if view.query_visibility is not None:
-        content = matrix("content stream", view, view.visibility)
-        return (
-            replace(content, asked=("",) * len(content.rows)),
-            matrix("query stream", view, view.query_visibility),
-        )
-    return (matrix("who may see whom", view, view.visibility),)
+def _where(values: Sequence[int], name: Callable[[int], str] = str) -> tuple[Cell | None, ...]:
+    """Numbers where they are told, or their names, and nothing where they are -1."""
+    return tuple(None if value < 0 else Cell(text=name(value), look="number") for value in values)
 
 
-def _asked_words(view: View, names: Names) -> tuple[str, ...]:
-    if view.targets is None:
-        return ("",) * _length(view)
-    ids = view.targets[0, : _length(view)].tolist()
-    return tuple("" if id == NO_TARGET else names.target(id) for id in ids)
+def _pixels(patches: Tensor) -> list[tuple[tuple[float, ...], ...]]:
+    """Patches (P, side²) as rows of intensities; empty where they are no squares."""
+    side = isqrt(patches.shape[1])
+    if side**2 != patches.shape[1]:
+        return [()] * len(patches)
+    squares = patches.view(-1, side, side).tolist()
+    return [tuple(tuple(row) for row in square) for square in squares]
 
 
-def _rows(mask: Tensor) -> tuple[tuple[bool, ...], ...]:
-    return tuple(tuple(bool(cell) for cell in row) for row in mask.tolist())
+def _images(view: View) -> list[Panel]:
+    """The image that a view's patches were cut from, row by row, whole."""
+    if view.inputs.ndim != 3:
+        return []
+    patches = view.inputs[0, : _length(view)]
+    count, side = isqrt(len(patches)), isqrt(patches.shape[1])
+    if count**2 != len(patches) or side**2 != patches.shape[1]:
+        return []
+    rows = patches.view(count, count, side, side).transpose(1, 2).reshape(count * side, -1)
+    whole = Cell(text="image", pixels=tuple(tuple(row) for row in rows.tolist()))
+    return [Panel(name="image", strips=(Strip(name="given", cells=(whole,)),))]
 
 
 def _remarks(view: View) -> tuple[str, ...]:

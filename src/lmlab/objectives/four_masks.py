@@ -53,6 +53,13 @@ FIRST_SEGMENT = {
 """Segment ids tell the network which mode a row is in, as in the authors' code; a second segment
 has the next id, so that 0 and 1 are the sentences of both ways, 4 and 5 source and target."""
 SEGMENTS = 6
+SAID = {
+    Mode.BOTH_WAYS: "both ways, every place sees every other",
+    Mode.SEQUENCE_TO_SEQUENCE: "sequence to sequence, the first part read and the second written",
+    Mode.LEFT_TO_RIGHT: "left to right, a place sees itself and those before it",
+    Mode.RIGHT_TO_LEFT: "right to left, a place sees itself and those behind it",
+}
+"""What a mode shows, in words."""
 
 
 class FourMasks(FillingObjective):
@@ -132,6 +139,12 @@ class FourMasks(FillingObjective):
             segments=first[modes][:, None] + second.long(),
             origins=clean.masked_fill(~hidden, -1),
         )
+
+    def explain(self, view: View) -> tuple[str, ...]:
+        """In which mode the first row is shown, which its segments tell."""
+        assert view.segments is not None
+        mode = mode_of(int(view.segments[0, 0]))
+        return (f"Mode {mode + 1} of {len(Mode)}, as the segments say: {SAID[mode]}.",)
 
     def fill_view(self, batch: Batch, masked: Tensor) -> View:
         """Both ways, the masked places hidden."""
@@ -241,6 +254,11 @@ class FourMasks(FillingObjective):
                 f"this system has positions for {self.longest} tokens, and a text with what it is "
                 f"given has {places}; cut it, or build the system longer (--set length=…)."
             )
+
+
+def mode_of(segment: int) -> Mode:
+    """The mode of a row that begins with this segment."""
+    return next(mode for mode, first in FIRST_SEGMENT.items() if first == segment)
 
 
 def ranks_of(modes: Tensor, place: Tensor, second: Tensor) -> Tensor:

@@ -27,7 +27,7 @@ from lmlab.objectives.masking import (
 )
 from lmlab.objectives.mentions import Mentions
 from lmlab.objectives.sentence_pairs import SentencePairs
-from lmlab.objectives.span_boundary import SpanBoundary
+from lmlab.objectives.span_boundary import SpanBoundary, boundaries
 from lmlab.objectives.whole_units import Words
 
 
@@ -108,6 +108,26 @@ class MaskedTokens(FillingObjective):
                 total = total + parts[task.name].total
         return Loss(total, found.count, parts), hidden.state
 
+    def explain(self, view: View) -> tuple[str, ...]:
+        """What is asked of the first row as a whole, and what is asked from outside of spans."""
+        told = []
+        if self.pairs is not None and view.labels is not None:
+            told.append(self.pairs.explain(int(view.labels[0])))
+        if self.boundary is not None:
+            told.append(self.boundary.READING)
+        return tuple(filter(None, told))
+
+    def mention(self, id: int) -> str:
+        """The name that a view's mention has in the lexicon."""
+        return self.units.names[id] if isinstance(self.units, Mentions) else str(id)
+
+    def asked_from(self, view: View) -> dict[int, tuple[int, ...]]:
+        """By place of the first row that is asked from outside of its span, the span's two ends."""
+        if self.boundary is None:
+            return {}
+        before, behind, asked = (each[0].tolist() for each in boundaries(view))
+        return {t: (before[t], behind[t]) for t, told in enumerate(asked) if told}
+
     def fill_view(self, batch: Batch, masked: Tensor) -> View:
         shown = batch.tokens.masked_fill(masked, needed_mask(self.vocabulary))
         return masked_view(batch, shown, masked)
@@ -141,6 +161,7 @@ def _arranged_view(arranged: Arranged, drawn: Masked, mentions: Tensor | None) -
     return replace(
         masked_view(arranged.batch, shown, chosen),
         origins=arranged.places.masked_fill(~chosen, -1),
+        origin_rows=arranged.rows,
         segments=arranged.segments,
         labels=arranged.labels,
         mentions=None if mentions is None else arranged.take(mentions, fill=-1),

@@ -55,6 +55,9 @@ class SentencePairs(nn.Module):
 
     name: ClassVar[str]
     """Of its part of the loss."""
+    question: ClassVar[str]
+    answers: ClassVar[tuple[str, str]]
+    """What the labels 0 and 1 mean."""
 
     def __init__(self, width: int, vocabulary: Vocabulary, *, chance: float = 0.5) -> None:
         super().__init__()
@@ -68,6 +71,12 @@ class SentencePairs(nn.Module):
         self.pool = nn.Linear(width, width)
         self.classify = nn.Linear(width, 2)
         initialise(self, width)
+
+    def explain(self, label: int) -> str:
+        """A label in words; nothing of a text that was too short to be cut."""
+        if label == NO_TARGET:
+            return ""
+        return f"Asked of the first place: {self.question} {self.answers[label]} (label {label})."
 
     def forward(self, hidden: Tensor) -> Tensor:
         """(B, 2) logits of both answers, given hidden states (B, T, W)."""
@@ -152,6 +161,8 @@ class NextSentence(SentencePairs):
     """
 
     name = "next sentence"
+    question = "does the second segment follow the first?"
+    answers = ("Yes", "No, it is the end of another text")
 
     def changeable(self, cuttable: Tensor) -> Tensor:
         return cuttable & (cuttable.sum() > 1)
@@ -168,6 +179,8 @@ class SentenceOrder(SentencePairs):
     """Do the two segments stand in their order, or swapped? SOP (Lan et al. 2020)."""
 
     name = "sentence order"
+    question = "do the two segments stand in their order?"
+    answers = ("Yes", "No, they are swapped")
 
     def changed(
         self, first: Segment, second: Segment, words: Tensor, cuttable: Tensor, drawn: Tensor

@@ -22,6 +22,9 @@ class SpanBoundary(nn.Module):
     """
 
     name: ClassVar[str] = "span boundary"
+    READING: ClassVar[str] = (
+        "A hidden word is asked twice: at its own place, and from those just around its span."
+    )
 
     def __init__(self, width: int, emission: Emission, *, places: int = 20) -> None:
         super().__init__()

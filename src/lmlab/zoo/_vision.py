@@ -13,6 +13,18 @@ from lmlab.core.vocabulary import Vocabulary
 from lmlab.layers.initialising import initialise
 from lmlab.zoo._transformer import TransformerConfig, make_embedding, make_stack
 
+HANDWRITTEN_THREE = """
+0 0 7 15 13 1 0 0
+0 8 13 6 15 4 0 0
+0 2 1 13 13 0 0 0
+0 0 2 15 11 1 0 0
+0 0 0 1 12 12 1 0
+0 0 0 0 1 10 8 0
+0 0 8 4 5 14 9 0
+0 0 7 13 13 9 0 0
+"""
+"""An image of the corpus digits, for pictures where scikit-learn is not installed."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class VisionConfig(TransformerConfig):

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
+from lmlab.data.readers import Example
 from lmlab.objectives.masked import MaskedModel
 from lmlab.objectives.whole_units import WholeUnits, Words
 from lmlab.zoo._masked import PairedConfig, build_masked
@@ -43,6 +44,11 @@ SIZES = {
     "base": Config(width=768, layers=12, heads=12, length=512),
 }
 RECIPES = TRANSFORMER_RECIPES
+
+EXAMPLE = Example(
+    "un ##happ ##y kitten ##s were play ##ing on the door ##mat , so they were warm ##er ."
+)
+"""Words of several pieces, or there would be nothing to see."""
 
 
 def build(config: Config, vocabulary: Vocabulary) -> MaskedModel:

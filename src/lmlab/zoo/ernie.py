@@ -15,6 +15,7 @@ from functools import partial
 
 from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
+from lmlab.data.readers import Example
 from lmlab.objectives.lexicons import read_lexicon
 from lmlab.objectives.masked import MaskedModel
 from lmlab.objectives.mentions import Mentions
@@ -62,6 +63,9 @@ RECIPES = {
     **TRANSFORMER_RECIPES,
     "nezha": {**TRANSFORMER_RECIPES["glosses"], "positions": "nezha", "reach": 64},
 }
+
+EXAMPLE = Example("ice cream from New Zealand is sold in Paris , where it is hot .")
+"""With names and a phrase of the lexicons."""
 
 
 def build(config: Config, vocabulary: Vocabulary) -> MaskedModel:

@@ -13,6 +13,7 @@ from typing import Literal
 
 from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
+from lmlab.data.readers import Example
 from lmlab.objectives.masked import MaskedModel
 from lmlab.objectives.span_masking import Spans, geometric_lengths
 from lmlab.objectives.whole_units import Words
@@ -55,6 +56,9 @@ SIZES = {
     "base": Config(width=768, layers=12, heads=12, length=512),
 }
 RECIPES = TRANSFORMER_RECIPES
+
+EXAMPLE = Example("the cat sat on the mat . it was warm , so it slept there .")
+"""Long enough for a span of several words."""
 
 
 def build(config: Config, vocabulary: Vocabulary) -> MaskedModel:

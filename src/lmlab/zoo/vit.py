@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from lmlab.core.card import Card
 from lmlab.core.seeing import Seeing
 from lmlab.core.vocabulary import Vocabulary
+from lmlab.data.readers import Example
 from lmlab.objectives.given_image import NextTokenGivenImage
 from lmlab.zoo._transformer import make_softmax, make_tokens
-from lmlab.zoo._vision import VisionConfig, make_vision
+from lmlab.zoo._vision import HANDWRITTEN_THREE, VisionConfig, make_vision
 
 CARD = Card(
     family="transformer",
@@ -56,6 +57,9 @@ RECIPES = {
         "epochs": 40,
     },
 }
+
+EXAMPLE = Example("three", condition=HANDWRITTEN_THREE)
+"""What is drawn of it unless told otherwise: words make no image."""
 
 
 def build(config: Config, vocabulary: Vocabulary) -> Seeing:

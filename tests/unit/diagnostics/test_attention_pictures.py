@@ -27,7 +27,7 @@ from lmlab.diagnostics.attention_pictures import (
 )
 from lmlab.diagnostics.canvas import canvas, colour
 from lmlab.diagnostics.looking import look_at, plain_captures, series_of, words_read
-from lmlab.diagnostics.objective_view import Names
+from lmlab.diagnostics.objective_cells import Names
 from lmlab.diagnostics.picture import render
 from lmlab.diagnostics.revealing import capture_family
 from lmlab.diagnostics.showing import show_objective

@@ -17,10 +17,13 @@ from lmlab.core.view import NO_TARGET, View, left_to_right
 from lmlab.core.visibility import Causal, Explicit, Full
 from lmlab.core.vocabulary import SYMBOLS, Vocabulary
 from lmlab.diagnostics.canvas import canvas
+from lmlab.diagnostics.objective_cells import Names, Panel, Showing
 from lmlab.diagnostics.objective_picture import PAINT, SEES, SEES_PALE, arrange, objective_picture
-from lmlab.diagnostics.objective_view import Names, Panel, Showing, show_view
+from lmlab.diagnostics.objective_view import show_view
 from lmlab.diagnostics.picture import render
 from lmlab.diagnostics.showing import show_objective, spaced
+from lmlab.objectives.four_masks import FourMasks, Mode
+from lmlab.objectives.masking import EachToken
 
 WORDS = [*SYMBOLS, "中", "国", "的", "首", "都", "是", "北", "京"]
 SIZE = len(WORDS)
@@ -428,3 +431,100 @@ def test_what_can_not_be_shown_is_told_in_a_sentence(arguments: dict, said: str)
 
 def test_chinese_letters_stand_by_themselves() -> None:
     assert spaced("中国的 capital 是北京。") == "中 国 的 capital 是 北 京 。"
+
+
+def test_an_image_is_drawn_as_it_is_cut_and_read_by_one_stack() -> None:
+    """The built-in 3: 64 pixels whole, 16 patches of four; <s> and the patches see each other."""
+    shown = show_objective("vit")
+    image, patches, text = shown.showing.panels
+    [whole] = image.strip("given").cells
+    fed = patches.strip("fed").cells
+    assert whole is not None and len(fed) == 16
+    # 13 and 15 stand below each other, and 15 is the highest number, which is 1.
+    assert [row[4] for row in whole.pixels[:2]] == pytest.approx([2 * 13 / 15 - 1, 1])
+    assert all(cell is not None for cell in fed)
+    assert [cell.pixels[1] for cell in fed if cell][1] == whole.pixels[1][2:4]
+    assert texts(patches, "position") == [str(place) for place in range(1, 17)]
+    assert texts(text, "position") == ["0", "17", ""]
+    [matrix] = shown.showing.matrices
+    assert matrix.asked == ("three", *[""] * 16, "</s>")
+    expected = [[True] * 17 + [row == 17] for row in range(18)]
+    assert torch.equal(torch.tensor(matrix.seen), torch.tensor(expected))
+    sheet = arrange(shown.showing, title="a: b")
+    assert len(sheet.pixels) == 64 + 16 * 4
+    assert sorted({round(grey, 3) for *_, grey in sheet.pixels})[0] == 0
+
+
+def test_spans_are_hidden_without_a_seed_and_asked_from_around() -> None:
+    """Seed 0 keeps its span, as one in ten is; so another is drawn."""
+    kept = show_objective("spanbert", seed=0).showing
+    assert hidden(kept) == []
+    shown = show_objective("spanbert").showing
+    [panel] = shown.panels
+    places = [int(place) for place in texts(panel, "from place") if place]
+    first, last = places[0], places[-1]
+    assert places == list(range(first, last + 1)) and len(hidden(shown)) == len(places)
+    around = [cell for cell in texts(panel, "from around") if cell]
+    assert around == [f"{first - 1}, {last + 1}"] * len(places)
+    own, again = shown.matrices
+    assert [word for word in own.asked if word] == list(again.asked)
+    for row in again.seen:
+        assert [place for place, read in enumerate(row) if read] == [first - 1, last + 1]
+
+
+def test_words_in_pieces_are_hidden_whole() -> None:
+    shown = show_objective("bert-wwm").showing
+    fed = texts(shown.panels[-1], "fed")
+    assert fed[:4] == ["<s>", "<mask>", "<mask>", "<mask>"] and fed[4:6] == ["kitten", "##s"]
+    assert hidden(shown)[:3] == ["un", "##happ", "##y"]
+
+
+def test_mentions_have_their_names() -> None:
+    [panel] = show_objective("ernie", settings={"mentions": "countries"}).showing.panels
+    named = texts(panel, "mention")
+    assert named[4:6] == ["New Zealand", "New Zealand"] and named[9] == "Paris"
+
+
+def test_a_layer_that_looks_at_less_shows_whom_it_looks_at() -> None:
+    """A word of a star sees its neighbours on the ring, itself and the relay, which sees all."""
+    [matrix] = show_objective("star-transformer", text="a b c d").showing.matrices
+    near = [[min((r - c) % 6, (c - r) % 6) <= 1 for c in range(6)] + [True] for r in range(6)]
+    assert matrix.seen == (*map(tuple, near), (True,) * 7)
+    assert [cell.text for cell in matrix.rows][-2:] == ["</s>", "the relay"]
+    [points] = show_objective(
+        "set-transformer", text="a b", settings={"points": 5}
+    ).showing.matrices
+    assert points.columns[-1].text == "5 points"
+    assert points.seen[1] == (False, True, False, False, True)
+
+
+def test_what_was_drawn_is_said_in_words() -> None:
+    masks = FourMasks(Vocabulary(size=SIZE), EachToken(0.3))
+    said = [masks.explain(masks.view_in(BATCH, torch.tensor([mode])))[0] for mode in Mode]
+    names = ("both ways", "sequence to sequence", "left to right", "right to left")
+    assert all(f": {name}," in told for name, told in zip(names, said, strict=True))
+    swapped = show_objective("albert", seed=0).showing
+    assert swapped.remarks == (
+        "Asked of the first place: do the two segments stand in their order? No, they are swapped "
+        "(label 1).",
+    )
+
+
+def test_what_comes_of_another_text_says_so() -> None:
+    """中国 and then 北京 of the second row: 北 is place 2 there, and 中 changed is place 1 here."""
+    batch = Batch.from_sequences([[*CLEAN[:4], 3], [2, 10, 11, 12, 3]], pad=0)
+    asked = torch.tensor([[NO, 5, NO, NO, 11, NO, NO]] * 2)
+    view = View(
+        inputs=torch.tensor([[2, 9, 6, 3, 4, 12, 3]] * 2),
+        lengths=torch.tensor([7, 7]),
+        visibility=Full(),
+        targets=asked,
+        origins=torch.tensor([[-1, 1, -1, -1, 2, -1, -1]] * 2),
+        origin_rows=torch.tensor([[0, 0, 0, 0, 1, 1, 0]] * 2),
+    )
+    own, other, fed = show_view(view, batch, NAMES).panels
+    assert looks(own, "text") == ["plain", "hidden", "plain", "plain", "plain"]
+    assert texts(other, "other text") == ["<s>", "是", "北", "京", "</s>"]
+    assert looks(other, "other text") == ["plain", "plain", "hidden", "plain", "plain"]
+    assert looks(fed, "fed") == ["plain", "changed", "plain", "plain", "mask", "other", "plain"]
+    assert texts(fed, "from place") == ["", "1", "", "", "other 2", "", ""]
