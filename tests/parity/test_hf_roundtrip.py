@@ -14,11 +14,12 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import Tensor
 
 import lmlab
+from lmlab.core.errors import UserError
 from lmlab.core.view import View
 from lmlab.core.visibility import Causal, Full
 from lmlab.interop.hf.catalogue import families
@@ -590,6 +591,22 @@ def test_electra_of_two_folders_comes_in_and_goes_out(electra, tmp_path):
             assert_detects(whole, loaded, inputs)
         else:
             assert_writes(whole, loaded, inputs)
+
+
+@CAME
+def test_stored_positions_of_pegasus_must_be_the_sines(tmp_path):
+    theirs = tmp_path / "theirs"
+    write_checkpoint(CASES["pegasus"], theirs)
+    path, name = theirs / "model.safetensors", "model.encoder.embed_positions.weight"
+    weights = load_file(path)
+    sines = transformers.PegasusForConditionalGeneration.from_pretrained(theirs).get_encoder()
+    waves = sines.embed_positions.weight.detach().clone()
+    save_file({**weights, name: waves.bfloat16()}, path, {"format": "pt"})
+    import_hf(theirs, tmp_path / "run")
+    save_file({**weights, name: waves.flip(1).contiguous()}, path, {"format": "pt"})
+    with pytest.raises(UserError, match=r"encoder\.embed_positions\.weight are not PEGASUS' sines"):
+        import_hf(theirs, tmp_path / "other")
+    assert not (tmp_path / "other").exists()
 
 
 @CAME

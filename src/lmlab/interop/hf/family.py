@@ -99,6 +99,9 @@ class Family:
         """Weights of theirs that a checkpoint need not have, and what they are then."""
         return {}
 
+    def check_ignored(self, shape: Shape, weights: Mapping[str, Tensor]) -> None:
+        """A UserError where weights that are left out are not what they are taken for."""
+
     def architecture(self, settings: Mapping[str, Any]) -> str:
         """The class of transformers that has all these weights."""
         raise TypeError(f"{type(self).__name__} does not define architecture")

@@ -103,6 +103,7 @@ def build_imported(
         rows=_rows(config, tokenizer),
         extra=len(family.extra(settings, vocabulary)),
     )
+    family.check_ignored(shape, {new: weights[name] for name, new in spelled.items()})
     table = family.table(shape)
     theirs = {**family.defaults(shape), **table.without_copies(theirs)}
     notes = _check_names(family, table, theirs)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lmlab.core.errors import UserError
 from lmlab.data.tokenizers import Tokenizer
 from lmlab.interop.hf.encoder_decoders import SIDES, RestoringFamily
 from lmlab.interop.hf.family import Shape
@@ -16,6 +17,9 @@ from lmlab.layers.positions import SinusoidalPositions
 
 GAP = "<mask_1>"
 """What stands for a gap sentence in the published tokenisers; they have no other mask symbol."""
+
+ROUNDED = 0.01
+"""By how much a stored sine may differ: bfloat16 keeps eight binary digits."""
 
 
 class Pegasus(RestoringFamily):
@@ -39,6 +43,20 @@ class Pegasus(RestoringFamily):
             torch.arange(shape.settings["length"])
         )
         return {f"model.{side}.embed_positions.weight": waves for side in SIDES}
+
+    def check_ignored(self, shape: Shape, weights: Mapping[str, Tensor]) -> None:
+        """Stored positions must be the sines, which are made anew here."""
+        for name, waves in self.fillers(shape).items():
+            stored = weights.get(name)
+            if stored is None:
+                continue
+            rows = min(len(stored), len(waves))
+            fits = stored.shape[1:] == waves.shape[1:]
+            if not fits or (stored[:rows].float() - waves[:rows]).abs().max() > ROUNDED:
+                raise UserError(
+                    f"the checkpoint's {name} are not PEGASUS' sines and cosines of positions, and "
+                    "lmlab's pegasus has no others; it can't be imported."
+                )
 
     def read_more(
         self, config: Mapping[str, Any], names: frozenset[str], tokenizer: Tokenizer
