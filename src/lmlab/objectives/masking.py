@@ -16,6 +16,9 @@ from lmlab.core.vocabulary import Vocabulary
 from lmlab.layers.noise import uniform
 from lmlab.objectives.row_numbers import numbers, row_numbers
 
+ROUNDED = 1e-9
+"""By how much a sum of shares may be above one."""
+
 
 class Choice(Protocol):
     """Which places of a clean batch are hidden."""
@@ -67,6 +70,11 @@ class Replacement:
 
     def __post_init__(self) -> None:
         needed_mask(self.vocabulary)
+        if min(self.mask, self.random) < 0 or self.mask + self.random > 1 + ROUNDED:
+            raise UserError(
+                f"of the hidden tokens {self.mask:g} are masked and {self.random:g} swapped, and "
+                "the two shares are parts of one whole; give shares whose sum is at most 1."
+            )
 
     def __call__(
         self, tokens: Tensor, chosen: Tensor, *, generator: torch.Generator | None = None

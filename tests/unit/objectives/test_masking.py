@@ -91,6 +91,12 @@ def test_of_hidden_tokens_eight_become_mask_one_another_and_one_stays():
     assert torch.equal(shown[~chosen], batch.tokens[~chosen])
 
 
+def test_shares_of_hidden_tokens_are_parts_of_one_whole():
+    assert Replacement(vocabulary=VOCABULARY, mask=0.9, random=0.1).random == 0.1
+    with pytest.raises(UserError, match=r"0\.9 are masked and 0\.2 swapped.* at most 1"):
+        Replacement(vocabulary=VOCABULARY, mask=0.9, random=0.2)
+
+
 def test_a_span_is_masked_replaced_or_kept_as_a_whole():
     """Runs of 4 of every 5 places: one lot for each, 80 / 10 / 10 of the runs."""
     batch = random_batch(400, 50, size=2000)
