@@ -20,7 +20,8 @@ def show_objective(
         str | None,
         typer.Option(
             metavar="T",
-            help="The text that is shown; words parted by spaces, Chinese letters each by itself.",
+            help="The text that is shown; words parted by spaces (un ##happy is one in two pieces), "
+            "Chinese letters each by itself.",
         ),
     ] = None,
     condition: Annotated[
