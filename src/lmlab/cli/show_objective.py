@@ -20,7 +20,7 @@ def show_objective(
         str | None,
         typer.Option(
             metavar="T",
-            help="The text that is shown; words parted by spaces (un ##happy is one in two pieces), "
+            help="The text that is shown; words parted by spaces (un ##happy is one of two), "
             "Chinese letters each by itself.",
         ),
     ] = None,
