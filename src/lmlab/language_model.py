@@ -28,6 +28,7 @@ from lmlab.scoring.score import Scorer
 from lmlab.training.runs import Model
 
 if TYPE_CHECKING:
+    from lmlab.core.capture import Capture
     from lmlab.retrieval.documents import Documents
     from lmlab.sampling.asking import Asked
     from lmlab.retrieval.stored import StoredIndex
@@ -350,6 +351,24 @@ class LanguageModel:
         from lmlab.scoring.links import link_texts
 
         return link_texts(self.system, self.tokenizer, self.model.layout, texts)
+
+    def reveal(self, text: str, source: str | None = None) -> dict[str, Capture]:
+        """What goes on inside on a text, by name: each layer's attention, sublayers, hidden states.
+
+        A `Capture` has values (a tensor, one row a batch), axes (what its dimensions mean) and a
+        sentence on how to read it. Masked models see the text whole; `source` is a translator's.
+
+        >>> _ = lmlab.train(
+        ...     "gpt", data="grammar", out="runs/inside", size="tiny", steps=2, quiet=True
+        ... )
+        >>> found = lmlab.load("runs/inside").reveal("the dog sleeps")
+        >>> found["layer 1 attention"].axes
+        ('batch', 'head', 'time', 'source')
+        """
+        # Imported late: it brings what draws pictures.
+        from lmlab.diagnostics.revealing import reveal_text
+
+        return reveal_text(self.model, text, source)
 
     def ask(
         self,

@@ -8,10 +8,13 @@ import math
 from pathlib import Path
 
 import pytest
+import torch
 
 import lmlab
 import lmlab.api
 import lmlab.language_model
+from lmlab.core.batch import Batch
+from lmlab.core.errors import UserError
 from lmlab.core.score import summarise
 
 TEXTS = ["the dog sleeps", "a cat sees the dog"]
@@ -75,6 +78,26 @@ def test_samples_are_decided_by_the_seed(model: lmlab.LanguageModel) -> None:
             [score] = model.score([text.text])
             assert text.log_prob is not None
             assert math.isclose(text.log_prob, score.total, rel_tol=1e-5)
+
+
+def test_reveal_gives_what_goes_on_inside_on_a_text(tmp_path: Path) -> None:
+    """A masked model sees the text whole: its last hidden states are those that it encodes by."""
+    lmlab.train("bert", data="grammar", out=tmp_path / "bert", size="tiny", steps=2, quiet=True)
+    bert = lmlab.load(tmp_path / "bert")
+    before = torch.get_rng_state()
+    found = bert.reveal("the dog sleeps")
+    assert torch.equal(torch.get_rng_state(), before)
+    attention = found["layer 1 attention"]
+    assert attention.axes == ("batch", "head", "time", "source")
+    assert attention.values.shape == (1, 2, 5, 5)
+    torch.testing.assert_close(attention.values.sum(-1), torch.ones(1, 2, 5))
+    vocabulary = bert.tokenizer.vocabulary
+    row = [vocabulary.start, *bert.tokenizer.encode("the dog sleeps"), vocabulary.end]
+    with torch.no_grad():
+        encoded = bert.system.encode_tokens(Batch.from_sequences([row], vocabulary.pad))
+    torch.testing.assert_close(found["layer 2 hidden"].values, encoded, atol=1e-5, rtol=0)
+    with pytest.raises(UserError, match="tokens"):
+        bert.reveal("the dog " * 100)
 
 
 def test_pairs(model: lmlab.LanguageModel, tmp_path: Path) -> None:

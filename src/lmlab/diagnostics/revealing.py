@@ -9,10 +9,14 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from lmlab.core.asking import AskingObjective
 from lmlab.core.batch import Batch
 from lmlab.core.capture import Capture
+from lmlab.core.detecting import DetectingObjective
+from lmlab.core.filling import FillingObjective
 from lmlab.core.parts import Backbone, Emission
-from lmlab.core.system import System
+from lmlab.core.system import Assembly, System
+from lmlab.core.view import View
 from lmlab.diagnostics.captures import (
     WORD_AXES,
     Labels,
@@ -21,8 +25,9 @@ from lmlab.diagnostics.captures import (
 )
 from lmlab.diagnostics.looking import plain_captures
 from lmlab.diagnostics.picture import Picture, numbered
-from lmlab.diagnostics.subjects import Sentence, Subject, batch_of, batches_of
+from lmlab.diagnostics.subjects import Sentence, Subject, batch_of, batches_of, sentence_of
 from lmlab.scoring.evaluating import device_of, evaluating
+from lmlab.training.runs import Model
 
 MOST_NUMBERS = 20_000_000
 """Entries of a table of tokens and states that is worth its memory."""
@@ -89,6 +94,41 @@ def words_of_states(system: System) -> dict[str, Capture]:
         return {}
     reading = "Each line is a latent state and the tokens that it gives most of its probability to."
     return {"words of the states": Capture(values=table, axes=("token", "state"), reading=reading)}
+
+
+def reveal_text(model: Model, text: str, source: str | None = None) -> dict[str, Capture]:
+    """Every inner value of one text by name, a batch of one row.
+
+    The text is shown whole where the objective can do so (masked models, ELECTRA's detector,
+    XLNet's content); else as in training, what is hidden at random drawn from one seed.
+    """
+    system, sentence = model.system, sentence_of(model, text, source)
+    system.check_length(len(sentence.ids))
+    batch = batch_of(system, [sentence]).to(device_of(system))
+    with evaluating(system), torch.random.fork_rng():
+        torch.manual_seed(0)
+        view = _whole_view(system, batch)
+        if view is None:
+            return system.reveal(batch)
+        assert isinstance(system, Assembly)
+        return {
+            **system.backbone.reveal(view),
+            **system.emission.reveal(system.hidden(view)),
+            **system.objective.reveal(system, batch),
+        }
+
+
+def _whole_view(system: System, batch: Batch) -> View | None:
+    """The text with nothing hidden and nothing asked, as it is encoded; None where it never is."""
+    objective = getattr(system, "objective", None)
+    if isinstance(objective, DetectingObjective):
+        return objective.clean_view(batch)
+    if isinstance(objective, AskingObjective):
+        return objective.content_view(batch)
+    if isinstance(objective, FillingObjective):
+        nothing = torch.zeros_like(batch.tokens, dtype=torch.bool)
+        return objective.fill_view(batch, nothing)
+    return None
 
 
 def reveal(
