@@ -121,7 +121,8 @@ class Tokenizer:
     def symbols(self) -> frozenset[int]:
         """Ids that stand for nothing in a text; <unk> stands for a word, and is none of them."""
         named = {each["id"] for each in self._settings["added_tokens"] if each["special"]}
-        return frozenset((named | self._dropped) - {self.vocabulary.unknown, None})
+        known = {id for id in named | self._dropped if id is not None}
+        return frozenset(known - {self.vocabulary.unknown})
 
     def id(self, token: str) -> int | None:
         """The id of a token as the vocabulary spells it, or None."""

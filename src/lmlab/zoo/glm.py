@@ -11,7 +11,6 @@ written as a word: `lmlab fill RUN "… it was <mask>" --among good --among bad`
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
@@ -44,7 +43,7 @@ CARD = Card(
 class Config(TransformerConfig):
     """Settings of GLM."""
 
-    places_are_pairs: ClassVar[bool] = True
+    places_are_pairs = True
     positions: PositionName = "pairs"
     """pairs: the place in the text and the place in the blank."""
     rate: float = field(default=0.15, metadata={"above": 0, "below": 1})
