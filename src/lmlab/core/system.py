@@ -32,6 +32,9 @@ from lmlab.core.view import View
 from lmlab.core.visibility import Causal
 from lmlab.core.vocabulary import Vocabulary
 
+A_TOKEN = "nats a token"
+"""The unit of losses that are log-probabilities of texts."""
+
 
 class System(nn.Module):
     """Anything that defines a distribution over sequences; protocols say what more it can do."""
@@ -50,6 +53,12 @@ class System(nn.Module):
     recall: RecallSettings | None = None
     """How it reads texts longer than its window when it is put to a task, where it has a way of its
     own (CogLTX)."""
+
+    @property
+    def unit(self) -> str:
+        """What its losses are counted in: a loss that is not its log_prob has targets of its own
+        (hidden tokens, whole texts told from made-up ones), and no token's share of a text."""
+        return A_TOKEN if self.watched == "log_prob" else "nats for each target"
 
     @property
     def loss_compares(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from lmlab.core.system import A_TOKEN
 from lmlab.data.builtin import builtin_descriptions, open_builtin
 from lmlab.diagnostics.pictures import curve_from_metrics, training_curves
 from lmlab.training.files import telling_disk_errors, write_text
@@ -12,8 +13,11 @@ from lmlab.training.reporting import read_metrics
 from lmlab.training.runs import RunFolder
 
 
-def write_figures(path: Path) -> list[Path]:
-    """Write figures/curves.svg of a run from its metrics; nothing where it has none."""
+def write_figures(path: Path, *, unit: str = A_TOKEN) -> list[Path]:
+    """Write figures/curves.svg of a run from its metrics; nothing where it has none.
+
+    `unit` is what its losses are counted in; the entropy is a floor of none but log-probabilities.
+    """
     run = RunFolder(path)
     curve = curve_from_metrics(path.name, read_metrics(run.metrics))
     if not curve.train and not curve.held_out:
@@ -21,7 +25,8 @@ def write_figures(path: Path) -> list[Path]:
     with telling_disk_errors(run.figures):
         run.figures.mkdir(exist_ok=True)
     picture = run.figures / "curves.svg"
-    write_text(picture, training_curves([curve], floor=entropy_of(run.read_config())))
+    floor = entropy_of(run.read_config()) if unit == A_TOKEN else None
+    write_text(picture, training_curves([curve], floor=floor, unit=unit))
     return [picture]
 
 

@@ -46,7 +46,7 @@ class Importance:
     name: str
     """encoder, decoder, or nothing where there is one stack."""
     loss: float
-    """Of the whole model, in nats a token."""
+    """Of the whole model, in its unit."""
     layers: Values
     """(layers,) how much the loss rises without a layer; nan for one that is silent anyway."""
     heads: Values
@@ -92,7 +92,7 @@ def measure_importance(
 
 
 def mean_loss(system: System, batches: Sequence[Batch], *, seed: int) -> float:
-    """The loss in nats a token, with the randomness of this seed."""
+    """The loss in the system's unit, with the randomness of this seed."""
     total = count = 0.0
     with evaluating(system):
         for place, batch in enumerate(batches):
@@ -132,8 +132,9 @@ def importance_pictures(subject: Subject) -> list[Picture]:
         found = measure_importance(subject.system, batches_of(subject.system, texts))
     except UserError:
         return []  # A text that the system does not take by itself.
-    told = f"over {len(texts)} texts; whole, the model loses {found[0].loss:.3f} nats a token."
-    return [_heads_picture(found, told), _layers_picture(found, told)]
+    unit = subject.system.unit
+    told = f"over {len(texts)} texts; whole, the model loses {found[0].loss:.3f} {unit}."
+    return [_heads_picture(found, told, unit), _layers_picture(found, told, unit)]
 
 
 def _parts(stack: Stack) -> int:
@@ -147,7 +148,7 @@ def _names(found: Sequence[Importance]) -> list[str]:
     ]
 
 
-def _heads_picture(found: Sequence[Importance], told: str) -> Picture:
+def _heads_picture(found: Sequence[Importance], told: str, unit: str) -> Picture:
     most = max(each.heads.shape[1] for each in found)
     values = np.concatenate(
         [
@@ -170,34 +171,34 @@ def _heads_picture(found: Sequence[Importance], told: str) -> Picture:
     return Picture(
         name="head-importance",
         title=title,
-        reading="Nats a token that are lost where the output of one head counts as zero, "
+        reading=f"{unit.capitalize()} that are lost where the output of one head counts as zero, "
         f"{told} Orange heads do harm here; two that do the same cost little each.",
-        draw=partial(draw_grids, grids=[grid], title=f"{title}, nats a token"),
+        draw=partial(draw_grids, grids=[grid], title=f"{title}, {unit}"),
         width=width,
         height=height,
         table=Rows(header=("layer", *(f"head {h + 1}" for h in range(most))), rows=rows),
     )
 
 
-def _layers_picture(found: Sequence[Importance], told: str) -> Picture:
+def _layers_picture(found: Sequence[Importance], told: str, unit: str) -> Picture:
     values = np.concatenate([each.layers for each in found])
     bars = Bars(
         values=np.nan_to_num(values),
         labels=tuple(_names(found)),
         axis="layer",
-        unit="nats a token",
+        unit=unit,
         lying=True,
     )
     title = "what each layer is worth"
     return Picture(
         name="layer-importance",
         title=title,
-        reading=f"Nats a token that are lost where one layer is passed by, {told}",
+        reading=f"{unit.capitalize()} that are lost where one layer is passed by, {told}",
         draw=partial(draw_bars, bars=bars, title=title),
         width=4.6,
         height=max(0.8, 0.26 * len(values)),
         table=Rows(
-            header=("layer", "nats a token"),
+            header=("layer", unit),
             rows=tuple(
                 (Cell(name), number(value, 4))
                 for name, value in zip(_names(found), values.tolist(), strict=True)

@@ -48,7 +48,9 @@ class Bar:
     """Its place in the palette."""
 
 
-def training_curves(curves: Sequence[Curve], *, floor: float | None = None) -> str:
+def training_curves(
+    curves: Sequence[Curve], *, floor: float | None = None, unit: str = "nats per token"
+) -> str:
     """Loss against training tokens: held-out thick, training thin, the entropy as a dashed line.
 
     A model fitted in one pass has one held-out figure, drawn as a line across.
@@ -62,7 +64,7 @@ def training_curves(curves: Sequence[Curve], *, floor: float | None = None) -> s
         axes.set_ylim(*_curve_limits(curves, floor))
         axes.set_xlim(0, longest * 1.02)
         axes.set_xlabel("training tokens seen")
-        axes.set_ylabel("nats per token")
+        axes.set_ylabel(unit)
         axes.xaxis.set_major_formatter(lambda value, _: short_count(value))
         add_legend(axes)
         return as_svg(figure)

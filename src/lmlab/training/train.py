@@ -12,7 +12,7 @@ from accelerate import Accelerator
 from lmlab.core.allocator import keep_memory
 from lmlab.core.errors import UserError
 from lmlab.core.registry import find_system
-from lmlab.core.system import System
+from lmlab.core.system import A_TOKEN, System
 from lmlab.data.corpus import Corpus
 from lmlab.data.tokenizers import Tokenizer
 from lmlab.training.bases import Base, find_base
@@ -55,10 +55,12 @@ class RunResult:
     epochs: int
     seconds: float
     loss: float | None
-    """The last held-out loss in nats per token; None where there is no held-out split."""
+    """The last held-out loss; None where there is no held-out split."""
     best: float | None
     """The loss on the validation split of the weights kept; None where there is no such split."""
     parameters: int
+    unit: str = A_TOKEN
+    """What the losses are counted in."""
 
 
 def train(
@@ -148,7 +150,7 @@ def train(
         quiet=quiet,
         silent=not accelerator.is_main_process,
         tensorboard=run.path / "tensorboard",
-        unit="nats a token" if model.watched == "log_prob" else "nats for each target",
+        unit=model.unit,
     )
     if accelerator.is_main_process and not quiet:
         _announce(reporter, model, prepared, plan, accelerator, resumed=before is not None)
@@ -315,4 +317,5 @@ def _result(outcome: Outcome, run: RunFolder, system: System, data: TrainingData
         loss=outcome.loss,
         best=best if data.selects else None,
         parameters=system.parameter_count,
+        unit=system.unit,
     )

@@ -56,7 +56,7 @@ def test_there_is_no_floor_for_other_tokens_or_other_text(models: list[Model]) -
 def test_figures_of_a_run(models: list[Model], tmp_path: Path) -> None:
     [picture] = write_figures(models[1].path)
     assert picture == models[1].path / "figures" / "curves.svg"
-    assert "nats per token" in picture.read_text(encoding="utf-8")
+    assert "nats a token" in picture.read_text(encoding="utf-8")
     empty = tmp_path / "run"
     empty.mkdir()
     assert write_figures(empty) == []

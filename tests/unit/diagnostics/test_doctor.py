@@ -388,6 +388,17 @@ def test_better_than_the_truth(edited: Callable[[Edit], Evidence]) -> None:
     assert finding.numbers["entropy"] == pytest.approx(1.376, abs=0.05)
 
 
+def test_what_is_no_log_probability_is_not_held_against_the_truth(plain: Path) -> None:
+    """A residual energy's score is an estimate, but what is watched of it is a contrast."""
+    evidence = Evidence(plain)
+    assert evidence.unit == "nats a token" and evidence.levels
+    contrast = Evidence(plain)
+    contrast.system.watched = "loss"
+    assert contrast.unit == "nats for each target" and contrast.band is None
+    with pytest.raises(Inapplicable, match="no distribution"):
+        course.too_good_to_be_true(contrast)
+
+
 def test_a_training_that_blew_up_or_was_stopped(edited: Callable[[Edit], Evidence]) -> None:
     evidence = edited(
         lambda lines: [*lines[:-4], {"step": 33, "epoch": 0, "event": "not finite", "seconds": 1.0}]

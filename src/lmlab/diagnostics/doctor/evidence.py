@@ -20,7 +20,7 @@ from lmlab.core.card import Card
 from lmlab.core.errors import UserError
 from lmlab.core.kinds import NORMALISED
 from lmlab.core.registry import find_system
-from lmlab.core.system import System
+from lmlab.core.system import A_TOKEN, System
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.batches import LengthBatches, StreamBatches
 from lmlab.data.corpus import Corpus, Layout, open_corpus
@@ -83,8 +83,19 @@ class Evidence:
 
     @property
     def normalised(self) -> bool:
-        """Whether the losses are those of a distribution, so that levels mean something."""
-        return self.card.kind in NORMALISED
+        """Whether the losses are those of a distribution, so that levels mean something.
+
+        What is watched of a contrast (data against made-up texts) is none of its score's kind.
+        """
+        return self.card.kind in NORMALISED and self.unit == A_TOKEN
+
+    @property
+    def unit(self) -> str:
+        """What the losses are counted in, as far as is known."""
+        try:
+            return self.system.unit
+        except Missing:
+            return A_TOKEN
 
     @property
     def by_gradient(self) -> bool:
@@ -194,7 +205,7 @@ class Evidence:
     def levels(self) -> dict[str, Level]:
         """The losses to hold the run's own against, by name."""
         if not self.normalised:
-            raise Inapplicable(f"losses of kind {self.card.kind} are those of no distribution")
+            raise Inapplicable("its losses are those of no distribution over texts")
         texts = self.texts
         dataset = texts.train if texts.held_out is None else texts.held_out
         split = texts.split or "train"

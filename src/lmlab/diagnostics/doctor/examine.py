@@ -64,6 +64,7 @@ def examine(run: Path | str, *, data: str | Path | Corpus | None = None) -> Exam
         system=evidence.card.name,
         corpus=str(evidence.config["corpus"]["spec"]),
         kind=evidence.card.kind,
+        unit=evidence.unit,
         verdict=verdict_of(evidence, findings, len(skipped)),
         vitals=vitals_of(evidence),
         history=_history(evidence),

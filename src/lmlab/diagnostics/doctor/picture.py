@@ -73,7 +73,7 @@ def _draw(figure: Figure, examination: Examination) -> None:
     axes.set_ylim(*_limits(examination))
     axes.set_xlim(0, longest * 1.02)
     axes.set_xlabel("training tokens seen", color=INK)
-    axes.set_ylabel("nats per token", color=INK)
+    axes.set_ylabel(examination.unit, color=INK)
     axes.xaxis.set_major_formatter(lambda value, _: short_count(value))
     add_legend(axes)
 

@@ -80,7 +80,9 @@ class Examination:
     system: str
     corpus: str
     kind: str
-    """What the losses are: see `lmlab.core.kinds`."""
+    """What its scores are: see `lmlab.core.kinds`."""
+    unit: str
+    """What the losses are counted in."""
     verdict: str
     """The whole in a sentence, with the few vital numbers."""
     vitals: Mapping[str, float]

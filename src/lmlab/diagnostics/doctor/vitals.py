@@ -71,6 +71,6 @@ def _reached(evidence: Evidence) -> str:
     except (Missing, Inapplicable):
         pass
     return (
-        f" reached {best.loss:.3f} nats a token on {history.split}{beside} after "
+        f" reached {best.loss:.3f} {evidence.unit} on {history.split}{beside} after "
         f"{history.tokens:,.0f} tokens"
     )

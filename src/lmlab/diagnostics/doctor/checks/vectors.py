@@ -32,7 +32,7 @@ def vectors_speak_by_length(evidence: Evidence) -> Finding | None:
     if not tables:
         raise Inapplicable("it has no vector a token")
     if not isinstance(system, LogProb) or not evidence.normalised:
-        raise Inapplicable(f"losses of kind {evidence.card.kind} are those of no distribution")
+        raise Inapplicable("its losses are those of no distribution over texts")
     # Frequencies are learnt first: early in the first pass there is little else.
     if epochs_seen(evidence) < 1:
         return None
