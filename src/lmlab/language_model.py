@@ -264,6 +264,8 @@ class LanguageModel:
         from lmlab.sampling.chains import ChainRunner
 
         settings = ChainSettings(n=n, **options)
+        if lm is not None and settings.start != "lm":
+            raise UserError("an lm is whose samples chains start from; give --start lm with it.")
         if isinstance(lm, (str, Path)):
             lm = LanguageModel(open_model(lm))
         runner = ChainRunner(

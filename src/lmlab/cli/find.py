@@ -62,7 +62,7 @@ def print_card(card: Card) -> None:
         "objectives": ", ".join(card.objectives),
         "recipes": ", ".join(dict.fromkeys([*GENERAL, *getattr(module, "RECIPES", {})])),
         "switches": switch_words(range(len(card.switches)), card.switches, none=""),
-        "needs": ", ".join(card.needs),
+        "takes": ", ".join(f"--{name}" for name in card.needs),
         "oracle": card.oracle,
     }
     for name, value in told.items():

@@ -149,7 +149,7 @@ def _record(score: Score, per_word: bool) -> dict[str, Any]:
 def print_scores(scores: Iterator[Score], *, per_token: bool, per_word: bool) -> None:
     """A line for each text, its tokens or words below it, and the sum of all in the last line."""
     from lmlab.core.score import summarise
-    from lmlab.diagnostics.wording import summary_words
+    from lmlab.diagnostics.wording import counted, summary_words
 
     def printed() -> Iterator[Score]:
         for score in scores:
@@ -157,7 +157,7 @@ def print_scores(scores: Iterator[Score], *, per_token: bool, per_word: bool) ->
             shown = f"{given}{score.text}".replace("\n", "\\n")
             unit = "nats in the mean" if score.convention.mean else "nats"
             each = f"{-score.mean:.4f} nats/token"
-            print(f"{score.figure:.4f} {unit}\t{score.tokens} tokens\t{each}\t{shown}")
+            print(f"{score.figure:.4f} {unit}\t{counted(score.tokens, 'token')}\t{each}\t{shown}")
             if per_token:
                 print_parts([(t.token, t.start, t.end, t.log_prob) for t in score.per_token])
             if per_word:

@@ -50,14 +50,14 @@ def print_continuations(
     if as_json:
         print_json_list({**score.as_dict(), "mean": score.mean} for score in scores)
         return
-    from lmlab.diagnostics.wording import KINDS_EXPLAINED, convention_words
+    from lmlab.diagnostics.wording import KINDS_EXPLAINED, convention_words, counted
 
     told: set[str] = set()
     for score in scores:
         unit = "nats in the mean" if mean else "nats"
         figure = score.mean if mean else score.total
         shown = f"{score.prefix} |{score.continuation}".replace("\n", "\\n")
-        print(f"{figure:.4f} {unit}\t{score.tokens} tokens\t{shown}")
+        print(f"{figure:.4f} {unit}\t{counted(score.tokens, 'token')}\t{shown}")
         for token in score.per_token if per_token else ():
             print(f"\t{token.log_prob:.4f}\t{token.start}-{token.end}\t{token.token}")
         explained = f"{score.kind} ({KINDS_EXPLAINED[score.kind]})"

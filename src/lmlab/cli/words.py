@@ -67,10 +67,10 @@ def words(
 def open_vectors(source: str) -> WordVectors:
     """Of a run, where it is a folder, else of a word2vec file."""
     if Path(source).is_dir():
+        from lmlab.interop.opening import open_model
         from lmlab.scoring.word_vectors import vectors_of
-        from lmlab.training.runs import load_run
 
-        model = load_run(source)
+        model = open_model(source)
         return vectors_of(model.system, model.tokenizer)
     from lmlab.interop.word2vec import read_word2vec
 

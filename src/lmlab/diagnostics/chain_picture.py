@@ -75,7 +75,16 @@ def _draw_energies(axes: Axes, chains: Chains) -> None:
         axes.plot(steps, finite, linewidth=0.9, alpha=0.8, **line_look(look))
     axes.axvspan(0, min(chains.burn_in, max(chains.steps, 1)), color=INK, alpha=0.07, linewidth=0)
     axes.set_xlim(0, max(chains.steps, 1))
-    axes.set_ylabel("energy (nats)", color=INK)
+    if chains.burn_in:
+        axes.text(
+            *(0.006, 0.97, "burn-in"),
+            transform=axes.transAxes,
+            va="top",
+            fontsize=8,
+            color=INK,
+            alpha=0.7,
+        )
+    axes.set_ylabel(f"energy ({chains.energy}), nats", color=INK)
     _steps_below(axes)
     found = chains.mixing
     said = f"R-hat {_number(found.r_hat)},  effective size {_number(found.effective_size, 0)}"

@@ -46,8 +46,15 @@ WIDE = 10.0
 
 
 def surprisal_pictures(subjects: Sequence[Subject]) -> list[Picture]:
-    """The surprisal of each sentence; runs that read the same tokens on one picture."""
-    able = [each for each in subjects if isinstance(each.system, LogProb)]
+    """The surprisal of each sentence; runs that read the same tokens on one picture.
+
+    None of an unnormalised score: minus an energy's share is no −log p of a token.
+    """
+    able = [
+        each
+        for each in subjects
+        if isinstance(each.system, LogProb) and each.model.card.kind != "unnormalised"
+    ]
     groups: dict[tuple[tuple[str, ...], ...], list[Subject]] = {}
     for subject in able:
         groups.setdefault(tuple(each.tokens for each in subject.sentences), []).append(subject)

@@ -111,7 +111,7 @@ def _make_subject(model: Model, examples: Sequence[Example], *, name: str) -> Su
     if not chosen:
         raise UserError(
             f"what {model.path} was trained on is gone, and the model writes no text by itself; "
-            "give one by --text."
+            "give one by --text (in Python texts=)."
         )
     return Subject(
         name=name or model.name,

@@ -40,6 +40,11 @@ def convention_words(convention: Convention) -> str:
     return "; ".join([*parts, convention.order])
 
 
+def counted(count: int, what: str) -> str:
+    """`1 token`, `2,000 tokens`."""
+    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
+
+
 def summary_words(summary: Summary) -> str:
     """Many scores in one line: perplexity where there may be one, kind and conventions."""
     texts = "text" if summary.sequences == 1 else "texts"
@@ -54,7 +59,7 @@ def summary_words(summary: Summary) -> str:
         perplexity += f" (between {best:.4f} and {worst:.4f})"
     bits = f"{summary.bits_per_character:.4f}" if summary.characters else "no"
     return (
-        f"{summary.sequences:,} {texts}, {summary.tokens:,} tokens{unknown}, "
+        f"{summary.sequences:,} {texts}, {counted(summary.tokens, 'token')}{unknown}, "
         f"{summary.characters:,} characters: {perplexity}, "
         f"{summary.nats_per_token:.4f} nats/token, {bits} bits/character; "
         f"kind {summary.kind} ({KINDS_EXPLAINED[summary.kind]}); "

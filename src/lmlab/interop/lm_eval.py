@@ -9,6 +9,7 @@ has imported). In Python: `lm_eval.simple_evaluate(Laboratory(run), tasks=[...])
 from __future__ import annotations
 
 import math
+import sys
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any
 
 import torch
 
-from lmlab.core.errors import UserError
+from lmlab.core.errors import UserError, unknown_name
 from lmlab.core.kinds import NORMALISED, Kind
 from lmlab.core.protocols import Step, require
 from lmlab.interop.opening import open_model
@@ -33,7 +34,10 @@ try:
     from lm_eval.api.model import LM
     from lm_eval.api.registry import register_model
 except ImportError as error:
-    raise UserError("lm-eval is not installed: pip install 'lmlab[lm-eval]'.") from error
+    NOT_THERE = "lm-eval is not installed: pip install 'lmlab[lm-eval]'."
+    if __name__ == "__main__":
+        sys.exit(f"lmlab: {NOT_THERE}")
+    raise UserError(NOT_THERE) from error
 
 MOST_WRITTEN = 256
 """Tokens that are written for a request that does not say how many, as lm-eval has it."""
@@ -42,6 +46,9 @@ FIRST_STRETCH = 16
 SHAPING = ("temperature", "top_k", "top_p")
 UNDERSTOOD = {*SHAPING, "until", "max_gen_toks", "max_new_tokens", "do_sample"}
 """What a request may say of how to write."""
+ARGUMENTS = ("run", "count_end", "tokens_per_batch", "seed", "device")
+TOLD_ALL = {"batch_size", "max_batch_size"}
+"""What lm-eval tells every model, and this one has no use for."""
 
 
 @register_model("lmlab")
@@ -56,7 +63,7 @@ class Laboratory(LM):
 
     def __init__(
         self,
-        run: str | Path | Any,
+        run: str | Path | Any = None,
         *,
         count_end: bool = False,
         tokens_per_batch: int = 8192,
@@ -67,6 +74,10 @@ class Laboratory(LM):
         """`run` is a path, or what `lmlab.load` or `lmlab.wrap` gave; `unused` (batch sizes) is
         what lm-eval tells every model."""
         super().__init__()
+        for name in sorted(set(unused) - TOLD_ALL):
+            raise unknown_name("argument of lmlab's model", name, ARGUMENTS)
+        if run is None:
+            raise UserError("the model lmlab needs a run; give --model_args run=RUN.")
         named = isinstance(run, (str, Path))
         self.model = open_model(run) if named else _model_of(run)
         # lm-eval asks every model for cuda unless told otherwise, whether there is any or not.
@@ -250,10 +261,14 @@ def _model_of(given: Any) -> Model:
 
 
 def main() -> None:
-    """lm-eval's own command line, with the model `lmlab` known to it."""
+    """lm-eval's own command line, with the model `lmlab` known to it; our errors as sentences."""
     from lm_eval.__main__ import cli_evaluate
 
-    cli_evaluate()
+    try:
+        cli_evaluate()
+    except UserError as error:
+        print(f"lmlab: {error}", file=sys.stderr)
+        sys.exit(2)
 
 
 if __name__ == "__main__":

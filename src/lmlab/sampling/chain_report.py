@@ -92,6 +92,17 @@ class Chains:
     thin: int
     temperature: float
     anneal: float | None
+    proposal_temperature: float
+    text: str | None
+    """What the texts have in common, one of these at most: what they began from, …"""
+    positions: tuple[int, ...]
+    """of which only these tokens move, or all where there are none;"""
+    template: str | None
+    """what stands around the places that move;"""
+    prefix: str
+    """how all of them begin."""
+    lengths: tuple[int, int] | None
+    token_cost: float
     seed: int
     mixing: Mixing
     trace: Trace

@@ -86,6 +86,11 @@ class ChainSettings:
             )
         if not math.isfinite(self.token_cost):
             raise UserError(f"the cost of a token must be a number, and {self.token_cost:g} came.")
+        if self.anneal is not None and self.anneal < self.temperature:
+            raise UserError(
+                f"annealing begins at a temperature above the one it falls to, and --anneal "
+                f"{self.anneal:g} came with {self.temperature:g}; give a higher one."
+            )
         if not 0 <= self.seed < 2**31:
             raise UserError(f"a seed must be from 0 to {2**31 - 1}, and {self.seed} came.")
         _check_forms(self)
@@ -130,6 +135,11 @@ def _check_corrected(settings: ChainSettings) -> None:
             )
         if settings.template is not None or settings.prefix or settings.positions:
             raise UserError("what is fixed in a text keeps its length; leave out --lengths.")
+    elif settings.token_cost:
+        raise UserError(
+            "the cost of a token weighs lengths against each other; give --lengths, or leave out "
+            "--token-cost."
+        )
     if settings.method == "metropolis":
         return
     if settings.lengths is not None:

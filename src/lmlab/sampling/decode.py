@@ -18,7 +18,7 @@ from torch import Tensor
 from lmlab.core.batch import Batch
 from lmlab.core.distribution import Categorical
 from lmlab.core.errors import UserError
-from lmlab.core.protocols import LogProb, Sample, Step, require
+from lmlab.core.protocols import Energy, Fill, LogProb, Sample, Step, require
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.objectives.row_numbers import RowNumbers
 from lmlab.sampling.truncation import apply, filters
@@ -123,6 +123,11 @@ def decode(
     condition: Batch | None = None,
 ) -> list[Generated]:
     """The loop: peek, choose, advance, until every row has ended or is `max_length` long."""
+    if not isinstance(system, Step) and isinstance(system, (Fill, Energy)):
+        raise UserError(
+            "this system does not write token by token; Markov chains draw its texts: give "
+            "--method gibbs or metropolis (in Python chains)."
+        )
     require(system, Step, "decoding token by token")
     vocabulary: Vocabulary = system.vocabulary
     given = check_prefix(prefix, vocabulary)

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from lmlab.core.errors import UserError, nearest
-from lmlab.core.protocols import Vectors, require
+from lmlab.core.protocols import Vectors
 from lmlab.core.system import System
 from lmlab.data.tokenizers import Tokenizer
 from lmlab.data.wordnet.similarity import SimilarPair
@@ -146,7 +146,10 @@ def vectors_of(system: System, tokenizer: Tokenizer) -> WordVectors:
     else:
         tables = token_vectors(system)
         if not tables:
-            require(system, Vectors, "words")
+            raise UserError(
+                "this system has no vector for each of its tokens; take one that has, as skipgram, "
+                "cbow, lstm, elmo or bert."
+            )
         table = next(iter(tables.values()))
     vocabulary = tokenizer.vocabulary
     symbols = {*vocabulary.unpredictable, vocabulary.end, vocabulary.unknown}

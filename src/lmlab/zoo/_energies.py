@@ -35,7 +35,8 @@ class EnergyConfig(TransformerConfig):
 
     energy: EnergyName = "inner-product"
     """Energy of a place: minus the inner product of its hidden state with the embedding of the
-    token fed there, a linear map of the state, or its squared distance to the origin."""
+    token fed there (inner-product), a linear map of the state (linear), or its squared distance to
+    the origin (squared)."""
     negatives: int = field(default=1, metadata={"at_least": 1})
     """How many texts are made up for each of the data."""
 

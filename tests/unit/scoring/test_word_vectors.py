@@ -83,5 +83,5 @@ def test_any_system_with_a_table_of_tokens_has_word_vectors():
     assert found.words == ["a", "b", "c"]
     table = system.backbone.embedding.weight.detach()  # type: ignore[union-attr]
     assert torch.equal(torch.from_numpy(found.vectors), table[5:])
-    with pytest.raises(UserError, match="words needs a system with Vectors"):
+    with pytest.raises(UserError, match="no vector for each of its tokens; take one"):
         vectors_of(build_tiny("ngram", tokenizer.vocabulary), tokenizer)
