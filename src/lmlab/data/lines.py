@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import gzip
 import zlib
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import BinaryIO, Literal, cast
 
@@ -32,6 +32,8 @@ class ReadingReport:
     """Examples handed out."""
     empty_lines: int = 0
     """Lines with nothing but white space: skipped."""
+    empty_rows: int = 0
+    """Rows with an empty text, pairs with an empty side: skipped."""
     long_lines: int = 0
     """Lines of more than `LONG_LINE` characters: kept."""
     crlf_lines: int = 0
@@ -56,14 +58,33 @@ class ReadingReport:
         """The oddities that occurred, with their numbers."""
         oddities = {
             "empty lines skipped": self.empty_lines,
+            **self._lost(),
             f"lines longer than {LONG_LINE:,} characters": self.long_lines,
             "lines with Windows endings": self.crlf_lines,
             "files with a byte order mark": self.bom_files,
-            "bad bytes replaced": self.replaced_bytes,
-            "bad rows skipped": self.bad_rows,
             "pairs of too uneven lengths dropped": self.uneven_pairs,
         }
-        return ", ".join(f"{count:,} {what}" for what, count in oddities.items() if count)
+        return ", ".join(_told(oddities))
+
+    def add(self, other: ReadingReport) -> None:
+        """Count what another pass met as well."""
+        for spec in fields(self):
+            setattr(self, spec.name, getattr(self, spec.name) + getattr(other, spec.name))
+
+    def losses(self) -> str:
+        """What is not, or not wholly, in the examples though it was to be; nothing of the rest."""
+        return ", ".join(_told(self._lost()))
+
+    def _lost(self) -> dict[str, int]:
+        return {
+            "rows with an empty text or side skipped": self.empty_rows,
+            "bad rows skipped": self.bad_rows,
+            "bad bytes replaced": self.replaced_bytes,
+        }
+
+
+def _told(counts: Mapping[str, int]) -> list[str]:
+    return [f"{count:,} {what}" for what, count in counts.items() if count]
 
 
 def check_errors(errors: str) -> Errors:
@@ -74,12 +95,13 @@ def check_errors(errors: str) -> Errors:
 
 
 def numbered_lines(
-    path: Path, report: ReadingReport, errors: Errors = "strict"
+    path: Path, report: ReadingReport, errors: Errors = "strict", *, around: str | None = None
 ) -> Iterator[tuple[int, str]]:
     """Number (from 1) and text of each line of a file, without the white space around it.
 
     Lines end at a line feed and nowhere else, so that numbers agree with an editor's. Empty lines
-    are handed out as "" and counted; one line at a time is held in memory.
+    are handed out as "" and counted; one line at a time is held in memory. `around` are the
+    characters that are taken away at both ends; all white space unless given.
     """
     report.files += 1
     for number, raw in _raw_lines(path):
@@ -89,8 +111,8 @@ def numbered_lines(
         if number == 1 and raw.startswith(BYTE_ORDER_MARK):
             report.bom_files += 1
             raw = raw[len(BYTE_ORDER_MARK) :]
-        text = _decode(raw, path, number, report, errors).strip()
-        report.empty_lines += not text
+        text = _decode(raw, path, number, report, errors).strip(around)
+        report.empty_lines += not text.strip()
         report.long_lines += len(text) > LONG_LINE
         yield number, text
 

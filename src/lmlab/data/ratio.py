@@ -21,23 +21,25 @@ class WithinRatio:
 
     def read(self, report: ReadingReport) -> Iterator[Example]:
         for example in self.reader.read(report):
-            if self._even(example):
+            if evenly_long(example.text, example.condition or "", self.most):
                 yield example
             else:
                 report.uneven_pairs += 1
-
-    def _even(self, example: Example) -> bool:
-        # Text without spaces is counted by its characters, or all of it would be one word.
-        counts = [len(side.split()) for side in (example.text, example.condition or "")]
-        if min(counts) <= 1:
-            counts = [len(example.text), len(example.condition or "")]
-        return max(counts) <= self.most * max(min(counts), 1)
 
     def identity(self) -> str:
         return f"{self.reader.identity()}:ratio={self.most:g}"
 
     def files(self) -> Sequence[Path]:
         return self.reader.files()
+
+
+def evenly_long(text: str, source: str, most: float) -> bool:
+    """Whether neither side of a pair has more than `most` times the words of the other."""
+    counts = [len(text.split()), len(source.split())]
+    if min(counts) <= 1:
+        # Text without spaces is counted by its characters, or all of it would be one word.
+        counts = [len(text), len(source)]
+    return max(counts) <= most * max(min(counts), 1)
 
 
 def within_ratio(corpus: Corpus, most: float) -> Corpus:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
@@ -101,7 +101,7 @@ class JsonLines:
             if example.text and example.condition != "":
                 yield example
             else:
-                report.empty_lines += 1
+                report.empty_rows += 1
 
     def _example(self, line: str, number: int, report: ReadingReport) -> Example | None:
         try:
@@ -130,13 +130,20 @@ def _json_example(line: str) -> Example:
         raise ValueError("expected a JSON object, but it is nested too deeply") from None
     if not isinstance(row, dict):
         raise ValueError(f"expected a JSON object, got {type(row).__name__}")
-    if "source" in row and "target" in row:
-        return Example(_json_text(row, "target"), condition=_json_text(row, "source"))
-    for key in ("text", "sentence"):
-        if key in row:
+    match read_fields(row):
+        case [source, target]:
+            return Example(_json_text(row, target), condition=_json_text(row, source))
+        case [key]:
             return Example(_json_text(row, key), mentions=_json_mentions(row, key))
     keys = ", ".join(map(repr, row)) or "none"
     raise ValueError(f"expected 'text', 'sentence', or 'source' and 'target'; its keys are {keys}")
+
+
+def read_fields(row: Mapping[str, object]) -> tuple[str, ...]:
+    """The fields of a JSON object that a corpus has a use for: both sides of a pair, or a text."""
+    if "source" in row and "target" in row:
+        return "source", "target"
+    return next(((key,) for key in ("text", "sentence") if key in row), ())
 
 
 def _json_mentions(row: dict[str, object], key: str) -> tuple[Mention, ...]:
@@ -224,6 +231,10 @@ class ParallelFiles:
                 raise self._unequal(sources, targets, source, target)
             if source[1] and target[1]:
                 yield Example(target[1], condition=source[1])
+            elif source[1] or target[1]:
+                # It is told as a pair, so its empty side no more as a line.
+                report.empty_rows += 1
+                report.empty_lines -= 1
 
     def _unequal(
         self,
@@ -259,16 +270,21 @@ class TabSeparated:
     errors: Errors = "strict"
 
     def read(self, report: ReadingReport) -> Iterator[Example]:
-        for number, line in numbered_lines(self.path, report, self.errors):
-            columns = [column.strip() for column in line.split("\t")]
+        # A tab at an end of a line is kept: it tells that the side before or after it is empty.
+        for number, line in numbered_lines(self.path, report, self.errors, around=" \r\n"):
+            columns = [column.strip() for column in line.strip().split("\t")]
+            if not any(columns):
+                continue
             if len(columns) == 2 and all(columns):
                 yield Example(columns[1], condition=columns[0])
-            elif line and self.errors == "strict":
+            elif len(columns) == 1 and "\t" in line:
+                report.empty_rows += 1
+            elif self.errors == "strict":
                 raise UserError(
                     f"{self.path}, line {number}: expected two columns with a tab between them "
                     f"(source, target), got {len([column for column in columns if column])}."
                 )
-            elif line:
+            else:
                 report.bad_rows += 1
 
     def identity(self) -> str:

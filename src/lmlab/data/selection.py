@@ -43,15 +43,16 @@ def by_block(reader: Reader, part: str, seed: int) -> Selected:
     The choice is made inside each block of 20 examples, so that a pass needs no count of the whole,
     the proportions are exact, and text that drifts along a file is represented in each part.
     """
+    return Selected(
+        reader, lambda index: part_of(index, seed) == part, f"{part} of 90/5/5, seed {seed}"
+    )
 
-    def keeps(index: int) -> bool:
-        block, place = divmod(index, BLOCK)
-        validation, test = _held_out_places(block, seed)
-        if part == "train":
-            return place not in (validation, test)
-        return place == (validation if part == "validation" else test)
 
-    return Selected(reader, keeps, f"{part} of 90/5/5, seed {seed}")
+def part_of(index: int, seed: int) -> str:
+    """Whether an example of a file that is divided by block is train, validation or test."""
+    block, place = divmod(index, BLOCK)
+    validation, test = _held_out_places(block, seed)
+    return {validation: "validation", test: "test"}.get(place, "train")
 
 
 def _held_out_places(block: int, seed: int) -> tuple[int, int]:

@@ -67,7 +67,7 @@ class TrainingConfig:
     translations, which is then told as well."""
     average: int = field(default=0, metadata={"at_least": 0})
     """Weights at the last so many validations that are averaged at the end, and kept if they are
-    better; 0 for none."""
+    better; 0 for none. A training that goes on after its end averages those from there on."""
     evaluate_every: int = field(default=0, metadata={"at_least": 0})
     """Steps between validations; 0 for one after every epoch."""
     log_every: int = field(default=50, metadata={"at_least": 1})

@@ -93,6 +93,7 @@ def fit_by_gradient(job: Job) -> Outcome:
     schedule, budget = Schedule(config), Budget(config, data.train.batches_per_epoch())
     progress, carried = restore(job, optimizer, schedule)
     if budget.over(progress):
+        settle_average(job, progress)  # where a kill came between the end and the average
         save_weights(job, replace=False)
         return Outcome(progress=progress, reason="nothing")
     clock, held_out_loss, saved_at = Clock(progress.seconds), None, progress.seconds
@@ -156,8 +157,8 @@ def fit_by_gradient(job: Job) -> Outcome:
             if ending:
                 break
 
-    if config.average and data.selects and budget.over(progress):
-        keep_average(job, progress)
+    if budget.over(progress):
+        settle_average(job, progress)
     save_weights(job, replace=not data.selects)
     reason = "interrupted" if not budget.over(progress) else "budget"
     reason = "early" if budget.stopped_early(progress) else reason
@@ -239,10 +240,14 @@ def rank_of(figures: dict[str, float]) -> float | None:
     return -next(iter(figures.values())) if figures else None
 
 
-def keep_average(job: Job, progress: Progress) -> None:
-    """Average the weights of the last validations, and keep that if it is better than the best."""
+def settle_average(job: Job, progress: Progress) -> None:
+    """Average the weights of the last validations, and keep that if it is better than the best;
+    then nobody needs those weights any more."""
+    if not job.config.average or not job.data.selects or job.data.held_out is None:
+        return
     weights = job.run.average_weights()
-    if weights is None or job.data.held_out is None:
+    job.accelerator.wait_for_everyone()  # all have read them before the first one forgets them
+    if weights is None:
         return
     job.system.load_state_dict(weights)
     found = evaluate(job.system, job.data.held_out, job.accelerator)
@@ -250,6 +255,8 @@ def keep_average(job: Job, progress: Progress) -> None:
     job.reporter.evaluated(progress, found, "average", figures)
     if progress.validated(found.loss, rank_of(figures)):
         save_weights(job)
+    if job.accelerator.is_main_process:
+        job.run.forget_weights()
 
 
 def save_weights(job: Job, *, replace: bool = True) -> None:

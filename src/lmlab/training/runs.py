@@ -179,6 +179,11 @@ class RunFolder:
             for name, last in every[-1].items()
         }
 
+    def forget_weights(self) -> None:
+        """Take away those that were remembered."""
+        for path in self._remembered():
+            path.unlink(missing_ok=True)
+
     def _remembered(self) -> list[Path]:
         return sorted(self.trainer.glob(f"{REMEMBERED}*.safetensors"))
 
@@ -256,7 +261,7 @@ def load_run(path: Path | str) -> Model:
     return Model(
         system=system.eval(),
         tokenizer=tokenizer,
-        source_tokenizer=_source_tokenizer(config, run),
+        source_tokenizer=source_tokenizer_of(config, run),
         layout=Layout(**config["layout"]),
         config=config,
         card=full_card(module),
@@ -276,7 +281,7 @@ def _vocabulary(config: Mapping[str, Any], tokenizer: Tokenizer, run: RunFolder)
     return vocabulary
 
 
-def _source_tokenizer(config: Mapping[str, Any], run: RunFolder) -> Tokenizer | None:
+def source_tokenizer_of(config: Mapping[str, Any], run: RunFolder) -> Tokenizer | None:
     """That of what texts are given, where the run has one of its own."""
     if "source_vocabulary" not in config:
         return None

@@ -16,6 +16,7 @@ from lmlab.core.system import A_TOKEN, System
 from lmlab.data.corpus import Corpus
 from lmlab.data.tokenizers import Tokenizer
 from lmlab.training.bases import Base, find_base
+from lmlab.training.config import TrainingConfig
 from lmlab.training.data import TrainingData, training_data
 from lmlab.training.fitters import FITTERS
 from lmlab.training.loop import Job, Judge, Outcome
@@ -112,6 +113,7 @@ def train(
     built_on = find_base(card, base, before, run)
     memories = find_memories(card, looked_up, before, run.memory)
     opened = open_data(data, before, plan.training, seed=data_seed, errors=errors)
+    _check_keep_by(plan, opened.corpus)
 
     with main_first(accelerator):
         run.create()  # a folder that can't be written to is told before anything takes time
@@ -141,6 +143,7 @@ def train(
     _check_data(prepared, plan, accelerator)
     model = _model(plan, opened.corpus, tokenizers, prepared, built_on, memories)
     model.to(accelerator.device)
+    kept_by = _judge(plan, opened.corpus, tokenizers, judge)
     if accelerator.is_main_process:
         memories.save(run.memory)
         _begin(run, description, tokenizers)  # nothing that a user can mend fails after this
@@ -163,7 +166,7 @@ def train(
         run=run,
         accelerator=accelerator,
         reporter=reporter,
-        judge=_judge(plan, opened.corpus, tokenizers, judge),
+        judge=kept_by,
     )
     outcome = FITTERS[model.fitting](job)
     result = _result(outcome, run, model, prepared)
@@ -199,18 +202,22 @@ def _model(
     return model
 
 
-def _judge(
-    plan: Plan, corpus: Corpus, tokenizers: Tokenizers, make: MakeJudge | None
-) -> Judge | None:
-    """What weights are kept by, where it is not the loss."""
-    asked = plan.training.keep_by
-    if asked == "loss":
-        return None
-    if not plan.card.conditional or corpus.layout.kind != "pairs":
+def _check_keep_by(plan: Plan, corpus: Corpus) -> None:
+    """A UserError where weights are to be kept by what this training does not have."""
+    asked, translates = plan.training.keep_by, corpus.layout.kind == "pairs"
+    if asked != "loss" and not (plan.card.conditional and translates):
         raise UserError(
             f"keep_by={asked} is for translators on a parallel corpus; leave it out, so that "
             "weights are kept by the loss."
         )
+
+
+def _judge(
+    plan: Plan, corpus: Corpus, tokenizers: Tokenizers, make: MakeJudge | None
+) -> Judge | None:
+    """What weights are kept by, where it is not the loss."""
+    if plan.training.keep_by == "loss":
+        return None
     assert make is not None, "whoever trains translators brings a judge"
     return make(corpus, tokenizers.texts, tokenizers.sources or tokenizers.texts)
 
@@ -248,11 +255,16 @@ def _check_data(data: TrainingData, plan: Plan, accelerator: Accelerator) -> Non
             f"lanes={config.lanes} can't be shared among {world} processes; give a multiple of "
             f"{world} by --set lanes=…"
         )
+    check_validated(config, selects=data.selects)
+
+
+def check_validated(config: TrainingConfig, *, selects: bool) -> None:
+    """A UserError where a validation split is to decide something, and none `selects`."""
     decided = [name for name in ("patience",) if getattr(config, name)]
     decided += ["schedule=plateau"] if config.schedule == "plateau" else []
     decided += ["keep_by=bleu"] if config.keep_by == "bleu" else []
     decided += ["average"] if config.average else []
-    if decided and not data.selects:
+    if decided and not selects:
         raise UserError(
             f"{' and '.join(decided)} needs a validation split, and this corpus has none; leave it "
             "out, or give a folder with a valid* file."
@@ -282,6 +294,8 @@ def _announce(
         ways = {"counting": "by counting", "em": "by EM", "words": "word by word"}
         by = ways[system.fitting]
         reporter.tell(f"{head}: fitted {by} on {data.dataset.total_tokens:,} tokens")
+    if lost := data.dataset.report.losses():
+        reporter.tell(f"while reading the training split: {lost}")
     if dropped := data.dataset.report.uneven_pairs:
         reporter.tell(f"{dropped:,} training pairs of too uneven lengths are left out")
     if data.held_out_split == "test":

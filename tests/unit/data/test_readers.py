@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -83,9 +84,28 @@ def test_fasta_needs_a_name_first(write: Write) -> None:
 def test_parallel_files_go_side_by_side(write: Write) -> None:
     # A line that is empty on one side drops its pair and does not shift the others.
     reader = ParallelFiles(
-        source=write("a.de", "eins\n\ndrei\n"), target=write("a.en", "one\ntwo\nthree\n")
+        source=write("a.de", "eins\n\ndrei\n\n"), target=write("a.en", "one\ntwo\nthree\n\n")
     )
-    assert read(reader) == [Example("one", condition="eins"), Example("three", condition="drei")]
+    report = ReadingReport()
+    found = list(reader.read(report))
+    assert found == [Example("one", condition="eins"), Example("three", condition="drei")]
+    assert (report.empty_rows, report.empty_lines) == (1, 2)
+
+
+def test_a_row_with_an_empty_side_is_skipped_and_counted_in_every_form(write: Write) -> None:
+    sides = [("eins", "one"), ("zwei", ""), ("", "three"), ("vier", "four")]
+    kept = [Example("one", condition="eins"), Example("four", condition="vier")]
+    rows = [json.dumps({"source": source, "target": target}) for source, target in sides]
+    readers = [
+        JsonLines(path=write("a.jsonl", "\n".join(rows))),
+        TabSeparated(path=write("a.tsv", "".join(f"{a} \t{b}\t\r\n" for a, b in sides))),
+        TabSeparated(path=write("b.tsv", "".join(f"{a}\t{b}\n" for a, b in sides))),
+    ]
+    for reader in readers:
+        report = ReadingReport()
+        assert list(reader.read(report)) == kept
+        assert (report.empty_rows, report.empty_lines, report.bad_rows) == (2, 0, 0)
+        assert report.losses() == "2 rows with an empty text or side skipped"
 
 
 @pytest.mark.parametrize(("german", "english"), [(2, 5), (5, 2)])

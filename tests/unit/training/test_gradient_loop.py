@@ -340,4 +340,11 @@ def test_the_last_weights_are_averaged_and_kept_if_they_are_better(
     torch.testing.assert_close(average, torch.stack(each[-2:]).mean(0))
     kept = average if better else each[0]
     torch.testing.assert_close(read_tensors(job.run.weights)["table"], kept)
-    assert len(list(job.run.trainer.glob("weights-*"))) == 2
+    assert list(job.run.trainer.glob("weights-*")) == []
+    # Killed between its last checkpoint and the average, it finds what is to be averaged again.
+    with torch.no_grad():
+        system.table.copy_(average + 1)
+    job.run.remember_weights(system, 1, keep=2)
+    assert fit_by_gradient(replace(job, judge=Rising())).reason == "nothing"
+    torch.testing.assert_close(seen[-1], average + 1)
+    assert list(job.run.trainer.glob("weights-*")) == []

@@ -171,6 +171,7 @@ def test_resuming_on_other_text_or_with_another_system_is_refused(
         ({"settings": {"widht": "3"}}, "no setting called 'widht'; did you mean 'width'"),
         ({"settings": {"learning_rat": "3"}}, "did you mean 'learning_rate'"),
         ({"settings": {"width": "x"}}, "width must be a whole number"),
+        ({"settings": {"keep_by": "bleu"}}, "for translators on a parallel corpus"),
     ],
 )
 def test_wrong_options_are_told_and_leave_no_folder(
@@ -269,6 +270,17 @@ def test_tied_weights_stay_tied_when_loaded(corpus: Path, tmp_path: Path) -> Non
     assert result.parameters == system.parameter_count
     names = [n for n, p in system.named_parameters() if p.shape[0] == system.vocabulary.size]
     assert len([name for name in names if "weight" in name]) == 1
+
+
+def test_what_reading_skipped_is_told(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    rows = b"x y\ty\nx\t\n" * 3 + b"x\ty \xff\n"
+    (tmp_path / "pairs.tsv").write_bytes(rows)
+    train(
+        "seq2seq", data=tmp_path / "pairs.tsv", out=tmp_path / "run", size="tiny", steps=1,
+        errors="replace",
+    )  # fmt: skip
+    said = "reading the training split: 3 rows with an empty text or side skipped, 1 bad bytes"
+    assert said in capfd.readouterr().err
 
 
 def test_a_source_that_is_too_long_is_told_before_training(tmp_path: Path) -> None:
