@@ -11,8 +11,10 @@ SEVERAL: dict[tuple[str, str], Callable[[str], bool]] = {
     # A file's name is what follows the texts, not one more of them.
     ("score", "--text"): lambda value: value != "-" and not Path(value).is_file(),
     ("inspect", "--text"): lambda value: not (Path(value) / "config.json").is_file(),
-    ("train", "--set"): lambda value: "=" in value,
-    ("show-objective", "--set"): lambda value: "=" in value,
+    **{
+        (verb, "--set"): lambda value: "=" in value
+        for verb in ("train", "finetune", "ablate", "show-objective")
+    },
 }
 """Options that go on to the next arguments, and which of those still belong to them."""
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from lmlab.cli.options import Json, Run
+from lmlab.cli.options import Errors, Json, Run
 from lmlab.cli.output import console, print_json, print_json_list
 from lmlab.cli.train import parse_settings
 from lmlab.core.errors import UserError
@@ -69,6 +69,7 @@ def finetune(
     seed: Annotated[int, typer.Option(help="Decides every random choice.")] = 0,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from a checkpoint.")] = False,
     as_json: Json = False,
+    errors: Errors = "strict",
 ) -> None:
     """Put a trained run to a task: its features under a new head, or all its parameters."""
     given = parse_settings(settings or [])
@@ -90,6 +91,7 @@ def finetune(
         minutes=minutes,
         seed=seed,
         resume=resume,
+        errors=errors,
         quiet=as_json,
     )
     if as_json:
@@ -97,6 +99,12 @@ def finetune(
         return
     counts = ", ".join(f"{count:,} {split}" for split, count in found.rows.items())
     print(f"{task} on {data}: {counts} rows")
+    if found.skipped or found.uneven:
+        print(
+            f"{found.skipped:,} training rows were skipped, empty or not to be understood, and "
+            f"{found.uneven:,} left out, whose sides are of too uneven lengths.",
+            file=sys.stderr,
+        )
     if found.cut or found.dropped:
         print(
             f"{found.cut:,} texts were cut to what the system takes, and {found.dropped:,} rows "
@@ -181,22 +189,21 @@ def prompt(
     rows: Annotated[int, typer.Option(help="Test rows that are asked at most.")] = 200,
     seed: Annotated[int, typer.Option(help="Decides which examples are shown.")] = 0,
     as_json: Json = False,
+    errors: Errors = "strict",
 ) -> None:
     """Do a task by few-shot prompting: examples in the text itself, nothing is trained."""
     from lmlab.api import load
     from lmlab.tasks.catalogue import find_task
     from lmlab.tasks.prompting import prompt_rows
-    from lmlab.tasks.rows import read_splits
+    from lmlab.tasks.rows import data_seed, read_splits
 
     if rows < 1:
         raise UserError(f"the number of rows must be 1 or more, and {rows} came.")
-    kind = find_task(task)
-    splits = read_splits(data, kind, seed=seed)
+    kind, model = find_task(task), load(run)
+    splits = read_splits(data, kind, seed=data_seed(model.config, data), errors=errors)
     asked = (splits.get("test") or splits.get("validation") or splits["train"])[:rows]
     with console(stderr=True).status(f"asking {len(asked)} rows"):
-        found = prompt_rows(
-            load(run).scorer(), kind, splits["train"], asked, shots=shots, seed=seed
-        )
+        found = prompt_rows(model.scorer(), kind, splits["train"], asked, shots=shots, seed=seed)
     if as_json:
         print_json(found.as_dict())
         return

@@ -100,6 +100,13 @@ class System(nn.Module):
         """The same of what a sequence is given, which is read at once too."""
         self.check_length(tokens)
 
+    def room_beside(self, condition: int) -> int | None:
+        """Tokens that it can write, given so many; None where there is no limit.
+
+        Its window, unless what it is given stands in the same places as what it writes.
+        """
+        return self.window
+
     def loss(
         self,
         batch: Batch,

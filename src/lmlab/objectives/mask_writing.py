@@ -49,6 +49,11 @@ class MaskWriting(Filling):
             # A text that is cut in two has a separator more than its tokens.
             self.window = objective.longest - 2
 
+    def room_beside(self, condition: int) -> int | None:
+        """What is given comes first, and each token that is written needs a place behind it."""
+        longest = self.objective.longest
+        return None if longest is None else longest - condition
+
     def start(self, rows: int, *, condition: Batch | None = None) -> MaskState:
         """The state of `rows` texts before their first token, each given its condition."""
         device = next(self.parameters()).device

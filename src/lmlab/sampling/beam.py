@@ -122,12 +122,14 @@ def beam_search(
     vocabulary: Vocabulary = system.vocabulary
     keeping = constraints or Constraints()
     given, beginning = (check_prefix(each, vocabulary) for each in (prefix, keeping.beginning))
-    most = room(system, given + beginning, beam.max_length)
     if condition is not None:
         sources = len(condition)
     if sources < 1:
         raise UserError(f"at least one source must be given, and {sources} came.")
-    lengths = [len(beginning) + min(most, each) for each in max_lengths or [most] * sources]
+    beside = [None] * sources if condition is None else condition.lengths.tolist()
+    most = [room(system, given + beginning, beam.max_length, condition=own) for own in beside]
+    asked = most if max_lengths is None else max_lengths
+    lengths = [len(beginning) + min(pair) for pair in zip(most, asked, strict=True)]
     beams = [replace(beam, max_length=length) for length in lengths]
     with evaluating(system):
         state = after_prefix(system, sources, given, condition)

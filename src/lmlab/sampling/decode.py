@@ -131,7 +131,9 @@ def decode(
     require(system, Step, "decoding token by token")
     vocabulary: Vocabulary = system.vocabulary
     given = check_prefix(prefix, vocabulary)
-    lengths = [room(system, given, length) for length in _lengths(rows, max_length)]
+    beside = [None] * rows if condition is None else condition.lengths.tolist()
+    asked = zip(_lengths(rows, max_length), beside, strict=True)
+    lengths = [room(system, given, length, condition=own) for length, own in asked]
     # A condition belongs to its rows, so those are not divided.
     most = rows if condition is not None else max(1, MOST_NUMBERS // vocabulary.size)
     written: list[Generated] = []
@@ -189,9 +191,14 @@ def _decode_some(
     ]
 
 
-def room(system: Any, prefix: Sequence[int], asked: int) -> int:
-    """How many tokens can be written after a prefix: as many as asked, or as the system takes."""
+def room(system: Any, prefix: Sequence[int], asked: int, *, condition: int | None = None) -> int:
+    """How many tokens can be written after a prefix: as many as asked, or as the system takes.
+
+    `condition` is the tokens of what a text is given, where it is given something.
+    """
     window: int | None = getattr(system, "window", None)
+    if condition is not None and hasattr(system, "room_beside"):
+        window = system.room_beside(condition)
     if window is None:
         return asked
     if len(prefix) >= window:

@@ -4,32 +4,34 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from lmlab.core.errors import UserError
-from lmlab.core.recall import RecallSettings
 from lmlab.core.seeing import Seeing
 from lmlab.core.system import System
+from lmlab.data.lines import ReadingReport
+from lmlab.data.ratio import evenly_long
 from lmlab.tasks.catalogue import HOPS, find_task
 from lmlab.tasks.generate import Generate
-from lmlab.tasks.reading import LongSettings, Prepared, Reading
+from lmlab.tasks.reading import Prepared, Reading
 from lmlab.tasks.relevance import kept_shares
-from lmlab.tasks.rows import Row, read_splits
+from lmlab.tasks.rows import Row, Splits, data_seed, read_splits
+from lmlab.tasks.settings import check_use, judge_of, long_settings, parted
 from lmlab.tasks.systems import Continuing
 from lmlab.tasks.task import Task
 from lmlab.tasks.ways import default_way, find_reading, judged_by
 from lmlab.training.config import TrainingConfig, apply_settings, with_budget
 from lmlab.training.data import Watched
 from lmlab.training.files import read_tensors, write_json, write_text
-from lmlab.training.loop import Job, fit_by_gradient
+from lmlab.training.loop import Job, Judge, fit_by_gradient
 from lmlab.training.processes import make_accelerator
 from lmlab.training.reporting import Reporter
 from lmlab.training.runs import Model, RunFolder, load_run
-from lmlab.training.train import continues
+from lmlab.training.train import check_validated, continues
 
 DEFAULTS = TrainingConfig(
     learning_rate=1e-3,
@@ -57,6 +59,10 @@ class FineTuned:
     metrics: Mapping[str, float]
     """On the test split (the validation split, where there is no other)."""
     split: str
+    skipped: int = 0
+    """Training rows that were skipped when read: an empty text or side, or not to be understood."""
+    uneven: int = 0
+    """Training rows left out because one side is too much longer than the other."""
 
     def as_dict(self) -> dict[str, Any]:
         return {**asdict(self), "path": str(self.path)}
@@ -78,6 +84,7 @@ def finetune(
     minutes: float | None = None,
     seed: int = 0,
     resume: bool = False,
+    errors: str = "strict",
     quiet: bool = False,
 ) -> FineTuned:
     """Put the trained `run` to a task on the rows of `data`, into the folder `out`.
@@ -106,22 +113,24 @@ def finetune(
             minutes=minutes,
             seed=seed,
             resume=resume,
+            errors=errors,
             quiet=quiet,
         )
     kind, folder = find_task(task), RunFolder(Path(out))
-    of_reading, of_training = _parted(settings or {})
+    of_reading, of_training = parted(settings or {})
     config = replace(apply_settings(DEFAULTS, of_training), seed=seed)
+    check_use(config, task)
     config = with_budget(config, epochs=epochs, steps=steps, minutes=minutes)
     before = folder.read_config() if continues(folder, resume) else None
     model = load_run(run)
     if frozen and kind is Generate:
         raise UserError("generation needs all parameters to learn; leave --frozen out.")
-    splits = read_splits(data, kind, seed=seed)
-    if examples is not None:
-        if not 1 <= examples <= len(splits["train"]):
-            most = len(splits["train"])
-            raise UserError(f"there are {most} rows to train on, and {examples} were asked for.")
-        splits["train"] = splits["train"][:examples]
+    met = ReadingReport()
+    divided_by = data_seed(model.config, data)
+    splits = read_splits(data, kind, seed=divided_by, errors=errors, report=met)
+    check_validated(config, selects="validation" in splits)
+    met.uneven_pairs = _drop_uneven(splits, config.most_ratio)
+    take_first(splits, examples)
     asked = make_task(kind, splits["train"], model)
     way = long or default_way(model.system, asked)
     reading = find_reading(
@@ -130,7 +139,7 @@ def finetune(
         task=asked,
         tokenizer=model.tokenizer,
         system=model.system,
-        settings=apply_settings(_long_settings(model.system), of_reading),
+        settings=apply_settings(long_settings(model.system), of_reading),
     )
     torch.manual_seed(seed)
     system = reading.build(model.system, frozen=frozen)
@@ -138,7 +147,9 @@ def finetune(
         name: reading.prepare(rows, training=name == "train") for name, rows in splits.items()
     }
     reading.begin(system, prepared, seed)
+    judged_by_bleu = judge_of(config, reading, prepared)
     described = _described(model, reading, config, frozen, str(data), str(run))
+    described["rows"] = {"seed": divided_by, "errors": errors}
     if before is not None and before.get("task") != described["task"]:
         raise UserError(
             f"the run {folder.path} was begun with another task, run or data; resume it with its "
@@ -146,28 +157,35 @@ def finetune(
         )
     folder.create()
     model.tokenizer.save(folder.tokenizer)
+    if model.source_tokenizer is not None:
+        model.source_tokenizer.save(folder.source_tokenizer)
     folder.write_environment()
     folder.write_config(described)
-    _fit(system, reading, prepared, config, folder, quiet)
+    _fit(system, reading, prepared, config, folder, judged_by_bleu, quiet)
     load_best(system, folder)
-    return _judge(system, reading, prepared, folder)
+    return _judge(system, reading, prepared, folder, met)
 
 
-def _parted(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Settings of how long texts are read, and those of the training."""
-    names = {spec.name for spec in fields(LongSettings)}
-    return (
-        {key: value for key, value in settings.items() if key in names},
-        {key: value for key, value in settings.items() if key not in names},
-    )
+def _drop_uneven(splits: Splits, most: float | None) -> int:
+    """Leave training rows out whose sides are of too uneven lengths, and count them."""
+    rows = splits["train"]
+    if most is not None:
+        splits["train"] = [
+            row for row in rows if evenly_long(str(row["target"]), str(row["source"]), most)
+        ]
+    if not splits["train"]:
+        raise UserError(f"no training row is as even as most_ratio={most:g}; give a larger one.")
+    return len(rows) - len(splits["train"])
 
 
-def _long_settings(system: System) -> LongSettings:
-    """The defaults, or what the system was built with."""
-    if system.recall is None:
-        return LongSettings()
-    names = (spec.name for spec in fields(RecallSettings))
-    return LongSettings(**{name: getattr(system.recall, name) for name in names})
+def take_first(splits: Splits, examples: int | None) -> None:
+    """Leave only so many training rows, where a number is told."""
+    if examples is None:
+        return
+    if not 1 <= examples <= len(splits["train"]):
+        most = len(splits["train"])
+        raise UserError(f"there are {most} rows to train on, and {examples} were asked for.")
+    splits["train"] = splits["train"][:examples]
 
 
 def _put_to_hops(run: Path | str, **words: Any) -> FineTuned:
@@ -180,7 +198,7 @@ def _put_to_hops(run: Path | str, **words: Any) -> FineTuned:
 def make_task(kind: type[Task], rows: Sequence[Row], model: Model) -> Task:
     """The task with the labels of its training rows."""
     if kind is Generate:
-        return Generate(conditional=model.card.conditional)
+        return Generate(conditional=model.card.conditional, source_tokenizer=model.source_tokenizer)
     if isinstance(model.system, Seeing):
         raise UserError(
             f"{model.card.name} reads images, and a row of {kind.name} has none; give a system "
@@ -222,6 +240,7 @@ def _fit(
     prepared: Mapping[str, Prepared],
     config: TrainingConfig,
     folder: RunFolder,
+    judge: Judge | None,
     quiet: bool,
 ) -> None:
     accelerator = make_accelerator()
@@ -248,6 +267,7 @@ def _fit(
             run=folder,
             accelerator=accelerator,
             reporter=reporter,
+            judge=judge,
         )
     )
     outcome.check_whole(folder)
@@ -264,6 +284,7 @@ def _judge(
     reading: Reading,
     prepared: Mapping[str, Prepared],
     folder: RunFolder,
+    met: ReadingReport,
 ) -> FineTuned:
     """Answer the test rows, write what was answered, and say how right it is."""
     split = next(s for s in ("test", "validation", "train") if prepared.get(s))
@@ -287,6 +308,8 @@ def _judge(
         dropped=sum(each.dropped for each in prepared.values()),
         metrics=metrics,
         split=split,
+        skipped=met.empty_rows + met.bad_rows,
+        uneven=met.uneven_pairs,
     )
     write_json(folder.path / "evaluation.json", result.as_dict())
     return result

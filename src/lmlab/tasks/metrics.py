@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from importlib.util import find_spec
+
+from lmlab.scoring.translations import make_metric
 
 
 def accuracy(expected: Sequence[object], found: Sequence[object]) -> float:
@@ -80,6 +83,16 @@ def rouge_l(expected: str, found: str) -> float:
     """F1 of the longest common subsequence of words (Lin 2004)."""
     right, given = words(expected), words(found)
     return f1(_longest_common(right, given), len(given), len(right))
+
+
+def has_bleu(expected: Sequence[str]) -> bool:
+    """Whether BLEU says anything: it counts sequences of four words, and sacreBLEU does it."""
+    return find_spec("sacrebleu") is not None and any(len(text.split()) > 3 for text in expected)
+
+
+def bleu(expected: Sequence[str], found: Sequence[str]) -> float:
+    """sacreBLEU's, from 0 to 100, of texts whose words stand between spaces."""
+    return float(make_metric("bleu").corpus_score(list(found), [list(expected)]).score)
 
 
 def _grams(tokens: list[str], n: int) -> list[tuple[str, ...]]:

@@ -50,11 +50,11 @@ def _trained_on(config: Mapping[str, Any], data: str | None) -> bool:
 
 
 def _tuned_pairs(model: Model) -> Corpus:
-    data, seed = str(model.config["task"]["data"]), int(model.config["seed"])
+    data, divided = str(model.config["task"]["data"]), model.config.get("rows", {})
     try:
         if is_corpus(data):
-            return open_corpus(data, seed=seed)
-        splits = read_splits(data, Generate, seed=seed)
+            return open_corpus(data, **divided)
+        splits = read_splits(data, Generate, **divided)
     except UserError as error:
         raise UserError(
             f"what {model.name} was fine-tuned on can't be read here ({str(error).rstrip('.')}); "

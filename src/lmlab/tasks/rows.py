@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from lmlab.core.errors import UserError, nearest
-from lmlab.data.corpus import open_corpus
+from lmlab.data.corpus import SPLITS, open_corpus
+from lmlab.data.lines import ReadingReport, check_errors, numbered_lines
 from lmlab.data.protocols import PROTOCOLS
+from lmlab.data.readers import read_fields
+from lmlab.data.selection import BLOCK, part_of
 from lmlab.tasks.builtin import BUILTIN, builtin_rows
 from lmlab.tasks.generate import Generate
 from lmlab.tasks.long_babi import BABI_LONG, long_babi
@@ -21,19 +22,27 @@ from lmlab.tasks.task import Task
 Row = dict[str, Any]
 Splits = dict[str, list[Row]]
 
-FILES = {"train": ("train",), "validation": ("valid", "validation", "dev"), "test": ("test",)}
+FILES = {"train": ("train",), "validation": ("val", "dev"), "test": ("test",)}
 """How the files of a folder begin."""
-HELD_OUT = 0.1
-"""Share of a single file that becomes the validation split, and of that which becomes the test."""
 
 
-def read_splits(data: str | Path, task: type[Task], *, seed: int = 0) -> Splits:
-    """Rows by split: of a built-in set, of a folder with a file for each split, or of one file.
+def read_splits(
+    data: str | Path,
+    task: type[Task],
+    *,
+    seed: int = 0,
+    errors: str = "strict",
+    report: ReadingReport | None = None,
+) -> Splits:
+    """Rows by split: of a built-in set, of a folder with files for each split, or of one file.
 
-    One file is divided 80/10/10 by the seed. `babi-long:FOLDER/qa2` is bAbI's second task among
-    distracting sentences, made of the files of that folder. Where a text is written for another,
-    a corpus of pairs will do too: `multi30k-de-en:FOLDER`, `parallel:de-en:FOLDER`, `pairs.tsv`.
+    One file is divided as a corpus is, 90/5/5 by the seed, so that its test rows are nowhere else
+    trained on. `babi-long:FOLDER/qa2` is bAbI's second task among distracting sentences, made of
+    the files of that folder. Where a text is written for another, a corpus of pairs will do too:
+    `multi30k-de-en:FOLDER`, `parallel:de-en:FOLDER`, `pairs.tsv`. What reading the training split
+    met is counted in `report`.
     """
+    report = ReadingReport() if report is None else report
     if str(data).startswith(BABI_LONG):
         splits = long_babi(str(data).removeprefix(BABI_LONG), task)
     elif str(data) in BUILTIN:
@@ -41,18 +50,28 @@ def read_splits(data: str | Path, task: type[Task], *, seed: int = 0) -> Splits:
         if made_for != task.name:
             raise UserError(f"{data} is made for the task {made_for}, not for {task.name}.")
     elif task is Generate and is_corpus(str(data)):
-        splits = _pairs(str(data), seed)
+        splits = _pairs(str(data), seed, errors, report)
     elif (path := Path(data)).is_dir():
-        splits = _read_folder(path, task)
+        splits = _read_folder(path, task, errors, report)
     elif path.exists():
-        splits = divided(list(read_rows(path, task)), seed)
+        splits = divided(list(read_rows(path, task, errors, report)), seed)
     else:
         close = nearest(str(data), BUILTIN)
         hint = f"did you mean {' or '.join(close)}?" if close else f"built in: {', '.join(BUILTIN)}"
         raise UserError(f"there are no rows at {data}; {hint}.".replace("?.", "?"))
     if not splits.get("train"):
         raise UserError(f"{data} has no rows to train on.")
-    return splits
+    return {name: rows for name, rows in splits.items() if rows}
+
+
+def data_seed(config: Mapping[str, Any], data: str | Path) -> int:
+    """What decides how rows are divided: as where the run was trained on them, else 0.
+
+    Never the seed of a fine-tuning: those of several seeds compare, and what one of them is judged
+    on is what `lmlab evaluate` and `lmlab train` hold out.
+    """
+    trained_on = config["corpus"]
+    return int(trained_on["seed"]) if trained_on["spec"] == str(data) else 0
 
 
 def is_corpus(data: str) -> bool:
@@ -61,61 +80,72 @@ def is_corpus(data: str) -> bool:
     return data.endswith(".tsv") or head in PROTOCOLS or bool(colon and head == "parallel")
 
 
-def _pairs(data: str, seed: int) -> Splits:
+def _pairs(data: str, seed: int, errors: str, report: ReadingReport) -> Splits:
     """The pairs of a corpus as rows of `generate`."""
-    corpus = open_corpus(data, seed=seed)
+    corpus = open_corpus(data, seed=seed, errors=errors)
     if corpus.layout.kind != "pairs":
         raise UserError(f"{data} has no pairs of texts; give a parallel corpus, or rows.")
-    return {
+    splits = {
         name: [{"source": each.condition or "", "target": each.text} for each in split]
         for name, split in corpus.splits.items()
     }
+    report.add(corpus.splits["train"].report)
+    return splits
 
 
-def read_rows(path: Path, task: type[Task]) -> Iterator[Row]:
-    """The rows of a file of JSON lines, each checked."""
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path} is not UTF-8 text (byte {error.start}).") from error
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
+def read_rows(
+    path: Path, task: type[Task], errors: str = "strict", report: ReadingReport | None = None
+) -> Iterator[Row]:
+    """The rows of a file of JSON lines, each checked.
+
+    Skipped and counted are those that a corpus skips (an empty text or side; what is no JSON, if
+    errors are not strict): else a file would be divided otherwise as rows than as a corpus.
+    """
+    report = ReadingReport() if report is None else report
+    for number, line in numbered_lines(path, report, check_errors(errors)):
+        if not line:
             continue
         try:
-            row = task.check_row(json.loads(line))
-            if "relevant" in row:
-                check_relevant(row, task.text(row))
-            yield row
+            row = json.loads(line)
         except json.JSONDecodeError as error:
-            raise UserError(f"{path}, line {number}: not a JSON object ({error.msg}).") from error
+            if errors == "strict":
+                raise UserError(
+                    f"{path}, line {number}: not a JSON object ({error.msg})."
+                ) from error
+            report.bad_rows += 1
+            continue
+        if isinstance(row, dict) and not all(str(row[name]).strip() for name in read_fields(row)):
+            report.empty_rows += 1
+            continue
+        try:
+            checked = task.check_row(row)
+            if "relevant" in checked:
+                check_relevant(checked, task.text(checked))
         except UserError as error:
             raise UserError(f"{path}, line {number}: {error}") from error
+        yield checked
 
 
 def divided(rows: list[Row], seed: int) -> Splits:
-    """One list as three splits, by a random order of its own."""
-    order = np.random.default_rng(seed).permutation(len(rows))
-    held = int(len(rows) * HELD_OUT)
-    if held == 0:
+    """One list as three splits, as the examples of a corpus in one file are divided."""
+    if len(rows) < BLOCK:
         raise UserError(
-            f"{len(rows)} rows are too few to hold any out; give at least 10, or a folder with "
-            "train, valid and test files."
+            f"{len(rows)} rows are too few to hold any out; give at least {BLOCK}, or a folder "
+            "with train, valid and test files."
         )
-    shuffled = [rows[place] for place in order]
-    return {
-        "train": shuffled[2 * held :],
-        "validation": shuffled[:held],
-        "test": shuffled[held : 2 * held],
-    }
+    splits: Splits = {name: [] for name in SPLITS}
+    for index, row in enumerate(rows):
+        splits[part_of(index, seed)].append(row)
+    return splits
 
 
-def _read_folder(folder: Path, task: type[Task]) -> Splits:
+def _read_folder(folder: Path, task: type[Task], errors: str, report: ReadingReport) -> Splits:
     splits: Splits = {}
     for split, beginnings in FILES.items():
+        met = report if split == "train" else ReadingReport()
         for path in sorted(folder.glob("*.jsonl")):
             if path.name.startswith(beginnings):
-                splits[split] = list(read_rows(path, task))
-                break
+                splits.setdefault(split, []).extend(read_rows(path, task, errors, met))
     if "train" not in splits:
         raise UserError(f"{folder} has no train*.jsonl.")
     return splits

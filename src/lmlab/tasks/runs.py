@@ -21,7 +21,7 @@ from lmlab.tasks.rows import Row
 from lmlab.tasks.task import Task
 from lmlab.tasks.ways import find_reading
 from lmlab.training.files import read_tensors
-from lmlab.training.runs import RunFolder, build_described
+from lmlab.training.runs import RunFolder, build_described, source_tokenizer_of
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -67,7 +67,10 @@ def load_task(path: Path | str) -> TaskModel:
         raise UserError(f"the run {run.path} has lost its tokenizer.json.")
     told, card = config["task"], find_system(config["system"])
     kind = find_task(told["name"])
-    task = Generate(conditional=card.conditional) if kind is Generate else kind(told["labels"])
+    task = kind(told["labels"])
+    if kind is Generate:
+        read_by = source_tokenizer_of(config, run)
+        task = Generate(conditional=card.conditional, source_tokenizer=read_by)
     base = build_described(config, Vocabulary(**config["vocabulary"]))
     tokenizer = Tokenizer.load(run.tokenizer)
     reading = find_reading(

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from lmlab.core.batch import Batch
+from lmlab.core.distribution import Categorical
 from lmlab.core.loss import Loss
 from lmlab.core.protocols import Encode, EncodeTokens, Step, require
 from lmlab.core.state import State
@@ -121,27 +122,34 @@ class Continuing(System):
         found = self.base.target_log_probs(view).log_probs
         return Loss(-found.sum(), torch.tensor(float(len(found)), device=found.device)), None
 
-    @torch.no_grad()
-    def write(self, encoded: Encoded, *, longest: int) -> list[int]:
-        """The likeliest token at each step after the source, until the end comes."""
+    def room_beside(self, condition: int) -> int | None:
+        """A source that is read as the beginning of the text takes places of the window."""
+        if self.conditional:
+            return self.base.room_beside(condition)
+        return None if self.window is None else self.window - (condition - 1)
+
+    def start(self, rows: int, *, condition: Batch | None = None) -> State:
+        """The state after the sources, which are of one length where they are no condition."""
         base: Any = self.base
-        device = next(self.parameters()).device
-        given = encoded.tokens[1 : encoded.labels[0]]
-        condition = None
-        if encoded.condition is not None:
-            condition = Batch.from_sequences([encoded.condition], self.vocabulary.pad).to(device)
-            given = []
-        state = base.start(1, condition=condition)
-        for token in given:
-            state = base.advance(state, torch.tensor([token], device=device))
-        written: list[int] = []
-        while len(written) < longest:
-            token = int(base.peek(state).log_probs[0].argmax())
-            if token == self.vocabulary.end:
-                break
-            written.append(token)
-            state = base.advance(state, torch.tensor([token], device=device))
-        return written
+        assert condition is not None, "what is written follows a source"
+        if self.conditional:
+            found: State = base.start(rows, condition=condition)
+            return found
+        assert bool((condition.lengths == condition.tokens.shape[1]).all()), "of one length"
+        state: State = base.start(rows)
+        for tokens in condition.tokens.unbind(1)[1:]:
+            state = base.advance(state, tokens)
+        return state
+
+    def peek(self, state: State) -> Categorical:
+        base: Any = self.base
+        found: Categorical = base.peek(state)
+        return found
+
+    def advance(self, state: State, tokens: Tensor) -> State:
+        base: Any = self.base
+        found: State = base.advance(state, tokens)
+        return found
 
 
 def vector_width(base: System, task: Task) -> int:

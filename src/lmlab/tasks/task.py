@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
@@ -38,6 +38,8 @@ class Encoded:
     spans: list[tuple[int, int]]
     """Characters [start, end) of the text that each token stands for; (0, 0) for other tokens."""
     condition: list[int] | None = None
+    given: list[int] = field(default_factory=list)
+    """Where a text is to be written: `<s> … </s>` of the source, as it is read for that."""
     cut: bool = False
     """Whether the text was longer than the system takes."""
 

@@ -20,6 +20,7 @@ from lmlab.cli.arguments import spread
         ("score RUN --text a -", "score RUN --text a -"),
         ("train lstm --set a=1 b=2 --seed 3", "train lstm --set a=1 --set b=2 --seed 3"),
         ("train lstm --set a=1 more", "train lstm --set a=1 more"),
+        ("finetune RUN --set a=1 b=2 --json", "finetune RUN --set a=1 --set b=2 --json"),
         ("sample RUN -n 3", "sample RUN -n 3"),
         ("", ""),
     ],

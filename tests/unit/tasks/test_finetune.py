@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,16 +13,24 @@ from safetensors.torch import load_file
 
 import lmlab
 from lmlab.core.errors import UserError
+from lmlab.data.corpus import open_corpus
+from lmlab.data.lines import ReadingReport
+from lmlab.data.selection import part_of
+from lmlab.data.tokenizers import Tokenizer
+from lmlab.tasks.answering import written_texts
 from lmlab.tasks.classify import Classify, Pair
 from lmlab.tasks.finetune import finetune
+from lmlab.tasks.generate import Generate
 from lmlab.tasks.prompting import prompt_rows
 from lmlab.tasks.rows import read_splits
 from lmlab.tasks.runs import load_task
 from lmlab.tasks.span import Span
+from lmlab.tasks.systems import Continuing
 from lmlab.tasks.tag import Tag, first_tokens
 from lmlab.tasks.task import joined
 from lmlab.training.loop import Outcome
 from lmlab.training.progress import Progress
+from lmlab.training.runs import build_tiny
 
 LETTERS = "abcdef"
 
@@ -126,9 +135,119 @@ def test_generation_leaves_a_run_like_any_other(system: str, runs, tmp_path: Pat
     assert lmlab.load(found.path).card.name == system
 
 
-def test_generation_learns_from_a_corpus_of_pairs(runs, tmp_path: Path):
+class Counted:
+    """Instead of a tokeniser: the text of some ids is how many they are."""
+
+    def decode(self, ids: list[int]) -> str:
+        return str(len(ids))
+
+
+@pytest.mark.parametrize(
+    ("system", "room"),
+    [
+        ("mass", {2: 63, 9: 63}),  # 64 positions of the text's own, <s> in the first
+        ("unilm", {2: 62, 9: 55}),  # 64 positions for both
+        ("gpt", {2: 63, 9: 56}),  # the source is the beginning of the text: 64 after <s>
+    ],
+)
+def test_a_text_that_does_not_end_goes_as_far_as_the_system_can(
+    system: str, room: dict[int, int], runs
+):
+    tokenizer = Tokenizer.load(runs["gpt"] / "tokenizer.json")
+    base = build_tiny(system, tokenizer.vocabulary).eval()
+    writer = Continuing(base, conditional=system != "gpt")
+    words, ends = tokenizer.encode("a b c d e f a"), (2, 9, 4)
+    opening, end = tokenizer.vocabulary.opening, tokenizer.vocabulary.end
+    sources = [[opening, *words[: length - 2], end] for length in ends]
+    together = written_texts(writer, tokenizer, sources)
+    assert together == [written_texts(writer, tokenizer, [each])[0] for each in sources]
+    writer.vocabulary = replace(writer.vocabulary, end=None)
+    for length, most in room.items():
+        [text] = written_texts(writer, Counted(), [sources[ends.index(length)]])  # type: ignore[arg-type]
+        assert int(text) == most
+
+
+def test_a_file_is_divided_alike_as_rows_and_as_a_corpus(tmp_path: Path):
+    """What one verb has trained on is never what another one judges by."""
+    rows = [{"source": f"s{i}\u2028", "target": f"t{i}", "note": i} for i in range(100)]
+    rows[7]["target"], rows[30]["source"] = " ", ""
+    lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    path = tmp_path / "pairs.jsonl"
+    path.write_text(lines, encoding="utf-8")
+    for seed in (0, 5):
+        report = ReadingReport()
+        splits = read_splits(path, Generate, seed=seed, report=report)
+        corpus = open_corpus(path, seed=seed)
+        assert {name: len(found) for name, found in splits.items()} == (
+            {"train": 88, "validation": 5, "test": 5}
+        )
+        for name, found in splits.items():
+            assert [row["target"] for row in found] == [each.text for each in corpus.split(name)]
+        assert (report.empty_rows, corpus.splits["train"].report.empty_rows) == (2, 2)
+    bad = tmp_path / "bad.jsonl"
+    bad.write_text(lines + "{\n", encoding="utf-8")
+    splits = read_splits(bad, Generate, errors="replace")
+    corpus = open_corpus(bad, errors="replace")
+    assert [row["target"] for row in splits["test"]] == [each.text for each in corpus.split("test")]
+
+
+def test_a_folder_is_read_as_a_corpus_is(tmp_path: Path):
+    """All files that begin with a split's name."""
+    for name in ("train-1", "train-2", "val", "test"):
+        write_rows(tmp_path / f"{name}.jsonl", [{"text": name, "label": "x"}])
+    splits = read_splits(tmp_path, Classify)
+    assert {name: [row["text"] for row in rows] for name, rows in splits.items()} == {
+        "train": ["train-1", "train-2"],
+        "validation": ["val"],
+        "test": ["test"],
+    }
+
+
+def test_generation_keeps_by_bleu_and_drops_uneven_pairs(runs, tmp_path: Path):
+    """Targets repeat their sources, and in one pair of ten much too often."""
+    rows = [
+        {"source": "a b c d", "target": " ".join(["a b c d"] * (9 if i % 10 == 0 else 1))}
+        for i in range(100)
+    ]
+    held = {i for i, row in enumerate(rows) if len(row["target"]) > 7}
+    data = write_rows(tmp_path / "rows.jsonl", rows)
+    words = {"task": "generate", "data": data, "steps": 4, "quiet": True}
+    settings = {"keep_by": "bleu", "most_ratio": "2", "evaluate_every": "2"}
+    found = finetune(runs["transformer"], out=tmp_path / "out", settings=settings, **words)
+    assert found.uneven == sum(part_of(i, 0) == "train" for i in held) > 0
+    assert found.rows["train"] == 90 - found.uneven
+    assert 0 <= found.metrics["bleu"] <= 100
+    lines = [json.loads(line) for line in (found.path / "metrics.jsonl").open()]
+    judged = [line["bleu"] for line in lines if line["event"] == "validation"]
+    assert len(judged) == 2
+    for name, value in (("keep_by", "bleu"), ("most_ratio", "2"), ("min_count", "3")):
+        with pytest.raises(UserError, match=f"{name}; leave it out|{name} is for the task"):
+            finetune(
+                runs["bert"], out=tmp_path / "no", **{**words, "task": "classify"},
+                settings={name: value},
+            )  # fmt: skip
+    assert not (tmp_path / "no").exists()
+
+
+def test_a_source_is_read_by_its_own_tokeniser(tmp_path: Path):
     pairs = "".join(f"{row['source']}\t{row['target']}\n" for row in ROWS["generate"])
     (tmp_path / "pairs.tsv").write_text(pairs, encoding="utf-8")
+    words = {"data": tmp_path / "pairs.tsv", "steps": 1, "quiet": True}
+    base = lmlab.train(
+        "seq2seq", out=tmp_path / "base", size="tiny", source_tokenizer="char", **words
+    ).path
+    found = finetune(base, task="generate", out=tmp_path / "out", **words)
+    model = lmlab.load(found.path).model
+    source = "a b c"
+    [read] = load_task(found.path).reading.prepare([{"source": source}], training=False).encoded
+    vocabulary = model.reads_by.vocabulary
+    assert read.given == [vocabulary.start, *model.reads_by.encode(source), vocabulary.end]
+    assert len(read.given) == len(source) + 2
+
+
+def test_generation_learns_from_a_corpus_of_pairs(runs, tmp_path: Path):
+    pairs = "".join(f"{row['source']}\t{row['target']}\n" for row in ROWS["generate"])
+    (tmp_path / "pairs.tsv").write_text(f"{pairs}a b\t\n", encoding="utf-8")
     found = finetune(
         runs["transformer"],
         task="generate",
@@ -138,6 +257,8 @@ def test_generation_learns_from_a_corpus_of_pairs(runs, tmp_path: Path):
         quiet=True,
     )
     assert found.rows == {"train": 216, "validation": 12, "test": 12}
+    assert found.skipped == 1
+    assert "bleu" not in found.metrics, "of texts with one word BLEU says nothing"
     (tmp_path / "one.tsv").write_text("only one side\n" * 40, encoding="utf-8")
     with pytest.raises(UserError):
         finetune(
@@ -183,7 +304,7 @@ def test_examples_takes_so_many_rows(runs, tmp_path: Path):
         quiet=True,
     )  # fmt: skip
     assert found.rows["train"] == 10
-    with pytest.raises(UserError, match="192 rows"):
+    with pytest.raises(UserError, match="216 rows"):
         finetune(
             runs["gpt"], task="classify", data=data, out=tmp_path / "more", examples=1000,
             quiet=True,
@@ -257,7 +378,7 @@ def test_other_mistakes_are_told(runs, tmp_path: Path):
     with pytest.raises(UserError, match="not fine-tuned"):
         load_task(runs["gpt"])
     alike = write_rows(tmp_path / "alike.jsonl", [{"text": "a", "label": "x"}] * 20)
-    with pytest.raises(UserError, match="all 16 rows to train on have the label 'x'"):
+    with pytest.raises(UserError, match="all 18 rows to train on have the label 'x'"):
         finetune(runs["gpt"], task="classify", data=alike, out=tmp_path / "x", quiet=True)
 
 

@@ -12,8 +12,9 @@ import torch
 
 from lmlab.core.errors import UserError
 from lmlab.core.system import System
+from lmlab.data.lines import ReadingReport
 from lmlab.layers.hop_settings import HopSettings
-from lmlab.tasks.finetune import DEFAULTS, FineTuned
+from lmlab.tasks.finetune import DEFAULTS, FineTuned, take_first
 from lmlab.tasks.hops.answers import answer_questions, as_prediction, measure
 from lmlab.tasks.hops.batches import GraphBatches, SpanBatches
 from lmlab.tasks.hops.encoding import NodeEncoder
@@ -23,7 +24,8 @@ from lmlab.tasks.hops.memory import common_names, shared_paragraphs, write_parag
 from lmlab.tasks.hops.reader import HopReader
 from lmlab.tasks.hops.rows import TASK, HopRow, read_hop_rows
 from lmlab.tasks.hops.system import CogQA, SecondStage
-from lmlab.tasks.rows import Splits
+from lmlab.tasks.rows import Splits, data_seed
+from lmlab.tasks.settings import check_use
 from lmlab.training.config import TrainingConfig, apply_settings, with_budget
 from lmlab.training.data import BatchSource, Watched
 from lmlab.training.files import read_tensors, write_json, write_text
@@ -31,7 +33,7 @@ from lmlab.training.loop import Job, fit_by_gradient
 from lmlab.training.processes import make_accelerator
 from lmlab.training.reporting import Reporter
 from lmlab.training.runs import Model, RunFolder, load_run
-from lmlab.training.train import continues
+from lmlab.training.train import check_validated, continues
 
 STAGES = ("spans", "nodes")
 """Folders of the two stages in a run's own, each with its metrics and checkpoints."""
@@ -52,6 +54,7 @@ def finetune_hops(
     minutes: float | None = None,
     seed: int = 0,
     resume: bool = False,
+    errors: str = "strict",
     quiet: bool = False,
 ) -> FineTuned:
     """Make the trained `run` system 1 of CogQA, put system 2 over it, and train both.
@@ -65,12 +68,10 @@ def finetune_hops(
     before = folder.read_config() if continues(folder, resume) else None
     model = load_run(run)
     hops = replace(HopSettings.of(model.config["system_config"]), **hop_settings)
-    splits = read_hop_rows(data, seed=seed)
-    if examples is not None:
-        if not 1 <= examples <= len(splits["train"]):
-            most = len(splits["train"])
-            raise UserError(f"there are {most} rows to train on, and {examples} were asked for.")
-        splits["train"] = splits["train"][:examples]
+    met = ReadingReport()
+    splits = read_hop_rows(data, seed=data_seed(model.config, data), errors=errors, report=met)
+    check_validated(config, selects="validation" in splits)
+    take_first(splits, examples)
     paragraphs = shared_paragraphs(splits)
     told = {
         "name": TASK,
@@ -95,7 +96,7 @@ def finetune_hops(
     dropped = fitting.first_stage(rows)
     fitting.second_stage(rows)
     folder.save_weights(whole)
-    return _judge(fitting, rows, splits, dropped)
+    return _judge(fitting, rows, splits, dropped, met)
 
 
 def _settings(
@@ -111,6 +112,7 @@ def _settings(
     hops = apply_settings(HopSettings(), {k: v for k, v in normal.items() if k in own})
     changed = {key: getattr(hops, key) for key in normal if key in own}
     config = apply_settings(DEFAULTS, {k: v for k, v in normal.items() if k not in own})
+    check_use(config, TASK)
     config = with_budget(replace(config, seed=seed), epochs=epochs, steps=steps, minutes=minutes)
     return changed, config
 
@@ -250,7 +252,11 @@ def fit_stage(
 
 
 def _judge(
-    fitting: Fitting, rows: Mapping[str, Sequence[HopRow]], splits: Splits, dropped: int
+    fitting: Fitting,
+    rows: Mapping[str, Sequence[HopRow]],
+    splits: Splits,
+    dropped: int,
+    met: ReadingReport,
 ) -> FineTuned:
     """Answer the test rows, write what was answered, and say how right it is."""
     split = next(name for name in ("test", "validation", "train") if rows.get(name))
@@ -269,6 +275,7 @@ def _judge(
         dropped=dropped,
         metrics=measure(rows[split], found),
         split=split,
+        skipped=met.empty_rows + met.bad_rows,
     )
     write_json(fitting.folder.path / "evaluation.json", result.as_dict())
     return result

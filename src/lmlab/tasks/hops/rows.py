@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lmlab.core.errors import UserError
+from lmlab.data.lines import ReadingReport
 from lmlab.data.naming import find_name
 from lmlab.data.wordnet.hop_questions import hop_questions
 from lmlab.tasks.catalogue import HOPS
@@ -144,8 +145,14 @@ def _check_way(row: HopRow) -> None:
         raise UserError(f"no step of the path leads to the answer {row.answer!r}.")
 
 
-def read_hop_rows(data: str | Path, *, seed: int = 0) -> Splits:
-    """Rows by split, of a built-in set, of a folder with a file for each split, or of one file.
+def read_hop_rows(
+    data: str | Path,
+    *,
+    seed: int = 0,
+    errors: str = "strict",
+    report: ReadingReport | None = None,
+) -> Splits:
+    """Rows by split, of a built-in set, of a folder with files for each split, or of one file.
 
     Where a file `paragraphs.jsonl` stands beside them, it holds paragraphs for all rows.
     """
@@ -156,7 +163,8 @@ def read_hop_rows(data: str | Path, *, seed: int = 0) -> Splits:
         raise UserError(f"there are no rows at {data}; built in: {', '.join(BUILTIN)}.")
     beside = (path if path.is_dir() else path.parent) / SHARED
     shared = read_paragraphs(beside) if beside.exists() else {}
-    return read_splits(data, HopRows(shared), seed=seed)  # type: ignore[arg-type]
+    rows: Any = HopRows(shared)
+    return read_splits(data, rows, seed=seed, errors=errors, report=report)
 
 
 def read_paragraphs(path: Path) -> dict[str, str]:
