@@ -140,7 +140,7 @@ def test_masked_checkpoints_score_and_fill_as_theirs(tmp_path, name):
             hidden = torch.tensor([[*row[:place], mask, *row[place + 1 :]]])
             logits = never(model(input_ids=hidden).logits[0, place], BERT, size)
             expected.append(float(logits.log_softmax(0)[row[place]]))
-        found = [token.log_prob for token in score.per_token[:-1]]
+        found = [token.log_prob for token in score.per_token]
         assert found == pytest.approx(expected, abs=1e-4)
         assert score.kind == "pseudo"
     [filled] = ours.fill(["the [MASK] sat"], top=3)

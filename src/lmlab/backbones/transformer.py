@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from lmlab.core.beginnings import Beginnings
+from lmlab.core.beginnings import beginnings_of
 from lmlab.core.capture import Capture
 from lmlab.core.parts import Backbone, Hidden
 from lmlab.core.state import State
@@ -195,7 +195,8 @@ class Transformer(Backbone):
     ) -> Tensor:
         """(B, T, W) all places at once; inner values go into `record` where it is given."""
         scope = whole_scope(view, record)
-        alike = None if self.training or source is not None else beginnings_of(view, scope)
+        apart = self.training or source is not None or record is not None
+        alike = None if apart else beginnings_of(view)
         if alike is not None:
             return alike.spread(self._read_beginnings(view, replace(scope, alike=alike)))
         values = self.embedding(view.inputs, positions_of(view), view.segments)
@@ -271,14 +272,6 @@ def positions_of(view: View) -> Tensor:
     if view.positions is not None:
         return view.positions
     return torch.arange(view.inputs.shape[1], device=view.inputs.device)[None]
-
-
-def beginnings_of(view: View, scope: Scope) -> Beginnings | None:
-    """The different beginnings of the rows, where each place is made of those before it alone."""
-    by_place = view.positions is None and view.segments is None
-    if not scope.causal or not by_place or scope.record is not None:
-        return None
-    return Beginnings.of(view.inputs, view.lengths)
 
 
 def whole_scope(view: View, record: dict[str, Capture] | None = None) -> Scope:

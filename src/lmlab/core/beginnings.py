@@ -7,6 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from lmlab.core.view import View
+from lmlab.core.visibility import Causal
+
 WORTH = 0.95
 """Beginnings are told apart where they are at most so large a share of the places."""
 
@@ -54,9 +57,28 @@ class Beginnings:
         """(B, T, …) what was computed of the beginnings, (1, U, …), wherever they stand."""
         return values[0][self.index]
 
-    @property
-    def at_first(self) -> Tensor:
-        """(B, T) bool: true at the one place that stands for its beginning."""
-        chosen = torch.zeros(self.index.numel(), dtype=torch.bool, device=self.index.device)
-        chosen[self.firsts] = True
-        return chosen.view_as(self.index)
+    def asked_once(self, targets: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
+        """Which of the N true entries of `places` (B, T) need be asked for their `targets` (B, T).
+
+        Of those that ask for one token after one beginning the first: (B, T) bool, and (N,) the
+        number of the one that answers for each, both in reading order.
+        """
+        asked = places.flatten().nonzero()[:, 0]
+        tokens = targets.flatten()[asked]
+        keys = self.index.flatten()[asked] * (int(tokens.max()) + 1) + tokens
+        _, which = torch.unique(keys, return_inverse=True)
+        count = int(which.max()) + 1
+        number = torch.arange(len(asked), device=asked.device)
+        first = number.new_full((count,), len(asked)).scatter_reduce(0, which, number, "amin")
+        kept = torch.zeros(places.numel(), dtype=torch.bool, device=asked.device)
+        kept[asked[first]] = True
+        return kept.view_as(places), first.argsort().argsort()[which]
+
+
+def beginnings_of(view: View) -> Beginnings | None:
+    """The different beginnings of a view's rows, if each place is made of those before it alone."""
+    causal = isinstance(view.visibility, Causal) and view.visibility.window is None
+    plain = view.positions is None and view.segments is None and view.spans is None
+    if not causal or not plain or view.decoder is not None:
+        return None
+    return Beginnings.of(view.inputs, view.lengths)

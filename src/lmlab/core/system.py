@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from lmlab.core.batch import Batch
+from lmlab.core.beginnings import beginnings_of
 from lmlab.core.capture import Capture
 from lmlab.core.distribution import Categorical
 from lmlab.core.errors import UserError
@@ -167,8 +168,17 @@ class Assembly(System):
         self.objective.meet_data(self, tokens, offsets)
 
     def target_log_probs(self, view: View, state: State | None = None) -> Predictions:
-        """Log-probabilities of a view's targets; the emission is asked only where there is one."""
-        return self.predict(view, self.hidden(view, state))
+        """Log-probabilities of a view's targets; the emission is asked only where there is one,
+        and once where texts begin alike."""
+        hidden = self.hidden(view, state)
+        alike = None if state is not None else beginnings_of(view)
+        places = target_places(view)
+        if alike is None or not bool(places.any()):
+            return self.predict(view, hidden)
+        assert view.targets is not None
+        once, which = alike.asked_once(view.targets, places)
+        found = self._log_prob_at(hidden, once, view.targets[once])
+        return Predictions(log_probs=found[which], places=places, state=hidden.state)
 
     def hidden(self, view: View, state: State | None = None) -> Hidden:
         """Hidden states of a view, whose visibility the backbone must be able to keep to."""

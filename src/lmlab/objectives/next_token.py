@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import ClassVar
 
 import torch
-import torch.nn.functional as F
 
 from lmlab.core.batch import Batch
-from lmlab.core.beginnings import Beginnings
 from lmlab.core.kinds import Kind
 from lmlab.core.parts import Network, Objective
 from lmlab.core.protocols import LogProbs
 from lmlab.core.state import State
-from lmlab.core.view import NO_TARGET, View, left_to_right
+from lmlab.core.view import View, left_to_right
 
 
 class NextToken(Objective):
@@ -37,18 +34,5 @@ class NextToken(Objective):
         state: State | None = None,
         generator: torch.Generator | None = None,
     ) -> LogProbs:
-        view = self.view(batch, generator=generator)
-        assert view.targets is not None
-        alike = None if state is not None else Beginnings.of(batch.tokens, batch.lengths)
-        predictions = network.target_log_probs(view if alike is None else once(view, alike), state)
-        per_token = predictions.spread()
-        if alike is not None:
-            per_token = alike.spread(alike.gather(F.pad(per_token, (1, 0))))[:, 1:]
-            per_token = per_token.masked_fill(view.targets == NO_TARGET, 0.0)
-        return LogProbs(per_token=per_token, kind=self.kind, state=predictions.state)
-
-
-def once(view: View, alike: Beginnings) -> View:
-    """The same asked once where texts begin alike: a token after the same tokens is as likely."""
-    assert view.targets is not None
-    return replace(view, targets=view.targets.masked_fill(~alike.at_first[:, 1:], NO_TARGET))
+        predictions = network.target_log_probs(self.view(batch, generator=generator), state)
+        return LogProbs(per_token=predictions.spread(), kind=self.kind, state=predictions.state)

@@ -58,8 +58,8 @@ class RealmConfig(RetrieverConfig):
 
 
 TINY: dict[str, Any] = {
-    "width": 12,
-    "layers": 1,
+    "width": 16,
+    "layers": 2,
     "heads": 2,
     "vector_width": 8,
     "pre_norm": True,

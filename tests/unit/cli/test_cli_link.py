@@ -21,7 +21,7 @@ SIDES = {
 }
 ADDED = ["today", "now", "again", "here", "often", "indeed"]
 SETTINGS = {
-    "learning_rate": 0.02,
+    "learning_rate": 0.01,
     "schedule": "constant",
     "tokens_per_batch": 256,
     "evaluate_every": 40,
