@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from lmlab.core.batch import Batch
 from lmlab.core.card import Card
 from lmlab.core.errors import UserError, unknown_name
 from lmlab.core.score import Score, Summary, summarise
@@ -19,7 +20,7 @@ from lmlab.sampling.decode import Generated
 from lmlab.sampling.decode import greedy as decode_greedily
 from lmlab.sampling.decode import sample as draw
 from lmlab.sampling.filling import Filled, Filler
-from lmlab.sampling.prefix import Prefix, encode_prefix
+from lmlab.sampling.prefix import Prefix, encode_prefix, encode_source
 from lmlab.sampling.translating import Translation, make_translator
 from lmlab.scoring.conditional import ConditionalScore, conditional_scores, spaced
 from lmlab.scoring.given_source import SourceScorer, check_takes_source, paired
@@ -30,8 +31,8 @@ from lmlab.training.runs import Model
 if TYPE_CHECKING:
     from lmlab.core.capture import Capture
     from lmlab.retrieval.documents import Documents
-    from lmlab.sampling.asking import Asked
     from lmlab.retrieval.stored import StoredIndex
+    from lmlab.sampling.asking import Asked
     from lmlab.sampling.chain_report import Chains
     from lmlab.scoring.links import LinkedText
 
@@ -193,6 +194,7 @@ class LanguageModel:
         n: int = 1,
         *,
         prefix: str = "",
+        source: str | None = None,
         method: str = "ancestral",
         temperature: float | None = None,
         top_k: int | None = None,
@@ -204,7 +206,8 @@ class LanguageModel:
     ) -> list[Text]:
         """Write `n` texts: drawn (ancestral), the likeliest token each time (greedy), or searched.
 
-        `n` texts of a beam search are its n best. The same seed gives the same texts.
+        `n` texts of a beam search are its n best. The same seed gives the same texts. `source` is
+        what they are given, where the system was trained to write beside one (a translator).
 
         >>> model = lmlab.load("runs/ngram")
         >>> model.sample(3, seed=0) == model.sample(3, seed=0)
@@ -233,7 +236,8 @@ class LanguageModel:
                     f"the method {method} has no use for {name.replace('_', '-')}; leave it out."
                 )
         ids = list(self.encode_prefix(prefix).ids)
-        written = self._write(n, method, ids, max_length, seed, options)
+        condition = self._condition(source)
+        written = self._write(n, method, ids, condition, max_length, seed, options)
         return [self._text(each) for each in written]
 
     def chains(
@@ -427,27 +431,6 @@ class LanguageModel:
             system = with_facts(system, knowledge, facts)
         return Asker(system=system, tokenizer=self.model.tokenizer, **options).ask(chunks)
 
-    def _write(
-        self, n: int, method: str, prefix: list[int], most: int, seed: int, options: dict[str, Any]
-    ) -> Sequence[Generated]:
-        if method == "beam":
-            # The same width whatever n, or the best text would depend on how many are asked for.
-            width = options.pop("beam", BEAM_WIDTH)
-            beam = Beam(width=width, best=n, max_length=most, **options)
-            return beam_search(self.system, beam, prefix=prefix)[0]
-        if method == "greedy":
-            return decode_greedily(self.system, n, max_length=most, prefix=prefix)
-        generator = torch.Generator().manual_seed(seed)
-        return draw(self.system, n, max_length=most, prefix=prefix, generator=generator, **options)
-
-    def _text(self, written: Generated) -> Text:
-        return Text(
-            text=self.tokenizer.decode(written.tokens),
-            log_prob=written.log_prob,
-            tokens=len(written.tokens) - written.given + written.finished,
-            finished=written.finished,
-        )
-
     def _looked_up(
         self, documents: str | Path | Documents | StoredIndex
     ) -> tuple[Documents, torch.Tensor | None]:
@@ -464,6 +447,51 @@ class LanguageModel:
             documents = open_index(documents)
         vectors = own_vectors(documents, self.model)
         return documents.documents, None if vectors is None else torch.tensor(vectors)
+
+    def _condition(self, source: str | None) -> Batch | None:
+        """What texts are given, of one row; a UserError where the model does not take it so."""
+        card, task = self.card, self.config.get("task", {}).get("name")
+        if source is not None:
+            if not card.conditional:
+                raise UserError(f"{card.name} writes texts given nothing; leave the source out.")
+            return encode_source(source, self.model.reads_by, self.system)
+        if card.conditional and (self.model.layout.kind == "pairs" or task == "generate"):
+            raise UserError(
+                f"this {card.name} has learnt to write given a source, and none came; give one by "
+                "--source, or many to lmlab translate."
+            )
+        return None
+
+    def _write(
+        self,
+        n: int,
+        method: str,
+        prefix: list[int],
+        condition: Batch | None,
+        most: int,
+        seed: int,
+        options: dict[str, Any],
+    ) -> Sequence[Generated]:
+        given: dict[str, Any] = {"prefix": prefix, "condition": condition}
+        if method == "beam":
+            # The same width whatever n, or the best text would depend on how many are asked for.
+            width = options.pop("beam", BEAM_WIDTH)
+            beam = Beam(width=width, best=n, max_length=most, **options)
+            return beam_search(self.system, beam, **given)[0]
+        if condition is not None and n > 0:
+            given["condition"] = condition.select(torch.zeros(n, dtype=torch.long))
+        if method == "greedy":
+            return decode_greedily(self.system, n, max_length=most, **given)
+        generator = torch.Generator().manual_seed(seed)
+        return draw(self.system, n, max_length=most, generator=generator, **given, **options)
+
+    def _text(self, written: Generated) -> Text:
+        return Text(
+            text=self.tokenizer.decode(written.tokens),
+            log_prob=written.log_prob,
+            tokens=len(written.tokens) - written.given + written.finished,
+            finished=written.finished,
+        )
 
 
 def corpus_of(models: Sequence[Model], data: str | Path | None, errors: str | None) -> Corpus:

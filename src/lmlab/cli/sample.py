@@ -24,6 +24,9 @@ def sample(
     run: Run,
     n: Annotated[int, typer.Option("-n", help="How many texts.")] = 1,
     prefix: Annotated[str, typer.Option(metavar="T", help="How each text begins.")] = "",
+    source: Annotated[
+        str | None, typer.Option(metavar="T", help="What each text is given, for translators.")
+    ] = None,
     method: Annotated[
         str, typer.Option(help="ancestral, greedy or beam; gibbs or metropolis for chains.")
     ] = "ancestral",
@@ -164,6 +167,7 @@ def sample(
 ) -> int:
     """Write texts with a trained model, a text a line; by Markov chains if it fills in or has E."""
     decoding = {
+        "source": source,
         "top_k": top_k,
         "top_p": top_p,
         "beam": beam,

@@ -1,9 +1,14 @@
-"""A prefix as text: its ids, and which of its words the model does not know."""
+"""A prefix as text: its ids, and which of its words the model does not know; and a source."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
+
+from lmlab.core.batch import Batch
+from lmlab.data.corpus import Layout
+from lmlab.data.encoding import frame
+from lmlab.scoring.evaluating import device_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,3 +34,14 @@ def encode_prefix(text: str, tokenizer: Any) -> Prefix:
     vocabulary = tokenizer.vocabulary
     missing = [text[a:b] for id, (a, b) in zip(ids, spans, strict=True) if id == vocabulary.unknown]
     return Prefix(ids=tuple(ids), unknown=tuple(dict.fromkeys(missing)))
+
+
+def encode_source(text: str, tokenizer: Any, system: Any) -> Batch:
+    """What a text is given, between its symbols as in training, as a batch of one row.
+
+    A UserError where it is longer than the system takes.
+    """
+    head, tail = frame(tokenizer.vocabulary, Layout())
+    ids = [*head, *tokenizer.encode(text), *tail]
+    system.check_condition_length(len(ids))
+    return Batch.from_sequences([ids], system.vocabulary.pad).to(device_of(system))

@@ -80,3 +80,27 @@ def test_what_it_refuses(lmlab, runs, arguments, said) -> None:
     assert (result.code, result.out) == (2, "")
     assert said in result.err
     assert result.err.count("\n") == 1
+
+
+def test_a_translator_writes_given_a_source(lmlab, tmp_path) -> None:
+    (tmp_path / "pairs.tsv").write_text("eins\tone\nzwei\ttwo\n" * 20, encoding="utf-8")
+    run = tmp_path / "run"
+    budget = ("--size", "tiny", "--steps", "3", "--data", tmp_path / "pairs.tsv")
+    assert lmlab("train", "seq2seq", "--out", run, *budget).code == 0
+    alone = lmlab("sample", run)
+    assert (alone.code, alone.out) == (2, "")
+    assert "--source" in alone.err
+    assert "lmlab translate" in alone.err
+    most = ("--method", "greedy", "--max-length", "4")
+    for source in ("eins", "zwei"):
+        [written] = json.loads(lmlab("sample", run, "--source", source, *most, "--json").out)
+        found = json.loads(lmlab("translate", run, "--text", source, *most, "--json").out)
+        assert written["text"] == found["written"][0]["text"]
+        assert math.isclose(written["log_prob"], found["written"][0]["log_prob"], rel_tol=1e-5)
+    assert len(lmlab("sample", run, "--source", "eins", "-n", "3").out.splitlines()) == 3
+
+
+def test_who_is_given_nothing_takes_no_source(lmlab, runs) -> None:
+    refused = lmlab("sample", runs["ngram"], "--source", "the")
+    assert (refused.code, refused.out) == (2, "")
+    assert "leave the source out" in refused.err
