@@ -199,7 +199,7 @@ def task_of(run: Path, task: str, *, threads: int) -> dict[str, float]:
 
 
 def score_of(scores: list[dict[str, Any]]) -> dict[str, Any]:
-    """The sum over the texts, by token and by character. The end counts 0 to a pseudo one."""
+    """The sum over the texts, by token."""
     total = sum(score["total"] for score in scores)
     return {
         "kind": scores[0]["kind"],
