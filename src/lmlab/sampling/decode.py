@@ -113,6 +113,16 @@ def greedy(
     return decode(system, rows, best, max_length=max_length, prefix=prefix, condition=condition)
 
 
+def _require_step(system: object) -> None:
+    """A UserError where a system can't be decoded; it names the chains where those would do."""
+    if not isinstance(system, Step) and isinstance(system, (Fill, Energy)):
+        raise UserError(
+            "this system does not write token by token; Markov chains draw its texts: give "
+            "--method gibbs or metropolis (in Python chains)."
+        )
+    require(system, Step, "decoding token by token")
+
+
 def decode(
     system: Any,
     rows: int,
@@ -123,12 +133,7 @@ def decode(
     condition: Batch | None = None,
 ) -> list[Generated]:
     """The loop: peek, choose, advance, until every row has ended or is `max_length` long."""
-    if not isinstance(system, Step) and isinstance(system, (Fill, Energy)):
-        raise UserError(
-            "this system does not write token by token; Markov chains draw its texts: give "
-            "--method gibbs or metropolis (in Python chains)."
-        )
-    require(system, Step, "decoding token by token")
+    _require_step(system)
     vocabulary: Vocabulary = system.vocabulary
     given = check_prefix(prefix, vocabulary)
     beside = [None] * rows if condition is None else condition.lengths.tolist()

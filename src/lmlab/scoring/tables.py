@@ -93,7 +93,8 @@ def caption(comparison: Comparison) -> str:
     amounts = {f"{each.tokens:,} tokens" for each in comparison.rows}
     amount = amounts.pop() if len(amounts) == 1 else f"{row.characters:,} characters"
     text = (
-        f"{comparison.corpus}, {comparison.split} split: {row.sequences:,} texts, "
+        f"{comparison.corpus}, {comparison.split} split: {row.sequences:,} "
+        f"{'text' if row.sequences == 1 else 'texts'}, "
         f"{amount}, {end}{carried}{cut}{source}"
     )
     if comparison.floor is not None:

@@ -113,7 +113,7 @@ def check_ranges(config: Any) -> None:
         value = getattr(config, spec.name)
         options = _literal_options(get_type_hints(type(config))[spec.name])
         if options and value not in options:
-            raise unknown_name(spec.name.replace("_", " "), str(value), map(str, options))
+            raise unknown_name(f"value of {spec.name}", str(value), map(str, options))
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             continue
         if not math.isfinite(value) or not _in_range(spec, value):

@@ -43,15 +43,13 @@ class Config(parts.EnergyConfig):
     """Settings of an energy model."""
 
     pooling: Literal["all", "blanks", "stopped"] = "all"
-    """Whose energies are added: those of all places (all), of the blanks (blanks), or of all with
-    a template that does not see the blanks (stopped); in training the corrupted place is the
-    blank."""
+    """Whose energies are added: of all places, of the blanks, or (stopped) of all with a template
+    that does not see the blanks; in training the corrupted place is the blank."""
     corruption: parts.CorruptionName = "uniform"
     """What takes a token's place: any (uniform), a frequent one (unigram), or what a masked model
     says (proposals), which alone takes a run of one by --base."""
     known: parts.KnownName = "texts"
-    """How a corruption is found to be in the data, and left out: by whole texts (texts), by its
-    n-grams (grams); none: it never is."""
+    """By what a corruption is found to be data, and left out: texts or (n-)grams; none: never."""
     gram: int = field(default=4, metadata={"at_least": 1})
     """n of those n-grams."""
 
