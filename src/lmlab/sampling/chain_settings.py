@@ -86,7 +86,7 @@ class ChainSettings:
             )
         if not math.isfinite(self.token_cost):
             raise UserError(f"the cost of a token must be a number, and {self.token_cost:g} came.")
-        if self.anneal is not None and self.anneal < self.temperature:
+        if self.anneal is not None and 0 < self.anneal < self.temperature:
             raise UserError(
                 f"annealing begins at a temperature above the one it falls to, and --anneal "
                 f"{self.anneal:g} came with {self.temperature:g}; give a higher one."
