@@ -9,7 +9,8 @@
   places alone, theirs everywhere, as it does by itself.
 - peak: the share of the machine's float32 matrix product that `gpt` training reaches,
   6 · parameters · tokens per second over the measured peak.
-- cache: milliseconds a token of sampling at place 16 and at place 480.
+- cache: milliseconds a token of sampling at place 16 and at place 480, and how much of what it
+  grows by is attention's own: the same reads of as many keys and nothing else.
 - beam: tokens per second of a beam of 5 against transformers' `generate`.
 
 In gpt and bert each side trains in a process of its own: ours with the memory settings that `lmlab
@@ -31,7 +32,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 import transformers
-from measuring import Apart, rate, taking_turns
+from measuring import Apart, rate, ratio, taking_turns
 from torch import nn
 
 from lmlab.core.allocator import keep_memory
@@ -288,12 +289,29 @@ def measure_cache(rounds: int) -> dict[str, object]:
             state = system.advance(state, torch.full((8,), 7))
         return (time.perf_counter() - began) * 1000 / 8
 
-    milliseconds(4)
+    milliseconds(4), attention_alone(480)
+    steps = [(milliseconds(480), milliseconds(16)) for _ in range(rounds)]
+    reads = [(attention_alone(480), attention_alone(16)) for _ in range(rounds)]
     return {
-        "place 480 over place 16": taking_turns(
-            partial(milliseconds, 480), partial(milliseconds, 16), rounds
-        )
+        "place 480 over place 16": ratio(
+            [late for late, _ in steps], [early for _, early in steps]
+        ),
+        "growth in milliseconds": {
+            "a step": statistics.median(late - early for late, early in steps),
+            "attention alone": statistics.median(late - early for late, early in reads),
+        },
     }
+
+
+def attention_alone(place: int, steps: int = 32) -> float:
+    """Milliseconds in which one place of 8 rows reads so many keys, in all layers."""
+    shape = (LAYERS, 8, HEADS, place, WIDTH // HEADS)
+    keys, values, asking = torch.randn(shape), torch.randn(shape), torch.randn(shape)[..., :1, :]
+    began = time.perf_counter()
+    for _ in range(steps):
+        for layer in range(LAYERS):
+            F.scaled_dot_product_attention(asking[layer], keys[layer], values[layer])
+    return (time.perf_counter() - began) * 1000 / steps
 
 
 @torch.no_grad()
