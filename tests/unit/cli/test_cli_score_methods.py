@@ -101,7 +101,7 @@ def test_continuations_of_a_prefix(lmlab, runs, bert) -> None:
         assert math.isclose(each["total"], expected, rel_tol=1e-6)
         assert each["kind"] == "exact"
     *lines, kinds = lmlab(*command).out.splitlines()
-    assert [line.split("\t")[1] for line in lines] == ["3 tokens", "1 tokens"]
+    assert [line.split("\t")[1] for line in lines] == ["3 tokens", "1 token"]
     assert kinds.startswith("kind exact")
     masked = lmlab("score", bert, *command[2:])
     assert masked.out.splitlines()[-1].startswith("kind pseudo")
