@@ -71,7 +71,7 @@ def train(
     seed: Annotated[int | None, typer.Option(help="Decides every random choice; 0.")] = None,
     compile: Annotated[
         bool,
-        typer.Option("--compile", help="Compile the step: slow to begin, faster then."),
+        typer.Option("--compile", help="Compile the step: slow to begin, faster on some machines."),
     ] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from a checkpoint.")] = False,
     errors: RunsErrors = None,

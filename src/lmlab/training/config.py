@@ -50,8 +50,8 @@ class TrainingConfig:
     span: int = field(default=35, metadata={"at_least": 1})
     """Tokens that a lane of contiguous text advances in a batch."""
     compile: bool = False
-    """Whether torch compiles the step: a minute or more at first, faster steps then; needs a C++
-    compiler."""
+    """Whether torch compiles the step: a minute or more at first, faster steps then on some
+    machines; needs a C++ compiler."""
     accumulate: int = field(default=1, metadata={"at_least": 1})
     """Batches whose gradients are added up before a step."""
     epochs: int | None = field(default=10, metadata={"at_least": 1})
