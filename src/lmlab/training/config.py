@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 from lmlab.core.errors import UserError, unknown_name
 from lmlab.core.switches import parse_switches
 
-OptimizerName = Literal["adamw", "adam", "sgd", "rmsprop"]
+OptimizerName = Literal["adamw", "adam", "adafactor", "sgd", "rmsprop"]
 ScheduleName = Literal["constant", "linear", "cosine", "inverse-square-root", "plateau"]
 BUDGETS = ("epochs", "steps", "minutes")
 
@@ -23,13 +23,13 @@ class TrainingConfig:
     """Settings of the fitters. Metadata hold a field's range: above, at_least, below, at_most."""
 
     optimizer: OptimizerName = "adamw"
-    """adamw, adam, sgd or rmsprop."""
+    """adamw, adam, adafactor (steps in proportion to the parameters; T5's own), sgd or rmsprop."""
     learning_rate: float = field(default=2e-3, metadata={"above": 0})
     """Highest learning rate, reached after the warm-up."""
     eps: float | None = field(default=None, metadata={"above": 0})
     """Added to the denominator of Adam and RMSprop; the optimiser's own default where none."""
     weight_decay: float = field(default=0.0, metadata={"at_least": 0})
-    """Decoupled in adamw; an L2 penalty in the others. Applies to matrices, never to vectors."""
+    """Decoupled in adamw and adafactor; an L2 penalty in the others. Applies to matrices, never to vectors."""
     momentum: float = field(default=0.0, metadata={"at_least": 0, "below": 1})
     """Momentum of sgd and rmsprop."""
     schedule: ScheduleName = "constant"

@@ -24,11 +24,11 @@ def build_optimizer(system: nn.Module, config: TrainingConfig) -> torch.optim.Op
     ]
     groups = [group for group in groups if group["params"]]
     words: dict[str, Any] = {"lr": config.learning_rate}
-    if config.optimizer != "sgd" and config.eps is not None:
+    if config.optimizer not in ("sgd", "adafactor") and config.eps is not None:
         words["eps"] = config.eps
     if config.optimizer in ("sgd", "rmsprop"):
         words["momentum"] = config.momentum
-    else:
+    elif config.optimizer != "adafactor":
         # One kernel for all parameters: far quicker than torch's default on a CPU.
         words["fused"] = True
     return _CLASSES[config.optimizer](groups, **words)
@@ -37,6 +37,7 @@ def build_optimizer(system: nn.Module, config: TrainingConfig) -> torch.optim.Op
 _CLASSES: dict[str, Any] = {
     "adamw": torch.optim.AdamW,
     "adam": torch.optim.Adam,
+    "adafactor": torch.optim.Adafactor,
     "sgd": torch.optim.SGD,
     "rmsprop": torch.optim.RMSprop,
 }

@@ -71,7 +71,7 @@ def probe(
         with saved_bytes() as saved:
             _step(trial, optimizer, max(islice(source.epoch(0), 4), key=lambda b: b.tokens.numel()))
         speed = _speed(trial, optimizer, source) * processes
-    per_parameter = {"adamw": 4, "adam": 4, "rmsprop": 3, "sgd": 2}[config.optimizer]
+    per_parameter = {"adamw": 4, "adam": 4, "adafactor": 2, "rmsprop": 3, "sgd": 2}[config.optimizer]
     weights = sum(p.numel() * p.element_size() for p in system.parameters())
     return Expectation(
         parameters=system.parameter_count,

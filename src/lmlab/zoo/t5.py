@@ -7,7 +7,8 @@ the task. Attention knows positions by buckets of distances, one table for all l
 RMS norms before the sublayers, unscaled scores, the output scaled and tied; `--recipe v1.1` has
 gated units and an output of its own. log_prob is that of everything being one blank: poor after
 training with short spans alone, which `whole` mends. `--set pairs=mask` hides spans of both texts
-of a pair, as 002 tells it.
+of a pair, as 002 tells it. Its token vectors begin large, and steps of a fixed length move them
+little: `--recipe adafactor` takes the paper's optimiser, whose steps are in proportion.
 """
 
 from __future__ import annotations
@@ -57,6 +58,7 @@ SIZES = {
 RECIPES = {
     **TRANSFORMER_RECIPES,
     "v1.1": {"gated": True, "activation": "gelu-tanh", "tied": False},
+    "adafactor": {"optimizer": "adafactor", "learning_rate": 0.03, "schedule": "cosine"},
 }
 
 

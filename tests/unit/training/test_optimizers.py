@@ -65,3 +65,8 @@ def test_frozen_parameters_are_left_out() -> None:
     module.weight.requires_grad_(False)
     optimizer = build_optimizer(module, TrainingConfig())
     assert [p for group in optimizer.param_groups for p in group["params"]] == [module.bias]
+
+
+def test_a_step_of_adafactor_is_a_share_of_the_parameters() -> None:
+    # The first step is rate · RMS(parameter) · g / RMS(g), here 0.1 · START (Shazeer and Stern).
+    assert one_step(optimizer="adafactor") == pytest.approx((START * (1 - 0.1),) * 2)
