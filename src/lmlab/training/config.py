@@ -29,7 +29,8 @@ class TrainingConfig:
     eps: float | None = field(default=None, metadata={"above": 0})
     """Added to the denominator of Adam and RMSprop; the optimiser's own default where none."""
     weight_decay: float = field(default=0.0, metadata={"at_least": 0})
-    """Decoupled in adamw and adafactor; an L2 penalty in the others. Applies to matrices, never to vectors."""
+    """Decoupled in adamw and adafactor; an L2 penalty in the others. Applies to matrices, never to
+    vectors."""
     momentum: float = field(default=0.0, metadata={"at_least": 0, "below": 1})
     """Momentum of sgd and rmsprop."""
     schedule: ScheduleName = "constant"

@@ -22,6 +22,9 @@ from lmlab.training.reporting import duration
 
 PROBE_SECONDS = 1.5
 PROBE_STEPS = 12
+COPIES = {"adamw": 4, "adam": 4, "adafactor": 2, "rmsprop": 3, "sgd": 2}
+"""What each optimiser keeps for a parameter, itself and its gradient counted; adafactor's sums of
+rows and columns are next to nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,11 +74,10 @@ def probe(
         with saved_bytes() as saved:
             _step(trial, optimizer, max(islice(source.epoch(0), 4), key=lambda b: b.tokens.numel()))
         speed = _speed(trial, optimizer, source) * processes
-    per_parameter = {"adamw": 4, "adam": 4, "adafactor": 2, "rmsprop": 3, "sgd": 2}[config.optimizer]
     weights = sum(p.numel() * p.element_size() for p in system.parameters())
     return Expectation(
         parameters=system.parameter_count,
-        memory=weights * per_parameter + sum(saved.values()),
+        memory=weights * COPIES[config.optimizer] + sum(saved.values()),
         tokens_per_second=speed,
         seconds=_total_tokens(source, config, tokens) / speed if config.minutes is None else None,
     )
