@@ -47,6 +47,7 @@ CORPORA: dict[str, dict[str, Any]] = {
         "documents": "capitals",
         "epochs": 12,
         "settings": {"length": 48, "document_length": 16, "retrieved": 3},
+        "realm": {"refresh": 5, "background": False},
         "questions": 76,
     },
     "wordnet-questions": {
@@ -59,10 +60,12 @@ CORPORA: dict[str, dict[str, Any]] = {
             "learning_rate": 1e-3,
             "tokens_per_batch": 4096,
         },
+        "realm": {"refresh": 100},
         "questions": 500,
     },
 }
-"""For each corpus what is looked up, how long is trained, and how many test questions are asked."""
+"""For each corpus what is looked up, how long is trained, after how many steps REALM embeds the
+documents anew (few, as the trainings are short), and how many test questions are asked."""
 ROWS: dict[str, dict[str, Any]] = {
     "rag-sequence": {"system": "rag-sequence"},
     "rag-token": {"system": "rag-token"},
@@ -94,7 +97,7 @@ def run_one(corpus: str, row: str, seed: int, base: str | None) -> dict[str, Any
                 documents=documents,
                 base=base,
                 out=Path(folder) / "run",
-                settings={**WRITER, **task["settings"], **asked.get("settings", {})},
+                settings=settings_of(task, asked),
                 epochs=task["epochs"],
                 seed=seed,
                 quiet=True,
@@ -114,23 +117,46 @@ def run_one(corpus: str, row: str, seed: int, base: str | None) -> dict[str, Any
     }
 
 
+def settings_of(task: dict[str, Any], asked: dict[str, Any]) -> dict[str, Any]:
+    own = task["realm"] if asked["system"] == "realm" else {}
+    return {**WRITER, **task["settings"], **own, **asked.get("settings", {})}
+
+
 def measure(model: Any, corpus: str, questions: int) -> dict[str, Any]:
     """Exact match, and how often a document with the right answer was found, on the test split."""
     from lmlab.data.corpus import open_corpus
 
-    rows = open_corpus(corpus).split("test").first(questions)
+    every = list(open_corpus(corpus).split("test"))
+    rows = every[:: max(1, len(every) // questions)][:questions]
+    asked = [str(row.condition) for row in rows]
     longest = {"max_length": 8} if hasattr(model.system, "decodings") else {}
-    answered = model.ask([str(row.condition) for row in rows], **longest)
+    answered = model.ask(asked, **longest)
     right = [each.text == row.text for each, row in zip(answered, rows, strict=True)]
     held = [
-        any(f" {row.text} " in f" {one.text} " for a in each.answers[:1] for one in a.evidence)
-        for each, row in zip(answered, rows, strict=True)
+        any(f" {row.text} " in f" {document} " for document in documents)
+        for row, documents in zip(rows, documents_found(model, asked), strict=True)
     ]
     return {
         "questions": len(rows),
         "exact_match": sum(right) / len(right),
         "document_found": sum(held) / len(held),
     }
+
+
+def documents_found(model: Any, questions: list[str]) -> list[list[str]]:
+    """The texts of all documents that are looked up for each question."""
+    import torch
+
+    from lmlab.core.batch import Batch
+
+    system, found = model.system, []
+    symbols = system.vocabulary
+    for question in questions:
+        ids = [symbols.start, *model.tokenizer.encode(question), symbols.end]
+        with torch.no_grad():
+            numbers = system.retrieve(Batch.from_sequences([ids], pad=symbols.pad)).numbers[0]
+        found.append([system.documents[n].text for n in numbers.tolist() if n >= 0])
+    return found
 
 
 def summary(records: list[dict[str, Any]]) -> list[str]:

@@ -179,6 +179,18 @@ def test_where_fillings_are_too_many_it_says_so(case, monkeypatch):
     [best] = joint.ranked(0, 1)
     assert best.tokens == max(expected[0], key=lambda z: expected[0][z])
     assert not best.proven
+    assert best.kind == "pseudo"
+    given_others = [
+        expected[0][best.tokens]
+        / math.fsum(
+            p for z, p in expected[0].items() if others_of(z, i) == others_of(best.tokens, i)
+        )
+        for i in range(3)
+    ]
+    assert best.log_prob == pytest.approx(sum(map(math.log, given_others)))
+    with torch.no_grad():
+        twice = [joint.padded.marginals() for _ in range(2)]
+    assert torch.equal(*twice), "one question, one answer, without a generator too"
     with pytest.warns(UserWarning, match="before it was sure"):
         joint.best()
     with torch.no_grad():

@@ -12,6 +12,7 @@ from torch import Tensor
 from lmlab.core.batch import Batch
 from lmlab.core.distribution import Categorical
 from lmlab.core.filling import Filling
+from lmlab.core.kinds import Kind
 from lmlab.core.parts import Emission, Predictions, target_places
 from lmlab.core.protocols import Joint
 from lmlab.core.state import State
@@ -30,6 +31,8 @@ class Ranked:
     tokens: tuple[int, ...]
     log_prob: float
     """In nats, of all tokens together."""
+    kind: Kind = "exact"
+    """pseudo where it is the sum of the tokens' conditionals, as their joint sum is not known."""
     proven: bool = True
     """Whether nothing that stands behind it in the ranking can be likelier."""
 

@@ -23,6 +23,7 @@ import tokenizers as hf
 from lmlab.core.errors import UserError
 from lmlab.core.vocabulary import END, MASK, PAD, START, UNKNOWN, Vocabulary
 from lmlab.data.corpus import Corpus
+from lmlab.data.ideographs import IDEOGRAPH
 from lmlab.data.tokenizer_training import NOT_WORDS, TRAINERS, trained, without_vocabulary
 
 SYMBOL_NAMES: dict[str, tuple[str, ...]] = {
@@ -79,13 +80,14 @@ class Tokenizer:
         """For each token of a text the number of the word it is part of, counted from 0.
 
         Words are what the tokeniser divides a text into first (white space and punctuation, say);
-        of our own characters, what white space separates, and each piece of that is one as well.
+        of our own characters, what white space separates, each piece of that, and each ideograph.
         """
         if self.kind == "word" and self._lookup is not None:
             return list(range(len(text.split())))
         if self._lookup is not None:
-            blank = [text[low:high].isspace() for low, high in _spans(text, self.kind)]
-            begins = [here or before for before, here in itertools.pairwise([True, *blank])]
+            tokens = [text[low:high] for low, high in _spans(text, self.kind)]
+            alone = [token.isspace() or bool(IDEOGRAPH.match(token)) for token in tokens]
+            begins = [here or before for before, here in itertools.pairwise([True, *alone])]
             return [count - 1 for count in itertools.accumulate(begins)]
         _check(text)
         # A token of no word (a symbol) stands by itself, and gets a number that no other has.

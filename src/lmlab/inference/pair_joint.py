@@ -102,10 +102,13 @@ class PairJoint:
         return drawn
 
     def marginals(self, *, generator: torch.Generator | None = None) -> Tensor:
-        """(B, n, V): exact where fillings are few, else the mean of Gibbs' conditionals."""
+        """(B, n, V): exact where fillings are few, else the mean of Gibbs' conditionals.
+
+        Asked twice without a generator it answers the same: its sweeps have a seed of their own.
+        """
         with torch.no_grad():
             if not self._all_enumerable:
-                return self._sweep(generator)[1]
+                return self._sweep(generator or torch.Generator().manual_seed(0))[1]
             found = F.log_softmax(self.scores, -1)
             for row, length in enumerate(self.lengths.tolist()):
                 table = self._table(row)
@@ -115,15 +118,15 @@ class PairJoint:
             return found
 
     def ranked(self, row: int, count: int) -> list[Ranked]:
-        """Best first; where fillings are many, only the best that climbing finds, not proven.
+        """Best first; where fillings are many, the best that climbing finds, not proven.
 
-        Its log_prob is then the pseudo-log-likelihood, as the sum is not known.
+        Their log_prob is then the pseudo-log-likelihood, as the sum is not known.
         """
         length = int(self.lengths[row])
         if length == 0:
             return [Ranked(tokens=(), log_prob=0.0)]
         if not self._enumerable(length):
-            return [self._climbed(row, length)]
+            return self._climbed(row, length, count)
         with torch.no_grad():
             table = self._table(row)
             found = table.flatten().topk(min(count, table.numel()))
@@ -148,7 +151,7 @@ class PairJoint:
             raise UserError(
                 f"{size} tokens fill {length} blanks in {size}^{length} ways, which this system "
                 f"would have to sum one by one; ask for fewer blanks (at most {MOST_FILLINGS} "
-                "ways), for draws, or take ties=chain or ties=tree."
+                "ways), or take ties=chain or ties=tree."
             )
         if length == 0:
             return self.scores.new_zeros(())
@@ -173,8 +176,11 @@ class PairJoint:
                         total[:, place] += each.exp()
         return drawn, (total / total.sum(-1, keepdim=True)).log()
 
-    def _climbed(self, row: int, length: int) -> Ranked:
-        """Each place in turn to its best given the others, until none moves; several starts."""
+    def _climbed(self, row: int, length: int, count: int) -> list[Ranked]:
+        """Each place in turn to its best given the others, until none moves; several starts.
+
+        Those that ended apart, best first by their unnormalised log-probability.
+        """
         alone = PairJoint(
             scores=self.scores[row, :length].detach().expand(STARTS, -1, -1),
             ties=self.ties[row, :length, :length].detach().expand(STARTS, -1, -1, -1, -1),
@@ -191,6 +197,10 @@ class PairJoint:
         pulls = torch.einsum("bijrs,bjs->bir", alone.both_ways, alone.vectors[tokens])
         own = alone.scores.gather(-1, tokens[..., None])[..., 0].sum(1)
         energies = own + (alone.vectors[tokens] * pulls).sum((1, 2)) / 2
-        best = int(energies.argmax())
-        value = float(alone.pseudo_log_prob(tokens)[best])
-        return Ranked(tokens=tuple(tokens[best].tolist()), log_prob=value, proven=False)
+        values = alone.pseudo_log_prob(tokens).tolist()
+        order = energies.argsort(descending=True, stable=True).tolist()
+        ends = {tuple(tokens[place].tolist()): values[place] for place in order}
+        return [
+            Ranked(tokens=each, log_prob=value, kind="pseudo", proven=False)
+            for each, value in list(ends.items())[:count]
+        ]

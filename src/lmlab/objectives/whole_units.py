@@ -12,10 +12,10 @@ from torch import Tensor
 from lmlab.core.batch import Batch
 from lmlab.core.protocols import Pieces
 from lmlab.core.vocabulary import Vocabulary
+from lmlab.data.ideographs import IDEOGRAPH
 from lmlab.objectives.masking import at_least_one, first_places, ordinary_tokens, previous
 from lmlab.objectives.row_numbers import numbers
 
-IDEOGRAPH = re.compile("[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
 BYTES_OF_IDEOGRAPHS = re.compile("[\xe3-\xe9]")
 """First bytes of ideographs in UTF-8, as byte-level BPE writes them."""
 BYTE_LEVEL_SPACE, METASPACE = "Ġ", "▁"

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from lmlab.core.errors import UserError
-from lmlab.core.joint import NOT_PROVEN, RankedJoint
+from lmlab.core.joint import NOT_PROVEN, Ranked, RankedJoint
 from lmlab.scoring.batching import batch_of
 from lmlab.scoring.evaluating import evaluating
 
@@ -19,6 +19,10 @@ Answers = tuple[tuple[int, ...], float]
 """A token for each gap, and their log-probability together."""
 Ask = Callable[[Sequence[Sequence[int]], Sequence[int]], Tensor]
 """(rows, places, V) log-probabilities at places of rows, all of them hidden."""
+PSEUDO = (
+    "Their nats are no log-probability of the filling: each token's given the others, added up, "
+    "since all fillings together are too many to sum."
+)
 MOST_ROUNDS = 100
 """Of draws, for a system that draws hardly anything but symbols."""
 
@@ -76,9 +80,8 @@ def by_joint(
         joint = system.joint_fill(batch, masked)
         if generator is None and isinstance(joint, RankedJoint):
             ranked = joint.ranked(0, count)
-            sure = all(each.proven for each in ranked)
             answers = [(each.tokens, each.log_prob) for each in ranked]
-            return Together(answers, None if sure else NOT_PROVEN)
+            return Together(answers, _doubts(ranked))
         tokens = joint.best() if generator is None else joint.sample(generator=generator)
         log_probs = joint.log_prob(tokens).tolist()
     if any(math.isnan(value) for value in log_probs):
@@ -88,6 +91,14 @@ def by_joint(
         )
     each = tokens.view(len(batch), len(places)).tolist()
     return Together([(tuple(ids), value) for ids, value in zip(each, log_probs, strict=True)])
+
+
+def _doubts(ranked: Sequence[Ranked]) -> str | None:
+    """What a ranking does not promise."""
+    notes = [] if all(each.proven for each in ranked) else [NOT_PROVEN]
+    if any(each.kind == "pseudo" for each in ranked):
+        notes.append(PSEUDO)
+    return " ".join(notes) or None
 
 
 def by_chain_rule(

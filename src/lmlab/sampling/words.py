@@ -6,7 +6,8 @@ import unicodedata
 from typing import Any
 
 from lmlab.core.errors import UserError
-from lmlab.objectives.whole_units import IDEOGRAPH, WORD_RULES
+from lmlab.data.ideographs import IDEOGRAPH
+from lmlab.objectives.whole_units import WORD_RULES
 from lmlab.sampling.constraints import Borders, Spellings
 
 BEFORE = ("", "a ", "(")

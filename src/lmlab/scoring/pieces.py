@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from lmlab.core.vocabulary import UNKNOWN
+from lmlab.data.ideographs import IDEOGRAPH
 
 PIECE_CHARACTERS = 65_536
 LONGEST_WORD = 262_144
@@ -15,7 +16,6 @@ LONGEST_WORD = 262_144
 # Before a single space between two words: whether a tokeniser drops the space or joins it to the
 # word after it, both sides come out as they would together.
 _BETWEEN_WORDS = re.compile(r"(?<=\S) (?=\S)")
-_IDEOGRAPH = re.compile(r"[\u3400-\u4dbf\u4e00-\u9fff]")
 
 
 class Piece(NamedTuple):
@@ -47,7 +47,7 @@ def _division(kind: str, text: str, near: int) -> int:
     if kind == "char":
         inside = text.find(UNKNOWN, near - len(UNKNOWN) + 1, near + len(UNKNOWN) - 1)
         return near if inside < 0 else inside + len(UNKNOWN)
-    if kind == "wordpiece" and (ideograph := _IDEOGRAPH.search(text, near, near + LONGEST_WORD)):
+    if kind == "wordpiece" and (ideograph := IDEOGRAPH.search(text, near, near + LONGEST_WORD)):
         near_space = _BETWEEN_WORDS.search(text, near, ideograph.start() + 1)
         return near_space.start() if near_space else ideograph.start()
     found = _BETWEEN_WORDS.search(text, near)

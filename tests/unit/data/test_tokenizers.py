@@ -164,6 +164,13 @@ def test_wordpiece_marks_pieces_inside_words() -> None:
     assert all(piece.startswith("##") for piece in pieces[1:])
 
 
+def test_characters_make_words_between_spaces_and_ideographs_stand_alone() -> None:
+    """法国 is two words to a model of characters, as BERT's own tokeniser divides it."""
+    tokenizer = train_tokenizer("char", ["ab c法国"])
+    assert tokenizer.words("ab c") == [0, 0, 1, 2]
+    assert tokenizer.words("a法国b") == [0, 1, 2, 3]
+
+
 @pytest.mark.parametrize(
     ("make", "complaint"),
     [
