@@ -43,16 +43,35 @@ def _some_tokens(reading: Reading, vocabulary: Vocabulary, longest: int | None) 
     return torch.tensor(able)[drawn].to(device_of(reading))
 
 
+def _first_answer(reading: Reading, tokens: Tensor) -> tuple[Tensor, UserError | None]:
+    """(1, T, V) scores for the ids; or, where those fail by an index, for ids of 0, and the failure.
+
+    An embedding that is too small for the tokeniser fails so, and still tells its size.
+    """
+    shape, lengths, failure = tuple(tokens.shape), _lengths(tokens), None
+    try:
+        return logits_of(reading.call(tokens, lengths), shape), None
+    except UserError as error:
+        if not isinstance(error.__cause__, IndexError):
+            raise
+        failure = error
+    try:
+        return logits_of(reading.call(torch.zeros_like(tokens), lengths), shape), failure
+    except UserError:
+        raise failure from failure.__cause__
+
+
 def _check_scores(reading: Reading, tokens: Tensor) -> int:
     """How many ids there are scores of: at least those of the tokeniser, and numbers all."""
-    answer = reading.call(tokens, _lengths(tokens))
-    found = logits_of(answer, tuple(tokens.shape))
+    found, failure = _first_answer(reading, tokens)
     size = found.shape[-1]
     if size < reading.width:
         raise UserError(
             f"the tokeniser has {reading.width} tokens, and the module gives scores of {size}; "
             "take the tokeniser that it was trained with."
         )
+    if failure is not None:
+        raise failure
     scores = found[..., : reading.width].float()
     if bool(scores.isnan().any() | (scores == torch.inf).any()) or not bool(
         scores.isfinite().any(-1).all()

@@ -26,9 +26,9 @@ NAMES = (*MASKED, *OF_KIND)
 
 ORDERS = {
     "simple": "each token at its place, all of them seen",
-    "raw": "each token given all the others",
-    "norm": "each token given all the others",
-    "within-word": "each token given all the others but the later ones of its word",
+    "raw": "each token given all the others of its window",
+    "norm": "each token given all the others of its window",
+    "within-word": "each token given all the others of its window but the later ones of its word",
     "k-mask": "the tokens at some places, each given all the others but those",
     "raw-k-mask": "the tokens at some places, each given all the others but those",
     "energy": "the text as a whole",

@@ -408,6 +408,8 @@ def scores(ids: Tensor, size: int = len(LETTERS)) -> Tensor:
 
 WRONG: dict[str, tuple[Callable[[], object], str]] = {
     "few": (lambda: Recurrent(rows=20), "the tokeniser has 29 tokens, and the module gives .* 20"),
+    "small": (lambda: Recurrent(20), "the tokeniser has 29 tokens, and the module gives .* 20"),
+    "short": (lambda: Answering(lambda ids: scores(ids)[:, [9]]), "give window= if"),
     "last": (lambda: Answering(lambda ids: scores(ids)[:, -1:]), r"\(1, 8, .*\(1, 1, 29\) came"),
     "flat": (lambda: Answering(lambda ids: scores(ids).flatten(0, 1)), r"\(8, 29\) came"),
     "dict": (lambda: Answering(lambda ids: {"scores": 1}), "and dict came"),

@@ -72,7 +72,8 @@ def test_the_default_is_what_the_system_defines(system, words):
     assert own.tokens == norm.tokens == 6
     assert [token.token for token in own.per_token] == TEXTS[0].split()
     assert replace(own.convention, method="norm") == norm.convention
-    assert (own.convention.order, own.convention.end) == ("each token given all the others", False)
+    order = "each token given all the others of its window"
+    assert (own.convention.order, own.convention.end) == (order, False)
     assert own.mean == pytest.approx(norm.mean, abs=1e-5)
 
 
