@@ -44,7 +44,7 @@ def _some_tokens(reading: Reading, vocabulary: Vocabulary, longest: int | None) 
 
 
 def _first_answer(reading: Reading, tokens: Tensor) -> tuple[Tensor, UserError | None]:
-    """(1, T, V) scores for the ids; or, where those fail by an index, for ids of 0, and the failure.
+    """(1, T, V) scores for the ids; or where those fail by an index for ids of 0, and the failure.
 
     An embedding that is too small for the tokeniser fails so, and still tells its size.
     """
