@@ -112,7 +112,7 @@ class Metropolis:
     name: str = "metropolis"
 
     def begin(self, state: ChainState) -> ChainState:
-        energies = self.target.energies(state.batch)
+        energies = self.target.energies(state.batch, state.blanks)
         return replace(state, energies=energies)
 
     def log_chance(
@@ -140,7 +140,9 @@ class Metropolis:
         other = differ(state.batch, proposed.batch)
         energies = state.energies.clone()
         if other.any():
-            energies[other] = self.target.energies(proposed.batch.select(other.nonzero()[:, 0]))
+            rows = other.nonzero()[:, 0]
+            blanks = None if state.blanks is None else state.blanks[rows]
+            energies[other] = self.target.energies(proposed.batch.select(rows), blanks)
         log_chance = self.log_chance(
             state.energies, energies, proposed.forward, proposed.backward, temperature
         )

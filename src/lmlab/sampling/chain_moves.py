@@ -37,6 +37,11 @@ class ChainState:
         text = (place >= 1) & (place < (self.batch.lengths - self.around + 1)[:, None])
         return text if self.fixed is None else text & ~self.fixed
 
+    @property
+    def blanks(self) -> Tensor | None:
+        """(C, T) bool: the places that a template leaves free; None where there is no template."""
+        return None if self.fixed is None else self.free
+
 
 class Move(Protocol):
     """What proposes a new text to each chain."""

@@ -6,6 +6,8 @@ have read out of it (Goyal et al. 2022), beside those of systems that are energi
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
 
@@ -35,8 +37,12 @@ class Target(Protocol):
         """For people: E(x) = …"""
         ...
 
-    def energies(self, batch: Batch) -> Tensor:
-        """(B,) E of each text, in nats, as doubles; infinite where a text can't be."""
+    def energies(self, batch: Batch, blanks: Tensor | None = None) -> Tensor:
+        """(B,) E of each text, in nats, as doubles; infinite where a text can't be.
+
+        `blanks` (B, T) bool: the places that are not of a template, for energies that tell the two
+        apart; None where there is no template.
+        """
         ...
 
 
@@ -54,7 +60,7 @@ class RawEnergy:
     def __post_init__(self) -> None:
         require(self.system, Logits, "the raw energy")
 
-    def energies(self, batch: Batch) -> Tensor:
+    def energies(self, batch: Batch, blanks: Tensor | None = None) -> Tensor:
         scores = masked_scores(self.system, batch, method="raw")
         return _checked(-scores.double().sum(1))
 
@@ -73,14 +79,18 @@ class NormalisedEnergy:
     def __post_init__(self) -> None:
         require(self.system, Fill, "the normalised energy")
 
-    def energies(self, batch: Batch) -> Tensor:
+    def energies(self, batch: Batch, blanks: Tensor | None = None) -> Tensor:
         scores = masked_scores(self.system, batch, method="norm")
         return _checked(-scores.double().sum(1))
 
 
 @dataclass(frozen=True)
 class OwnEnergy:
-    """E(x) of a system that has one; one pass."""
+    """E(x) of a system that has one, or E(x, blanks) where it tells a template from its blanks.
+
+    The template's tokens are the same in all texts of a chain, but a pooling that leaves them out
+    or keeps them from seeing the blanks gives these another law. Cost: one pass.
+    """
 
     system: Any = field(repr=False)
     name: str = "own"
@@ -89,8 +99,12 @@ class OwnEnergy:
     def __post_init__(self) -> None:
         require(self.system, Energy, "its own energy")
 
-    def energies(self, batch: Batch) -> Tensor:
-        return _in_groups(batch, self.system.energy)
+    def energies(self, batch: Batch, blanks: Tensor | None = None) -> Tensor:
+        if blanks is None or "blanks" not in inspect.signature(self.system.energy).parameters:
+            return _in_groups(batch, lambda rows: self.system.energy(batch.select(rows)))
+        return _in_groups(
+            batch, lambda rows: self.system.energy(batch.select(rows), blanks=blanks[rows])
+        )
 
 
 @dataclass(frozen=True)
@@ -107,8 +121,8 @@ class LogProbEnergy:
     def __post_init__(self) -> None:
         require(self.system, LogProb, "minus the log-probability as an energy")
 
-    def energies(self, batch: Batch) -> Tensor:
-        return _in_groups(batch, lambda some: -self._found(some).totals)
+    def energies(self, batch: Batch, blanks: Tensor | None = None) -> Tensor:
+        return _in_groups(batch, lambda rows: -self._found(batch.select(rows)).totals)
 
     def _found(self, batch: Batch) -> LogProbs:
         found = cast(LogProbs, self.system.log_prob(batch))
@@ -142,8 +156,8 @@ class LengthWeighted:
     def formula(self) -> str:
         return f"{self.target.formula} + {self.cost:g} |x|" if self.cost else self.target.formula
 
-    def energies(self, batch: Batch) -> Tensor:
-        energies = self.target.energies(batch)
+    def energies(self, batch: Batch, blanks: Tensor | None = None) -> Tensor:
+        energies = self.target.energies(batch, blanks)
         return energies + self.cost * (batch.lengths - self.around).to(energies)
 
 
@@ -172,12 +186,12 @@ def _says_exact(system: Any) -> bool:
     return getattr(objective, "kind", None) == "exact"
 
 
-def _in_groups(batch: Batch, energy: Any) -> Tensor:
-    """(B,) energies, no more tokens in a pass than the budget allows."""
+def _in_groups(batch: Batch, energies_of: Callable[[list[int]], Tensor]) -> Tensor:
+    """(B,) energies, from those of some rows: no more tokens in a pass than the budget allows."""
     lengths = batch.lengths.tolist()
     found = torch.zeros(len(batch), dtype=torch.float64, device=batch.tokens.device)
     for group in by_budget([batch.tokens.shape[1]] * len(lengths), TOKENS_AT_ONCE):
-        found[group] = energy(batch.select(group)).double()
+        found[group] = energies_of(group).double()
     return _checked(found)
 
 

@@ -238,7 +238,9 @@ class ChainRunner:
         return float(torch.rand((), generator=self.generator))
 
     def _energies(self, state: ChainState) -> Tensor:
-        return self.target.energies(state.batch) if state.energies is None else state.energies
+        if state.energies is not None:
+            return state.energies
+        return self.target.energies(state.batch, state.blanks)
 
     # What came of it ---------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -14,6 +14,7 @@ from lmlab.core.registry import system_module
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.sampling.chain_kernels import Gibbs, Metropolis
 from lmlab.sampling.chain_laws import (
+    TextSpace,
     divergence,
     energy_law,
     gibbs_gap,
@@ -40,11 +41,12 @@ VOCABULARY = Vocabulary(size=8)
 """<unk> and three words: 4³ = 64 texts."""
 
 
-def build(name: str, *, size: int = 8, scale: float = 1.0, seed: int = 0):
+def build(name: str, *, size: int = 8, scale: float = 1.0, seed: int = 0, **settings):
     """A random system in doubles; `scale` > 1 makes its conditionals sharp and inconsistent."""
     torch.manual_seed(seed)
     module = system_module(name)
-    system = module.build(module.SIZES["tiny"], Vocabulary(size=size)).double().eval()
+    config = replace(module.SIZES["tiny"], **settings)
+    system = module.build(config, Vocabulary(size=size)).double().eval()
     with torch.no_grad():
         for parameter in system.parameters():
             if parameter.ndim > 1:
@@ -220,7 +222,7 @@ class Table:
         found = digits[batch.tokens[:, 1 : LENGTH + 1]]
         return (found * torch.tensor([16, 4, 1])).sum(1)
 
-    def energies(self, batch: Batch) -> torch.Tensor:
+    def energies(self, batch: Batch, blanks: torch.Tensor | None = None) -> torch.Tensor:
         return self.energy[self.indices(batch)]
 
     def log_probs(self, batch: Batch, masked: torch.Tensor) -> torch.Tensor:
@@ -260,6 +262,44 @@ def test_long_runs_come_as_near_as_independent_draws_would(bert, order):
         found = drawn(table.space, state.batch.select(torch.arange(n))) / n
         expected = float((2 * law * (1 - law) / (math.pi * n)).sqrt().sum()) / 2
         assert 0.6 < total_variation(found, law) / expected < 1.5
+
+
+# Templates --------------------------------------------------------------------------------------
+
+
+def template_space(system) -> TextSpace:
+    """All texts 5 _ _: the first word stays, and the two after it are blanks."""
+    space = text_space(system, [LENGTH])
+    kept = [index for index, text in enumerate(space.texts) if text[0] == 5]
+    texts = tuple(space.texts[index] for index in kept)
+    return TextSpace(tokens=space.tokens, texts=texts, batch=space.batch.select(kept))
+
+
+@pytest.mark.parametrize("pooling", ["blanks", "stopped"])
+def test_the_law_of_metropolis_over_a_templates_blanks_is_that_of_their_energy(pooling):
+    """p(blanks | template) = exp(-E(x, blanks)) / Z over the 4² texts, and no cut of exp(-E(x))."""
+    system = build("ebm", scale=2.0, pooling=pooling)
+    space, kernel = template_space(system), Metropolis(OwnEnergy(system))
+    fixed = torch.tensor([[False, True, False, False, False]])
+    blanks = torch.tensor([[False, False, True, True, False]]).expand(len(space.texts), -1)
+    law = torch.softmax(-system.energy(space.batch, blanks), 0)
+    assert total_variation(law, torch.softmax(-system.energy(space.batch), 0)) > 0.01
+    state = kernel.begin(ChainState(batch=space.batch, fixed=fixed.expand_as(blanks)))
+    proposal = FromFill(system)
+    steps = [refill_matrix(space, (place,), proposal, kernel, state.energies) for place in (2, 3)]
+    matrix = torch.stack(steps).mean(0)
+    assert len(space.texts) == 4**2
+    assert (stationary(matrix) - law).abs().max() < 1e-6
+    # A decision reads proposed texts by the same blanks as present ones.
+    rows = ChainState(batch=space.batch.select([3] * 2000), fixed=fixed.expand(2000, -1))
+    state, generator = kernel.begin(rows), torch.Generator().manual_seed(4)
+    move = Refill(proposal=uniform(VOCABULARY), order=RandomPlaces(1))
+    stepped = kernel.decide(
+        state, move.propose(state, step=0, generator=generator), generator=generator
+    )
+    direct = system.energy(stepped.state.batch, blanks[:1].expand(2000, -1))
+    assert stepped.changed.any()
+    assert (stepped.state.energies - direct).abs().max() < 1e-9
 
 
 # Gibbs ------------------------------------------------------------------------------------------

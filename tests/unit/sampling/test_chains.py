@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from lmlab.data.tokenizers import train_tokenizer
 from lmlab.sampling.chain_orders import RandomPlaces, Schedule, Sequential
 from lmlab.sampling.chain_proposals import allowed_tokens, draw, uniform, unigram
 from lmlab.sampling.chain_settings import ChainSettings
-from lmlab.sampling.chain_targets import NormalisedEnergy, RawEnergy, target_of
+from lmlab.sampling.chain_targets import NormalisedEnergy, OwnEnergy, RawEnergy, target_of
 from lmlab.sampling.chains import ChainRunner
 from lmlab.scoring.batching import batch_of
 
@@ -23,10 +24,11 @@ LINES = ["the cat sees a dog", "a dog sees the cat", "the dog sleeps"] * 3
 WORDS = train_tokenizer("word", LINES)
 
 
-def build(name: str, scale: float = 1.0):
+def build(name: str, scale: float = 1.0, **settings):
     torch.manual_seed(0)
     module = system_module(name)
-    system = module.build(module.SIZES["tiny"], WORDS.vocabulary).eval()
+    config = replace(module.SIZES["tiny"], **settings)
+    system = module.build(config, WORDS.vocabulary).eval()
     with torch.no_grad():
         for parameter in system.parameters():
             if parameter.ndim > 1:
@@ -164,8 +166,57 @@ def test_energies_are_those_of_the_texts(bert, method, energy):
     found = run(bert, n=5, method=method, energy=energy, length=4, steps=12)
     target = {"raw": RawEnergy, "norm": NormalisedEnergy}[energy](bert)
     for each in found.texts:
-        row = [2, *WORDS.encode(each.text.replace("<unk>", "zebra")), 3]
+        row = row_of(each.text)
         assert each.energy == pytest.approx(float(target.energies(batch_of([row], bert))), abs=1e-4)
+
+
+def row_of(text: str) -> list[int]:
+    return [2, *WORDS.encode(text.replace("<unk>", "zebra")), 3]
+
+
+@pytest.mark.parametrize("method", ["gibbs", "metropolis"])
+@pytest.mark.parametrize("pooling", ["all", "blanks", "stopped"])
+@pytest.mark.parametrize(
+    ("form", "places"),
+    [
+        ({"template": "the <mask> sees a <mask>"}, [2, 5]),
+        ({"prefix": "the dog", "length": 2}, [3, 4]),
+        ({"text": "the cat sees a dog", "positions": (3,)}, [3]),
+    ],
+)
+def test_energies_of_a_template_are_those_of_its_blanks(method, pooling, form, places):
+    """E(x, blanks), which is E(x) only where energies are pooled over all places."""
+    ebm = build("ebm", scale=2.0, pooling=pooling)
+    found = run(ebm, n=4, method=method, steps=6, **form)
+    batch = batch_of([row_of(each.text) for each in found.texts], ebm)
+    blanks = torch.zeros_like(batch.tokens, dtype=torch.bool)
+    blanks[:, places] = True
+    with torch.no_grad():
+        direct, whole = ebm.energy(batch, blanks), ebm.energy(batch)
+    energies = torch.tensor([each.energy for each in found.texts])
+    torch.testing.assert_close(energies, direct, atol=1e-4, rtol=0.0)
+    assert bool(((direct - whole).abs() > 1e-2).all()) == (pooling != "all")
+
+
+@pytest.mark.parametrize("pooling", ["all", "blanks", "stopped"])
+@pytest.mark.parametrize("form", [{"length": 4}, {"template": "<mask> <mask>"}])
+def test_energies_without_a_template_are_those_of_whole_texts(pooling, form):
+    ebm = build("ebm", scale=2.0, pooling=pooling)
+    found = run(ebm, n=4, method="metropolis", steps=6, **form)
+    with torch.no_grad():
+        whole = ebm.energy(batch_of([row_of(each.text) for each in found.texts], ebm))
+    energies = torch.tensor([each.energy for each in found.texts])
+    torch.testing.assert_close(energies, whole, atol=1e-4, rtol=0.0)
+
+
+def test_an_energy_that_knows_no_templates_is_asked_for_the_whole_text(bert):
+    class SumOfTokens:
+        def energy(self, batch):
+            return batch.tokens.sum(1)
+
+    batch = batch_of([[2, 5, 6, 3], [2, 7, 7, 3]], bert)
+    blanks = torch.tensor([[False, True, False, False]] * 2)
+    assert OwnEnergy(SumOfTokens()).energies(batch, blanks).tolist() == [16.0, 19.0]
 
 
 def test_the_same_seed_gives_the_same_texts(bert):
