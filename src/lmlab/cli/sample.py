@@ -151,7 +151,7 @@ def sample(
         str | None,
         typer.Option(
             rich_help_panel=PANEL,
-            help="fill, uniform or unigram: where proposed tokens come from; fill if it can.",
+            help="where metropolis takes tokens from: fill (if it can), uniform or unigram.",
         ),
     ] = None,
     draw: Annotated[

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from lmlab.core.errors import UserError, unknown_name
 from lmlab.sampling.chain_orders import ORDERS
+from lmlab.sampling.chain_proposals import PROPOSALS
 from lmlab.sampling.chain_starts import STARTS
 
 METHODS = ("gibbs", "metropolis")
@@ -59,7 +60,7 @@ class ChainSettings:
     energy: str | None = None
     """raw, norm or own: the target of metropolis, and what is reported of gibbs."""
     proposal: str | None = None
-    """fill, uniform or unigram: where proposed tokens come from."""
+    """fill, uniform or unigram: where proposed tokens come from; gibbs has none but fill."""
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -67,6 +68,7 @@ class ChainSettings:
             ("method", self.method, METHODS),
             ("order", self.order, tuple(ORDERS)),
             ("start", self.start or STARTS[0], STARTS),
+            ("proposal", PROPOSALS[0] if self.proposal is None else self.proposal, PROPOSALS),
         ):
             if value not in options:
                 raise unknown_name(what, value, options)
@@ -146,3 +148,8 @@ def _check_corrected(settings: ChainSettings) -> None:
         raise UserError("only metropolis weighs lengths against each other; leave out --lengths.")
     if settings.proposal_temperature != 1.0:
         raise UserError("only metropolis corrects for its proposal; give --temperature.")
+    if settings.proposal not in (None, "fill"):
+        raise UserError(
+            f"only metropolis corrects for its proposal, and gibbs came with {settings.proposal}; "
+            "leave out --proposal, or give --method metropolis."
+        )

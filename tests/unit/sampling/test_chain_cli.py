@@ -105,6 +105,7 @@ def test_a_stop_is_told_and_what_there_is_is_printed(bert_run, capfd, monkeypatc
         (("--method", "gibbs", "--text", "the dog", "--positions", "2-1"), "goes up, as 1-2"),
         (("--method", "metropolis", "--token-cost", "1"), "give --lengths"),
         (("--method", "gibbs", "--anneal", "0.5"), "give a higher one"),
+        (("--method", "gibbs", "--proposal", "uniform"), "or give --method metropolis"),
         (("--method", "gibbs", "--lm", "nowhere"), "give --start lm with it"),
     ],
 )

@@ -315,6 +315,12 @@ def test_an_energy_model_runs_by_uniform_and_unigram_proposals():
         assert (found.proposal, found.energy) == (proposal, "own")
 
 
+def test_gibbs_draws_from_the_fillings_whether_they_are_named_or_not(bert):
+    named, unnamed = (run(bert, n=4, length=5, steps=10, proposal=each) for each in ("fill", None))
+    assert named.texts == unnamed.texts
+    assert named.proposal == unnamed.proposal == "fill"
+
+
 def test_proposals_without_context_by_hand():
     """the: 6 of 39 tokens, dog: 9; each of the 7 allowed tokens has one more."""
     vocabulary = WORDS.vocabulary
@@ -369,6 +375,9 @@ def test_proposals_without_context_by_hand():
         ({"seed": -1}, "a seed must be"),
         ({"lengths": (2, 4)}, "only metropolis"),
         ({"proposal_temperature": 2.0}, "only metropolis"),
+        ({"proposal": "uniform"}, "gibbs came with uniform; leave out --proposal"),
+        ({"proposal": "unigram"}, "gibbs came with unigram; leave out --proposal"),
+        ({"method": "metropolis", "proposal": "gauss"}, "no proposal called"),
         ({"method": "metropolis", "proposal_temperature": 0.0}, "above 0"),
         ({"method": "metropolis", "lengths": (4, 2)}, "4 to 2 came"),
         ({"method": "metropolis", "lengths": (2, 4), "length": 9}, "a chain starts from 9"),
