@@ -62,9 +62,10 @@ class ChainRunner:
         lm: tuple[Any, Any] | None = None,
     ) -> None:
         """`corpus_texts` are counted for the unigram proposal; `lm` is a system and a tokeniser."""
-        _require_either(system, settings.method)
         if settings.method == "gibbs":
             require(system, Fill, "the method gibbs")
+        else:
+            _require_either(system, settings.method)
         self.system, self.tokenizer, self.layout = system, tokenizer, layout
         self.settings, self.lm = settings, lm
         self.generator = torch.Generator().manual_seed(settings.seed)

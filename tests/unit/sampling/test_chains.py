@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from lmlab.core.errors import UserError
-from lmlab.core.registry import system_module
+from lmlab.core.registry import catalogue, system_module
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.corpus import Layout
 from lmlab.data.tokenizers import train_tokenizer
@@ -395,6 +395,21 @@ def test_mistakes_are_told_in_a_sentence(bert, options, said):
 def test_a_system_that_can_not_is_told_who_can():
     with pytest.raises(UserError, match=r"needs a system with Fill.*bert"):
         run(build("lstm"), method="metropolis")
+
+
+def test_gibbs_names_only_systems_with_fillings():
+    """residual-ebm has an energy and no fillings: metropolis can do with it, gibbs can't."""
+    gpt = build("gpt")
+    told = {}
+    for method in ("gibbs", "metropolis"):
+        with pytest.raises(UserError) as error:
+            run(gpt, method=method)
+        told[method] = str(error.value)
+    able = [name for name, card in catalogue().items() if "Fill" in card.protocols]
+    assert "residual-ebm" not in able
+    assert told["gibbs"].startswith("the method gibbs needs a system with Fill, and")
+    assert f"{', '.join(able[:8])} and {len(able) - 8} more" in told["gibbs"]
+    assert "residual-ebm" in told["metropolis"]
 
 
 def test_a_model_gone_wrong_is_told():
