@@ -135,3 +135,10 @@ def test_t5_judges_answers_as_theirs_would(tmp_path):
         closed = log_probs[-1, [1, *range(size - 5, size)]].logsumexp(0)
         assert option.log_prob == pytest.approx(float(written + closed), abs=1e-4)
     assert {option.text for option in found.gaps[0].options} == set(candidates)
+    by_name, by_mask = ours.fill(
+        ["the <extra_id_0> sat on a <extra_id_1>", "the [MASK] sat on a [MASK]"], top=3
+    )
+    assert [each.answers for each in by_name.fillings] == [
+        each.answers for each in by_mask.fillings
+    ]
+    assert all(len(each.answers) == 2 for each in by_name.fillings)

@@ -163,6 +163,8 @@ def test_tokens_are_encoded_as_the_last_hidden_states_of_xlnet(settings: dict):
     batch = Batch(tokens=tokens, lengths=LENGTHS, rows=torch.arange(3))
     segments = torch.zeros_like(tokens)
     segments[:, 0] = 2
+    # Two texts in the last row: what stands behind the first one's end is the other segment.
+    tokens[2, 4], segments[2, 5:] = VOCABULARY.end, 1
     with torch.no_grad():
         found = ours.encode_tokens(batch)
         expected = theirs.transformer(

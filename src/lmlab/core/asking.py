@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
 from lmlab.core.batch import Batch
 from lmlab.core.distribution import Categorical
+from lmlab.core.framing import text_numbers
 from lmlab.core.parts import Backbone, Objective
 from lmlab.core.state import State
 from lmlab.core.system import LeftToRight, SteppingState
@@ -78,5 +81,12 @@ class Asking(LeftToRight):
         return (self.encode_tokens(batch) * real).sum(1) / real.sum(1).clamp(min=1)
 
     def encode_tokens(self, batch: Batch) -> Tensor:
-        """(B, T, W) the content stream, all of which sees all of the text."""
-        return self.hidden(self.objective.content_view(batch)).values
+        """(B, T, W) the content stream, all of which sees all of the text.
+
+        What stands behind an end symbol is of another segment, as that of a second text.
+        """
+        view = self.objective.content_view(batch)
+        numbers = text_numbers(batch.tokens, self.vocabulary)
+        if numbers is not None and view.segments is not None:
+            view = replace(view, segments=view.segments.masked_fill(numbers == 1, 1))
+        return self.hidden(view).values

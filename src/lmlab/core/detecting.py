@@ -11,6 +11,7 @@ from torch import Tensor
 from lmlab.core.batch import Batch
 from lmlab.core.distribution import Categorical
 from lmlab.core.filling import Filling
+from lmlab.core.framing import text_numbers
 from lmlab.core.kinds import Kind
 from lmlab.core.parts import Network, Objective
 from lmlab.core.protocols import LogProbs
@@ -66,9 +67,9 @@ class Detecting(Assembly):
     def encode_tokens(self, batch: Batch) -> Tensor:
         """(B, T, W) the detector's hidden states; what stands after an end is the next segment."""
         view = self.objective.clean_view(batch)
-        if self.vocabulary.end is not None:
-            ended = (batch.tokens == self.vocabulary.end).long()
-            view = replace(view, segments=(ended.cumsum(1) - ended).clamp(max=1))
+        numbers = text_numbers(batch.tokens, self.vocabulary)
+        if numbers is not None:
+            view = replace(view, segments=numbers)
         return self.hidden(view).values
 
     def fill(

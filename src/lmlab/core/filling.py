@@ -12,6 +12,7 @@ from torch import Tensor
 from lmlab.core.batch import Batch
 from lmlab.core.distribution import Categorical
 from lmlab.core.errors import UserError
+from lmlab.core.framing import text_numbers
 from lmlab.core.kinds import Kind
 from lmlab.core.masked_copies import answers, each_by_itself, scored_places
 from lmlab.core.parts import Network, Objective, Predictions, target_places
@@ -168,7 +169,7 @@ class Filling(Assembly):
         """
         nothing = torch.zeros_like(batch.tokens, dtype=torch.bool)
         view = self.objective.fill_view(batch, nothing)
-        if self.vocabulary.end is not None:
-            ended = (batch.tokens == self.vocabulary.end).long()
-            view = replace(view, segments=(ended.cumsum(1) - ended).clamp(max=1))
+        numbers = text_numbers(batch.tokens, self.vocabulary)
+        if numbers is not None:
+            view = replace(view, segments=numbers)
         return self.hidden(view).values

@@ -17,6 +17,17 @@ def inner_lengths(batch: Batch, vocabulary: Vocabulary) -> Tensor:
     return (batch.lengths - 1 - ended.long()).clamp(min=0)
 
 
+def text_numbers(tokens: Tensor, vocabulary: Vocabulary) -> Tensor | None:
+    """(B, T) 0 up to a first end symbol and 1 behind it: which of two texts each place is of.
+
+    None where texts have no end symbol.
+    """
+    if vocabulary.end is None:
+        return None
+    ended = (tokens == vocabulary.end).long()
+    return (ended.cumsum(1) - ended).clamp(max=1)
+
+
 def with_symbols(
     tokens: Tensor, lengths: Tensor, vocabulary: Vocabulary, *, rows: Tensor | None = None
 ) -> Batch:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,8 +14,9 @@ from lmlab.sampling.prefix import encode_prefix
 
 CUSTOMARY = (MASK, "[MASK]")
 """Ways to write a gap that every model understands, whatever its tokeniser calls it."""
-SENTINEL = "<extra_id_0>"
-"""What tokenisers without a mask symbol (T5's) have in its place."""
+SENTINEL = "<extra_id_{}>"
+"""What T5's tokenisers call the gaps of a text, counted from 0; the first stands for a mask symbol
+where there is none."""
 STAND_IN = "\ufffc"
 """Unicode's sign for an object that is not text: no merge of byte pairs reaches across it."""
 BRACKETED = re.compile(r"<[^<>\s]*>|\[[^\[\]\s]*\]|<\s?mask|mask\s?>|_{2,}")
@@ -69,14 +71,20 @@ def read_gaps(text: str, tokenizer: Any) -> GappedText:
 def gap_id(tokenizer: Any) -> int | None:
     """The id that stands for a gap: the mask symbol's, or a sentinel's where there is none."""
     mask: int | None = tokenizer.vocabulary.mask
-    return tokenizer.id(SENTINEL) if mask is None else mask
+    return tokenizer.id(SENTINEL.format(0)) if mask is None else mask
 
 
 def gap_names(tokenizer: Any) -> tuple[str, ...]:
-    """What a gap may be written as: the customary ways and the tokeniser's own, longest first."""
+    """What a gap may be written as: the customary ways and the tokeniser's own, longest first.
+
+    Of sentinels any may stand at any gap: a text's gaps are counted from left to right.
+    """
     mask = gap_id(tokenizer)
     own = () if mask is None else (tokenizer.token(mask),)
-    return tuple(sorted(dict.fromkeys((*CUSTOMARY, *own)), key=len, reverse=True))
+    sentinels = itertools.takewhile(
+        lambda name: tokenizer.id(name) is not None, map(SENTINEL.format, itertools.count())
+    )
+    return tuple(sorted(dict.fromkeys((*CUSTOMARY, *own, *sentinels)), key=len, reverse=True))
 
 
 def _check(text: str, spans: list[tuple[int, int]], names: Sequence[str], tokenizer: Any) -> None:
@@ -92,7 +100,7 @@ def _check(text: str, spans: list[tuple[int, int]], names: Sequence[str], tokeni
     if not spans:
         raise UserError(
             f"a text to be filled in has a mask symbol where something is missing, and "
-            f"{_shown(text)} has none; write {' or '.join(sorted(names))} there."
+            f"{_shown(text)} has none; write {' or '.join(sorted(names)[:4])} there."
         )
 
 

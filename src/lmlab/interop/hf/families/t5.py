@@ -13,9 +13,9 @@ from lmlab.interop.hf.encoder_decoders import SIDES
 from lmlab.interop.hf.family import Family, Shape
 from lmlab.interop.hf.settings import ACTIVATIONS, Setting, number, our_activation
 from lmlab.interop.hf.tables import Pair, joined, linear, pair
+from lmlab.sampling.gaps import SENTINEL
 
 GATED = "gated-"
-SENTINEL = "<extra_id_{}>"
 
 
 class T5(Family):
