@@ -102,6 +102,17 @@ def test_the_base_draws_what_it_scores():
     assert total_variation(frequencies(drawn), law) < 1.5 * sampling_noise(law, 4000)
 
 
+def test_a_text_beyond_its_support_is_refused():
+    """Texts of at most three tokens sum to one already, so that a fourth has nothing left."""
+    system = make(draws=20)
+    longer = batch_of([[1, END], [*INNER, END]])
+    for ask in (system.log_prob, system.energy, system.residual):
+        with pytest.raises(UserError, match=r"at most 3 tokens after <s>.* one of 4 came; give"):
+            ask(longer)
+    with pytest.raises(UserError, match=r"at most 8 tokens, <s> and </s> counted"):
+        system.check_length(9)
+
+
 def test_partition_by_hand():
     """Weights 1, 1, 4: T_3 = log 2; leaving one out log 5/2, log 5/2, log 1."""
     found = Partition.of(torch.tensor([0.0, 0.0, -math.log(4.0)], dtype=torch.float64))
@@ -263,6 +274,28 @@ def test_it_is_better_than_a_base_that_knows_no_order(tmp_path):
     assert worst < summarise(plain).perplexity
     assert summarise(plain).perplexity_interval is None
     assert f"(between {best:.4f} and {worst:.4f})" in summary_words(summarise(better))
+
+
+def test_held_out_texts_longer_than_the_training_split(tmp_path):
+    """Their contrast is watched as any other's; scored by themselves they are refused."""
+    corpus = tmp_path / "ab"
+    corpus.mkdir()
+    (corpus / "train.txt").write_text("a b\na b a b\n" * 20)
+    (corpus / "validation.txt").write_text("a b\na b a b a b a b\n" * 5)
+    words = {"data": str(corpus), "quiet": True}
+    base = lmlab.train("ngram", out=tmp_path / "base", settings={"order": 1}, **words)
+    result = lmlab.train(
+        "residual-ebm", out=tmp_path / "run", size="tiny", base=base.path, steps=3, **words
+    )
+    assert result.loss is not None and math.isfinite(result.loss)
+    model = lmlab.load(result.path)
+    (score,) = model.score(["a b a b"])
+    assert score.tokens == 5 and math.isfinite(score.total)
+    said = "at most 5 tokens after <s>, the longest that it was trained on, and one of"
+    with pytest.raises(UserError, match=f"{said} 6 came"):
+        model.score(["a b a b a"])
+    with pytest.raises(UserError, match=f"{said} 31 came"):
+        model.chains(1, method="metropolis", proposal="unigram", length=30, steps=5)
 
 
 def letters(count: int, seed: int) -> list[str]:

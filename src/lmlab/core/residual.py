@@ -125,6 +125,17 @@ class Residual(EnergyAssembly):
     def base(self) -> LanguageModelBase:
         return self.objective.base
 
+    def check_length(self, tokens: int) -> None:
+        """A UserError beyond `longest` too: texts up to it sum to one, so longer ones have no p."""
+        super().check_length(tokens)
+        longest = int(self.base.longest)
+        if tokens - 1 > longest:
+            raise UserError(
+                f"this system is a distribution over texts of at most {longest} tokens after <s>, "
+                f"the longest that it was trained on, and one of {tokens - 1} came; give a shorter "
+                "text, or train it on texts as long."
+            )
+
     def residual(self, batch: Batch) -> Tensor:
         """(B,) E alone, without the base."""
         return self.own_energies(batch).sum(1) + self.constant
@@ -147,7 +158,7 @@ class Residual(EnergyAssembly):
         estimate. Z belongs to the weights, not to the batch: it is estimated once, from a fixed
         seed, and kept until they change.
         """
-        found, residual = self.base.system.log_prob(batch), self.residual(batch)
+        residual, found = self.residual(batch), self.base.system.log_prob(batch)
         own = -residual if found.per_sequence is None else found.per_sequence - residual
         partition = self.partition()
         totals = found.per_token.sum(1) + own
