@@ -5,7 +5,7 @@
 
 The base (--base, any run that steps) stays as it is and is told from the data; what the encoder
 sees in whole texts, the base's left-to-right factors missed. Scores are estimates: Z comes from
-draws of the base, and `low` and `high` bound log p on average over draws.
+draws of the base, and `low` and `high` lie two standard errors beyond its two estimates.
 """
 
 from __future__ import annotations
