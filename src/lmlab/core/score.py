@@ -115,10 +115,15 @@ class Summary:
         return -self.total / max(self.tokens, 1)
 
     @property
-    def bits_per_character(self) -> float:
-        """Comparable across tokenisers, as perplexity is not; nan where there is no character."""
-        if self.characters == 0:
-            return math.nan
+    def bits_per_character(self) -> float | None:
+        """Comparable across tokenisers, as perplexity is not.
+
+        None where there is no character, where an unknown constant is in the total, and where
+        only the tokens at some positions are scored, which have not all of the characters.
+        """
+        some = bool(self.convention.positions) and not self.convention.mean
+        if self.characters == 0 or self.kind == "unnormalised" or some:
+            return None
         return -self.total / math.log(2) / self.characters
 
     @property

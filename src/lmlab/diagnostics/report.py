@@ -91,8 +91,11 @@ def _chapter(chapter: Chapter, anchor: str) -> Html:
 def _lead(comparison: Comparison) -> list[str]:
     """The result in a sentence; where rows don't compare by token, by character."""
     if not _same_tokens(comparison):
-        best = min(comparison.rows, key=lambda row: row.bits_per_character)
-        figure = f"{best.bits_per_character:.3f} bits per character"
+        able = _by_character(comparison)
+        if not able:
+            return ["These scores don't compare: tokens differ, and none has bits per character."]
+        bits, best = min(able, key=lambda pair: pair[0])
+        figure = f"{bits:.3f} bits per character"
         return ["Best by character: ", tag("strong", best.name), f" with {figure}."]
     best = min(comparison.rows, key=lambda row: row.nats_per_token)
     said = [tag("strong", best.name), f" does best: {best.nats_per_token:.3f} nats per token"]
@@ -104,6 +107,12 @@ def _lead(comparison: Comparison) -> list[str]:
             f"{best.regret:.3f} nats a token are left to learn"
         )
     return [*said, "."]
+
+
+def _by_character(comparison: Comparison) -> list[tuple[float, Row]]:
+    """Bits per character, and the row that has them; others are left out."""
+    bits = ((row.bits_per_character, row) for row in comparison.rows)
+    return [(each, row) for each, row in bits if each is not None]
 
 
 def _same_tokens(comparison: Comparison) -> bool:
@@ -193,9 +202,11 @@ def _bars(chapter: Chapter) -> Html:
         ]
         return _figure(loss_bars(bars, floor=rows[0].floor), "Loss on the split.")
     bars = [
-        Bar(name=row.name, value=row.bits_per_character, look=chapter.look(row.name))
-        for row in rows
+        Bar(name=row.name, value=bits, look=chapter.look(row.name))
+        for bits, row in _by_character(comparison)
     ]
+    if not bars:
+        return Html("")
     floor = None if comparison.floor is None else comparison.floor.bits_per_character
     picture = loss_bars(bars, floor=floor, unit="bits per character")
     return _figure(picture, "Bits per character, which compare whatever the tokens are.")

@@ -57,7 +57,8 @@ def summary_words(summary: Summary) -> str:
     if summary.kind in NORMALISED and summary.perplexity_interval is not None:
         best, worst = summary.perplexity_interval
         perplexity += f" (between {best:.4f} and {worst:.4f})"
-    bits = f"{summary.bits_per_character:.4f}" if summary.characters else "no"
+    per_character = summary.bits_per_character
+    bits = "no" if per_character is None else f"{per_character:.4f}"
     return (
         f"{summary.sequences:,} {texts}, {counted(summary.tokens, 'token')}{unknown}, "
         f"{summary.characters:,} characters: {perplexity}, "

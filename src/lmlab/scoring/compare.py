@@ -159,7 +159,7 @@ def _row(group: Sequence[Measured], name: str, true: _True | None) -> Row:
         nats_per_token=mean,
         spread=float(np.std(nats, ddof=1)) if several else None,
         perplexity=_perplexity(mean) if first.kind in NORMALISED else None,
-        bits_per_character=float(np.mean([each.summary.bits_per_character for each in group])),
+        bits_per_character=_mean_bits(group),
         tokens=first.tokens,
         characters=first.characters,
         unknown=first.unknown,
@@ -169,6 +169,13 @@ def _row(group: Sequence[Measured], name: str, true: _True | None) -> Row:
         regret=None if floor is None or first.kind not in NORMALISED else mean - floor,
         train_seconds=float(np.mean(seconds)) if seconds else None,
     )
+
+
+def _mean_bits(group: Sequence[Measured]) -> float | None:
+    """Bits per character, the mean over seeds; None where they would mean nothing."""
+    found = [each.summary.bits_per_character for each in group]
+    known = [bits for bits in found if bits is not None]
+    return float(np.mean(known)) if known else None
 
 
 def _perplexity(nats: float) -> float | None:
@@ -227,7 +234,8 @@ def _order(row: Row) -> tuple[int, str, float, str]:
 
 
 def _differences(entries: Sequence[_Entry], seed: int, resamples: int) -> Iterator[Difference]:
-    """All pairs of rows of the same kind, the better first; by character where tokens differ."""
+    """All pairs of rows of the same kind, the better first; by character where tokens differ,
+    and none there where a character's share would mean nothing."""
     able = [entry for entry in entries if np.isfinite(entry.totals).all()]
     if len(able) < 2:
         return
@@ -242,6 +250,8 @@ def _differences(entries: Sequence[_Entry], seed: int, resamples: int) -> Iterat
         if one.kind != other.kind:
             continue
         unit: Unit = "token" if one.tokenization == other.tokenization else "character"
+        if unit == "character" and None in (one.bits_per_character, other.bits_per_character):
+            continue
         if unit not in ratios:
             ratios[unit] = paired_bootstrap(nats, counts[unit], seed=seed, resamples=resamples)
         whole = nats.sum(0) / np.maximum(counts[unit].sum(0), 1.0)

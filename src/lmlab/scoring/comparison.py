@@ -35,7 +35,8 @@ class Row:
     """Standard deviation over seeds (n - 1); None for a single run."""
     perplexity: float | None
     """exp(nats_per_token); None where the kind is no distribution over sequences."""
-    bits_per_character: float
+    bits_per_character: float | None
+    """None where it would mean nothing: see `Summary.bits_per_character`."""
     tokens: int
     """Predicted tokens of the split, ends included where the convention counts them."""
     characters: int

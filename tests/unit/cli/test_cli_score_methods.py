@@ -48,6 +48,23 @@ def test_k_mask_and_the_mean(lmlab, bert) -> None:
     assert line.startswith(f"{found['mean']:.4f} nats in the mean\t5 tokens")
     assert "method raw-k-mask at 2,5 without its head" in summary
     assert "no perplexity" in summary and "kind unnormalised" in summary
+    assert "no bits/character" in summary
+
+
+def test_bits_per_character_only_where_all_characters_are_scored(lmlab, bert) -> None:
+    """Two tokens' score over the characters of five would be no figure of either."""
+    command = ("score", bert, "--text", TEXT, "--method")
+    some = ("k-mask", "--positions", "2,5")
+    assert ", no bits/character;" in lmlab(*command, *some).out.splitlines()[-1]
+    assert ", no bits/character;" in lmlab(*command, "raw").out.splitlines()[-1]
+    [whole] = library.load(bert).score([TEXT], method="norm")
+    bits = -whole.total / math.log(2) / len(TEXT)
+    assert f", {bits:.4f} bits/character;" in lmlab(*command, "norm").out.splitlines()[-1]
+    [mean] = json.loads(lmlab(*command, *some, "--mean", "--json").out)
+    assert mean["tokens"] == 5
+    bits = -mean["total"] / math.log(2) / len(TEXT)
+    summary = lmlab(*command, *some, "--mean").out.splitlines()[-1]
+    assert f", {bits:.4f} bits/character;" in summary
 
 
 @pytest.mark.parametrize(

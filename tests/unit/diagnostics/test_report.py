@@ -157,6 +157,16 @@ def test_rows_of_different_tokens_are_compared_by_character() -> None:
     assert "bits per character, which compare whatever" in text.lower()
 
 
+def test_rows_without_bits_per_character_are_not_ranked_by_them() -> None:
+    nothing = {"kind": "unnormalised", "perplexity": None, "bits_per_character": None}
+    text = report([chapter(row("a", 2.5), row("e", -9.0, **nothing))], title="t")
+    assert "Best by character: <strong>a</strong> with 0.833 bits per character." in text
+    letters = row("f", -1.0, tokenization="char, 30 tokens (xyz)", **nothing)
+    text = report([chapter(row("e", -9.0, **nothing), letters)], title="t")
+    assert "tokens differ, and none has bits per character." in text
+    assert "which compare whatever" not in text
+
+
 def test_a_row_without_a_perplexity_or_a_finite_figure() -> None:
     odd = row("a", math.inf, kind="pseudo", perplexity=None, floor=None, regret=None)
     text = report([chapter(odd)], title="t")

@@ -17,6 +17,7 @@ from lmlab.data.corpus import Corpus, Layout, Split
 from lmlab.scoring import measure
 from lmlab.scoring.compare import compare
 from lmlab.scoring.score import Scorer
+from lmlab.scoring.tables import markdown
 
 
 class Uniform:
@@ -142,6 +143,10 @@ def test_kinds_are_not_compared(runs, corpus, words, fake_model):
     found = compare([*runs, energy], corpus)
     row = found.row("energy")
     assert row.kind == "unnormalised" and row.perplexity is None
+    assert row.bits_per_character is None
+    cells = next(line for line in markdown(found).splitlines() if line.startswith("| energy"))
+    # After the name: kind, parameters, seeds, nats a token; then perplexity and bits.
+    assert [cell.strip() for cell in cells.split("|")][6:8] == ["–", "–"]
     assert found.rows[-1] == row, "exact rows come first, whatever their nats"
     assert all("energy" not in (each.first, each.second) for each in found.differences)
     assert any("different kinds (exact, unnormalised)" in note for note in found.notes)
