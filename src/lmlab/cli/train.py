@@ -107,7 +107,7 @@ def train(
     if os.environ.get("RANK", "0") == "0":
         from lmlab.diagnostics.figures import write_figures
 
-        write_figures(result.path, unit=result.unit)
+        write_figures(result.path, unit=result.unit, loss_compares=result.loss_compares)
 
 
 def parse_settings(pairs: list[str]) -> dict[str, str]:

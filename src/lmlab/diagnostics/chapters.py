@@ -83,7 +83,8 @@ def _commands(row: Row, by_path: Mapping[str, Model]) -> tuple[str, ...]:
 
 def _curve(row: Row, model: Model) -> Curve:
     """The training of a row's first run."""
-    return curve_from_metrics(row.name, read_metrics(RunFolder(model.path).metrics))
+    lines = read_metrics(RunFolder(model.path).metrics)
+    return curve_from_metrics(row.name, lines, contrast=not model.system.loss_compares)
 
 
 def write_samples(model: Model, *, seed: int, sources: Sequence[str] = ()) -> tuple[Written, ...]:

@@ -13,13 +13,14 @@ from lmlab.training.reporting import read_metrics
 from lmlab.training.runs import RunFolder
 
 
-def write_figures(path: Path, *, unit: str = A_TOKEN) -> list[Path]:
+def write_figures(path: Path, *, unit: str = A_TOKEN, loss_compares: bool = True) -> list[Path]:
     """Write figures/curves.svg of a run from its metrics; nothing where it has none.
 
     `unit` is what its losses are counted in; the entropy is a floor of none but log-probabilities.
+    Where training losses do not compare with held-out ones, their curve says so.
     """
     run = RunFolder(path)
-    curve = curve_from_metrics(path.name, read_metrics(run.metrics))
+    curve = curve_from_metrics(path.name, read_metrics(run.metrics), contrast=not loss_compares)
     if not curve.train and not curve.held_out:
         return []
     with telling_disk_errors(run.figures):

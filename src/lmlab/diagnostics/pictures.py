@@ -34,6 +34,8 @@ class Curve:
     """Pairs of tokens seen and loss on held-out text."""
     look: int = 0
     """Its place in the palette."""
+    contrast: bool = False
+    """Whether the training losses are a contrast, which is not to be held against held-out ones."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +55,8 @@ def training_curves(
 ) -> str:
     """Loss against training tokens: held-out thick, training thin, the entropy as a dashed line.
 
-    A model fitted in one pass has one held-out figure, drawn as a line across.
+    A model fitted in one pass has one held-out figure, drawn as a line across. Training losses
+    that are a contrast are named so, as their height says nothing beside the held-out ones'.
     """
     with canvas("curves", height=3.6) as figure:
         axes = figure.subplots()
@@ -107,7 +110,9 @@ def surprisal_bars(tokens: Sequence[TokenScore]) -> str:
         return as_svg(figure)
 
 
-def curve_from_metrics(name: str, lines: Sequence[dict[str, Any]]) -> Curve:
+def curve_from_metrics(
+    name: str, lines: Sequence[dict[str, Any]], *, contrast: bool = False
+) -> Curve:
     """The curve of a run from the lines of its metrics.jsonl."""
     train, held_out, seen = [], [], 0.0
     for line in lines:
@@ -119,7 +124,7 @@ def curve_from_metrics(name: str, lines: Sequence[dict[str, Any]]) -> Curve:
             train.append((seen, float(loss)))
         elif line.get("event") in ("validation", "test"):
             held_out.append((seen, float(loss)))
-    return Curve(name=name, train=tuple(train), held_out=tuple(held_out))
+    return Curve(name=name, train=tuple(train), held_out=tuple(held_out), contrast=contrast)
 
 
 def _draw_bar(axes: Axes, bar: Bar, place: int, *, longest: float) -> None:
@@ -137,14 +142,15 @@ def _draw_curve(axes: Axes, curve: Curve, longest: float) -> None:
     name = shown_name(curve.name)
     look = line_look(curve.look)
     if curve.train:
-        axes.plot(*zip(*curve.train, strict=True), linewidth=0.9, alpha=0.45, **look)
+        apart = f"{name} (training, a contrast)" if curve.contrast else None
+        axes.plot(*zip(*curve.train, strict=True), linewidth=0.9, alpha=0.45, label=apart, **look)
     if len(curve.held_out) == 1:
         x, y = curve.held_out[0]
         axes.plot((0, longest), (y, y), linewidth=1.2, alpha=0.8, **look)
         axes.plot(x, y, "o", markersize=5, label=name, **look)
     elif curve.held_out:
         axes.plot(*zip(*curve.held_out, strict=True), linewidth=2, label=name, **look)
-    elif curve.train:
+    elif curve.train and not curve.contrast:
         axes.plot([], [], linewidth=0.9, label=f"{name} (training)", **look)
 
 

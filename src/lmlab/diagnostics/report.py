@@ -220,6 +220,8 @@ def _curves(chapter: Chapter) -> Html:
         "Thick: held-out text. Thin: training text, with dropout where a model has it. A line "
         "across: a model fitted in one pass."
     )
+    if any(curve.contrast for curve in chapter.curves):
+        words += " A contrast is no loss a token: see whether it falls, not where it lies."
     return join([tag("h3", "Training"), _figure(picture, words)])
 
 

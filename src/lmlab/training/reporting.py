@@ -38,9 +38,12 @@ class Reporter:
         silent: bool = False,
         tensorboard: Path | None = None,
         unit: str = "nats a token",
+        compares: bool = True,
     ) -> None:
-        """`quiet` keeps the person out, `silent` writes no files either; losses are in `unit`."""
+        """`quiet` keeps the person out, `silent` writes no files either; losses are in `unit`,
+        those in training only where they can be held against held-out ones (`compares`)."""
         self.unit = unit
+        self._compares = compares
         self._path = metrics
         self._config = config
         self._silent = silent
@@ -139,10 +142,16 @@ class Reporter:
         self._held_out = f" · {split} {evaluation.loss:.4f}{more}"
         if self._bar is None:
             self.tell(
-                f"epoch {progress.epoch}, step {progress.step}: training {self._last_loss:.4f}, "
+                f"epoch {progress.epoch}, step {progress.step}: {self._training_loss()}, "
                 f"{split} {evaluation.loss:.4f} {self.unit}{more}"
             )
             self._told = time.perf_counter()
+
+    def _training_loss(self) -> str:
+        """The last training loss, named apart where it is not in the unit of the held-out one."""
+        if self._compares:
+            return f"training {self._last_loss:.4f}"
+        return f"training loss {self._last_loss:.4f} (a contrast)"
 
     def write(self, event: str, progress: Progress, **values: Any) -> None:
         """One line of metrics.jsonl."""

@@ -62,6 +62,8 @@ class RunResult:
     parameters: int
     unit: str = A_TOKEN
     """What the losses are counted in."""
+    loss_compares: bool = True
+    """Whether losses in training can be held against held-out ones; else they are a contrast."""
 
 
 def train(
@@ -154,6 +156,7 @@ def train(
         silent=not accelerator.is_main_process,
         tensorboard=run.path / "tensorboard",
         unit=model.unit,
+        compares=model.loss_compares,
     )
     if accelerator.is_main_process and not quiet:
         _announce(reporter, model, prepared, plan, accelerator, resumed=before is not None)
@@ -332,4 +335,5 @@ def _result(outcome: Outcome, run: RunFolder, system: System, data: TrainingData
         best=best if data.selects else None,
         parameters=system.parameter_count,
         unit=system.unit,
+        loss_compares=system.loss_compares,
     )

@@ -125,6 +125,14 @@ def test_more_runs_than_colours() -> None:
     assert "stroke-dasharray" in training_curves(many)
 
 
+@pytest.mark.parametrize("held_out", [(), ((2.0, 3.8),), ((1.0, 4.0), (2.0, 3.8))])
+def test_a_contrast_in_training_is_named_so(held_out: tuple[tuple[float, float], ...]) -> None:
+    losses = {"name": "nce", "train": ((1.0, 2.0), (2.0, 1.8)), "held_out": held_out}
+    named = "nce (training, a contrast)"
+    assert texts(training_curves([Curve(**losses, contrast=True)])).count(named) == 1
+    assert named not in texts(training_curves([Curve(**losses)]))
+
+
 def test_a_curve_from_the_lines_of_metrics() -> None:
     lines = [
         {"step": 1, "event": "train", "loss": 5.0, "count": 100},

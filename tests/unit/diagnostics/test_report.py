@@ -157,6 +157,14 @@ def test_rows_of_different_tokens_are_compared_by_character() -> None:
     assert "bits per character, which compare whatever" in text.lower()
 
 
+def test_a_contrast_in_training_is_told_below_the_curves() -> None:
+    told = "A contrast is no loss a token"
+    plain = chapter(row("a", 2.5))
+    contrast = replace(plain, curves=tuple(replace(each, contrast=True) for each in plain.curves))
+    assert told not in report([plain], title="t")
+    assert told in report([contrast], title="t")
+
+
 def test_rows_without_bits_per_character_are_not_ranked_by_them() -> None:
     nothing = {"kind": "unnormalised", "perplexity": None, "bits_per_character": None}
     text = report([chapter(row("a", 2.5), row("e", -9.0, **nothing))], title="t")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 
 import numpy as np
@@ -10,12 +11,15 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from lmlab.cli.main import main
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.registry import catalogue, system_module
 from lmlab.core.system import Assembly
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.diagnostics.doctor.examine import examine
+from lmlab.diagnostics.doctor.picture import picture_of
+from lmlab.diagnostics.picture import render
 from lmlab.objectives.importance import ImportanceSampled, SampledSoftmax
 from lmlab.objectives.nce import NoiseContrastive
 from lmlab.objectives.next_token import NextToken
@@ -329,3 +333,17 @@ def test_the_doctor_does_not_hold_its_losses_against_those_of_held_out_text(tmp_
     found = examine(tmp_path / "run")
     assert found.vitals["last training loss"] < found.vitals["last held-out loss"] - 0.5
     assert "overfitting" not in {finding.name for finding in found.findings}
+    assert not found.losses_compare
+    assert "training, a contrast" in render(picture_of(found)).svg
+
+
+@pytest.mark.parametrize("objective", ["nce", "importance", "sampled-softmax"])
+def test_its_training_loss_is_told_and_drawn_as_a_contrast(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], objective: str
+):
+    run = tmp_path / "run"
+    words = ["--size", "tiny", "--steps", "3", "--data", "grammar", "--objective", objective]
+    assert main(["train", "lstm", "--out", str(run), *words]) == 0
+    told = capsys.readouterr().err
+    assert re.search(r"training loss [\d.]+ \(a contrast\), validation [\d.]+ nats a token", told)
+    assert "run (training, a contrast)" in (run / "figures" / "curves.svg").read_text()

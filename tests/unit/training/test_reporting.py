@@ -85,6 +85,20 @@ def test_without_a_terminal_there_are_lines(
     )
 
 
+def test_a_contrast_is_not_told_in_nats_a_token(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = Reporter(tmp_path / "metrics.jsonl", TrainingConfig(log_every=2), compares=False)
+    told.begin(after=0)
+    with told:
+        progress = Progress(step=2, epoch=1, window_total=30.0, window_count=10.0)
+        told.step(progress, Budget(TrainingConfig(), 4), rate=0.1, norm=1.0, flush=True)
+        told.evaluated(progress, Evaluation(total=8.0, count=4), "validation")
+    assert capsys.readouterr().err == (
+        "epoch 1, step 2: training loss 3.0000 (a contrast), validation 2.0000 nats a token\n"
+    )
+
+
 @pytest.mark.parametrize(
     ("seconds", "words"), [(3.2, "3 s"), (89, "89 s"), (600, "10 min"), (9000, "2.5 h")]
 )

@@ -65,6 +65,7 @@ def examine(run: Path | str, *, data: str | Path | Corpus | None = None) -> Exam
         corpus=str(evidence.config["corpus"]["spec"]),
         kind=evidence.card.kind,
         unit=evidence.unit,
+        losses_compare=evidence.losses_compare,
         verdict=verdict_of(evidence, findings, len(skipped)),
         vitals=vitals_of(evidence),
         history=_history(evidence),

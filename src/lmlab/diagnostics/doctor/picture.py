@@ -54,7 +54,8 @@ def _draw(figure: Figure, examination: Examination) -> None:
     look: dict[str, Any] = {"color": colour(0)}
     if history.train:
         points = [(window.tokens, window.loss) for window in history.train]
-        axes.plot(*zip(*points, strict=True), linewidth=0.9, alpha=0.45, label="training", **look)
+        name = "training" if examination.losses_compare else "training, a contrast"
+        axes.plot(*zip(*points, strict=True), linewidth=0.9, alpha=0.45, label=name, **look)
     if history.held_out:
         points = [(each.tokens, each.loss) for each in history.held_out]
         axes.plot(

@@ -83,6 +83,8 @@ class Examination:
     """What its scores are: see `lmlab.core.kinds`."""
     unit: str
     """What the losses are counted in."""
+    losses_compare: bool
+    """Whether training losses are of the same sort as held-out ones; else they are a contrast."""
     verdict: str
     """The whole in a sentence, with the few vital numbers."""
     vitals: Mapping[str, float]
