@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+from contextlib import suppress
 from dataclasses import fields, replace
 
 import numpy as np
@@ -289,13 +290,22 @@ def no_token_reaches_an_earlier_prediction(specimen: Specimen, batch: Batch) -> 
         assert reached > 0, "no token changes any later prediction"
 
 
+def longest_company(specimen: Specimen) -> list[int]:
+    """A text of 30 tokens after <s>, or of as many as the system has a probability for."""
+    for tokens in range(30, 0, -1):
+        with suppress(UserError):
+            specimen.system.check_length(tokens + 1)
+            return [2] + [5] * tokens
+    raise AssertionError("a system that takes no text at all")
+
+
 def test_3_it_does_not_depend_on_company(specimen: Specimen):
     skip_if_exempt(specimen, "company")
     sentences, pad = some_sentences(specimen), specimen.system.vocabulary.pad
     alone = torch.cat([totals(specimen, Batch.from_sequences([s], pad=pad)) for s in sentences])
     together = totals(specimen, Batch.from_sequences(sentences, pad=pad))
     backwards = totals(specimen, Batch.from_sequences(sentences[::-1], pad=pad)).flip(0)
-    wider = Batch.from_sequences([*sentences, [2] + [5] * 30], pad=pad)
+    wider = Batch.from_sequences([*sentences, longest_company(specimen)], pad=pad)
     padded = totals(specimen, wider)[: len(sentences)]
     for company in (together, backwards, padded):
         torch.testing.assert_close(company, alone, atol=1e-5, rtol=0)
