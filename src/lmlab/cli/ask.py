@@ -129,8 +129,8 @@ def _opened(index: str, model: LanguageModel) -> StoredIndex:
         built = found.about.encoder
         by = "words (bm25)" if built is None else (built.path or built.name)
         print(
-            f"lmlab: {index} was built by {by} and not by this run, which embeds its "
-            f"{len(found):,} documents anew.",
+            f"lmlab: {index} was built by {by} and not by this run as it looks documents up, so "
+            f"that its {len(found):,} documents are embedded anew.",
             file=sys.stderr,
         )
     return found

@@ -169,7 +169,7 @@ def _print_description(about: IndexDescription, path: str, *, as_json: bool) -> 
             print(f"recall: {about.recall:.1%} of the ten nearest, tried when it was built")
         if about.cut:
             print(
-                f"cut at the encoder's window: {about.cut:,} of {about.documents:,} documents; "
+                f"cut to what the encoder reads: {about.cut:,} of {about.documents:,} documents; "
                 "divide them if their ends should be found."
             )
     print(f"written by lmlab {about.lmlab}, format {about.format}")

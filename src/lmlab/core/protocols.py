@@ -310,6 +310,11 @@ class Retrieve(Protocol):
 class WithDocuments(Retrieve, Protocol):
     """Documents that can be exchanged after training; no protocol of the cards, a use of one."""
 
+    @property
+    def longest_document(self) -> int:
+        """Tokens of a document that are read at most, its symbols counted."""
+        ...
+
     def with_documents(self, documents: Any, *, vectors: Tensor | None = None) -> Any:
         """The same system, weights and all, that looks things up in other documents.
 

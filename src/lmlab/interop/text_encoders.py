@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
-from lmlab.core.protocols import Encode, EncodeQueries, require
+from lmlab.core.protocols import Encode, EncodeQueries, WithDocuments, require
 from lmlab.interop.hf.folders import WANTED
 from lmlab.interop.hf.sentence_checkpoints import SentenceCheckpoint, read_sentences
 from lmlab.interop.opening import is_checkpoint
@@ -48,15 +48,21 @@ def find_encoder(path: Path, about: IndexDescription) -> TextEncoder:
 
 
 def own_vectors(index: StoredIndex, model: Model) -> Floats | None:
-    """(N, W) the vectors of an index that this very model made; None where another one did."""
-    vectors, built = index.every_vector(), index.about.encoder
-    if vectors is None or built is None or built.fingerprint != model_fingerprint(model):
+    """(N, W) the vectors of an index that this very model made of as much of each document as it
+    looks up by itself; None where another one did, or by less or more."""
+    system, built = model.system, index.about.encoder
+    if built is None or not isinstance(system, WithDocuments):
         return None
-    return vectors
+    if built.longest != system.longest_document or built.fingerprint != model_fingerprint(model):
+        return None
+    return index.every_vector()
 
 
 class RunEncoder:
-    """A run's own vectors of texts (`Encode`), and of questions where it tells them apart."""
+    """A run's own vectors of texts (`Encode`), and of questions where it tells them apart.
+
+    A run that looks documents up by itself reads as much of each here as it does there.
+    """
 
     def __init__(self, model: Model) -> None:
         system: Any = model.system
@@ -72,26 +78,29 @@ class RunEncoder:
             name=model.card.name,
             path=str(model.path.resolve()) if model.stored else "",
             fingerprint=model_fingerprint(model),
+            longest=system.longest_document if isinstance(system, WithDocuments) else self.window,
         )
-        self.width = self._encode(["a"], self._documents).shape[1]
+        self.width = self.encode_documents(["a"]).shape[1]
 
     def encode_documents(self, texts: Sequence[str]) -> Floats:
         """(B, W) a vector for each document."""
-        return self._encode(texts, self._documents)
+        return self._encode(texts, self._documents, self.description.longest)
 
     def encode_queries(self, texts: Sequence[str]) -> Floats:
         """(B, W) a vector for each question."""
-        return self._encode(texts, self._queries)
+        return self._encode(texts, self._queries, self.window)
 
-    def _encode(self, texts: Sequence[str], encode: Callable[[Batch], Tensor]) -> Floats:
+    def _encode(
+        self, texts: Sequence[str], encode: Callable[[Batch], Tensor], longest: int | None
+    ) -> Floats:
         if not texts:
             return np.empty((0, self.width), dtype=np.float32)
         tokenizer, system = self._model.reads_by, self._model.system
         vocabulary = tokenizer.vocabulary
         end = [] if vocabulary.end is None else [vocabulary.end]
         found = tokenizer.encode_batch(list(texts))
-        if self.window is not None:
-            most = self.window - FEWEST
+        if longest is not None:
+            most = longest - FEWEST
             self.cut += sum(len(ids) > most for ids in found)
             found = [ids[:most] for ids in found]
         rows = [[vocabulary.opening, *ids, *end] for ids in found]

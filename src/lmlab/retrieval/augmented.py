@@ -77,6 +77,11 @@ class RetrievalAugmented(System):
         return self.memory.documents
 
     @property
+    def longest_document(self) -> int:
+        """Tokens of a document that are read at most, its symbols counted."""
+        return self.memory.longest
+
+    @property
     def decodings(self) -> tuple[str, ...]:
         """Ways to find likely texts, the usual one first."""
         return self.marginal.decodings

@@ -77,6 +77,14 @@ class Documents(Sequence[Document]):
         return gzip.compress("".join(f"{line}\n" for line in lines).encode(), mtime=0)
 
 
+def words_of(document: Document) -> str:
+    """What is read of a document, by memories and indexes alike: its title too, unless the text
+    begins with it."""
+    if not document.title or document.text.startswith(document.title):
+        return document.text
+    return f"{document.title} : {document.text}"
+
+
 def open_documents(
     spec: str | Path, *, errors: Errors = "strict", report: ReadingReport | None = None
 ) -> Documents:

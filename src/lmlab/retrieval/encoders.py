@@ -22,6 +22,9 @@ class EncoderDescription:
     """The folder it was read from; empty where there was none."""
     fingerprint: str
     """Hash of weights, tokeniser and whatever else decides its vectors."""
+    longest: int | None = None
+    """Tokens of a document that it reads at most, symbols counted; None for any number, and in
+    indexes of format 1, which read titles otherwise and do not tell."""
 
 
 class TextEncoder(Protocol):

@@ -33,6 +33,11 @@ class LookingUp(System):
         """What is looked up."""
         return self.retriever.memory.documents
 
+    @property
+    def longest_document(self) -> int:
+        """Tokens of a document that are read at most, its symbols counted."""
+        return self.retriever.memory.longest
+
     def begin_step(self, step: int) -> None:
         super().begin_step(step)
         self.retriever.begin_step(step)

@@ -14,7 +14,7 @@ from lmlab.core.errors import UserError
 from lmlab.core.framing import with_symbols
 from lmlab.core.protocols import Pieces
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.retrieval.documents import Document, Documents
+from lmlab.retrieval.documents import Document, Documents, words_of
 
 NO_DOCUMENT = -1
 """Number of the null document, which is empty."""
@@ -228,13 +228,6 @@ def _with(
     moved = offsets.clone()
     moved[number + 1 :] += len(inner) - (last - first)
     return torch.cat([tokens[:first], tokens.new_tensor(inner), tokens[last:]]), moved
-
-
-def words_of(document: Document) -> str:
-    """What is read of a document: its title too, unless the text begins with it."""
-    if not document.title or document.text.startswith(document.title):
-        return document.text
-    return f"{document.title} : {document.text}"
 
 
 @contextmanager

@@ -18,14 +18,14 @@ import numpy as np
 
 from lmlab import __version__
 from lmlab.core.errors import UserError
-from lmlab.retrieval.documents import OF_AN_INDEX, Document, Documents, open_documents
+from lmlab.retrieval.documents import OF_AN_INDEX, Document, Documents, open_documents, words_of
 from lmlab.retrieval.encoders import EncoderDescription, TextEncoder
 from lmlab.retrieval.exact import Floats, Numbers
 from lmlab.retrieval.files import whole_folder
 from lmlab.retrieval.index import RECALL, DenseIndex, Kind, check_kind, read_vectors
 from lmlab.retrieval.lexical import LexicalIndex
 
-FORMAT = 1
+FORMAT = 2
 """Version of the folder's form; a larger one was written by a later lmlab."""
 BATCH = 64
 """Documents that are encoded together."""
@@ -101,7 +101,7 @@ def build_index(
         (folder / OF_AN_INDEX).write_bytes(documents.to_bytes())
         about: dict[str, Any] = {"kind": BM25}
         if encoder is None:
-            LexicalIndex.build([searched_text(each) for each in documents]).save(folder / BM25)
+            LexicalIndex.build([words_of(each) for each in documents]).save(folder / BM25)
         else:
             cut = encoder.cut
             vectors = _encode(documents, encoder, folder / VECTORS, batch, progress)
@@ -120,12 +120,6 @@ def build_index(
     return open_index(out, encoder=encoder)
 
 
-def searched_text(document: Document) -> str:
-    """What of a document is looked at: its text, after its title if that is not said in it."""
-    said = document.title.casefold() in document.text.casefold()
-    return document.text if said else f"{document.title}: {document.text}"
-
-
 def _encode(
     documents: Documents, encoder: TextEncoder, path: Path, batch: int, progress: Told
 ) -> Floats:
@@ -133,7 +127,7 @@ def _encode(
     vectors = np.lib.format.open_memmap(
         path, mode="w+", dtype=np.float32, shape=(len(documents), encoder.width)
     )
-    texts = [searched_text(each) for each in documents]
+    texts = [words_of(each) for each in documents]
     # Those of a length together, or a batch would be mostly padding; the longest first, so that
     # what does not fit in memory shows at once.
     order = sorted(range(len(texts)), key=lambda number: -len(texts[number]))

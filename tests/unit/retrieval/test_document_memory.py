@@ -9,8 +9,8 @@ from torch import nn
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.retrieval.documents import Document, Documents
-from lmlab.retrieval.memory import DocumentMemory, resting, words_of
+from lmlab.retrieval.documents import Document, Documents, words_of
+from lmlab.retrieval.memory import DocumentMemory, resting
 
 TEXTS = {"one": "a b", "two": "b", "three": "c a a b"}
 

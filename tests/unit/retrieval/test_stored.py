@@ -14,7 +14,7 @@ import pytest
 from lmlab.core.errors import UserError
 from lmlab.retrieval.documents import Document, Documents, open_documents
 from lmlab.retrieval.encoders import EncoderDescription
-from lmlab.retrieval.stored import build_index, open_index, searched_text
+from lmlab.retrieval.stored import build_index, open_index
 
 TEXTS = ("abba", "cab", "dad fed a bee", "zebra", "baba black sheep")
 DOCUMENTS = Documents(Document(name=f"n{i}", text=text) for i, text in enumerate(TEXTS))
@@ -80,11 +80,12 @@ def test_words_instead_of_an_encoder(tmp_path: Path):
     assert hit.document == DOCUMENTS[3] and hit.score > 0 and none == []
 
 
-def test_a_title_is_looked_at_unless_the_text_says_it():
-    text = Document(name="n", title="Lima", text="a city in Peru")
-    assert searched_text(text) == "Lima: a city in Peru"
-    assert searched_text(replace(text, text="LIMA is a city")) == "LIMA is a city"
-    assert searched_text(replace(text, title="")) == "a city in Peru"
+def test_a_title_is_looked_at_unless_the_text_begins_with_it(tmp_path: Path):
+    text = Document(name="n", title="lima", text="a city in peru")
+    begins = replace(text, name="b", text="lima is a city")
+    index = build_index(Documents([text, begins]), Letters(), tmp_path / "i")
+    # 2 · the number of l's: one in "lima : a city in peru", and one in "lima is a city".
+    assert [hit.score for hit in index.search(["l"], k=2)[0]] == [2, 2]
 
 
 def test_documents_of_an_index_are_documents(tmp_path: Path):
@@ -192,6 +193,6 @@ def test_what_is_no_index_is_told(tmp_path: Path):
         meta.write_text(text, encoding="utf-8")
         with pytest.raises(UserError, match=r"meta\.json is not that of an index"):
             open_index(tmp_path)
-    meta.write_text(json.dumps({"format": 2, "lmlab": "9.9"}), encoding="utf-8")
-    with pytest.raises(UserError, match=r"written by a later lmlab \(9\.9, format 2\)"):
+    meta.write_text(json.dumps({"format": 3, "lmlab": "9.9"}), encoding="utf-8")
+    with pytest.raises(UserError, match=r"written by a later lmlab \(9\.9, format 3\)"):
         open_index(tmp_path)

@@ -1,0 +1,97 @@
+"""The same documents looked up as the run's own, from a file and from an index: one answer."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import lmlab
+from lmlab.interop.text_encoders import own_vectors
+from lmlab.language_model import LanguageModel
+from lmlab.retrieval.stored import META, open_index
+from lmlab.sampling.asking import Asked
+from lmlab.training.train import train
+
+PLACES = {"ann": "attic", "bob": "barn", "cid": "cellar", "dan": "garden", "eve": "hall"}
+QUESTIONS = [f"where is {name}" for name in PLACES]
+RAG = {"learning_rate": 0.01, "width": 32}
+REALM = {"objective": "spans", "refresh": 1, "background": False}
+
+
+def documents_with_titles(path: Path) -> Path:
+    """The name is the title and stands in the text too, and no text is read to its end.
+
+    With its symbols and its title one has 12 tokens or more, and 10 are read (`document_length`).
+    """
+    more = "where it is warm and where it is dark"
+    rows = [
+        {"name": name, "title": name, "text": f"in the {place} is {name} {more}"}
+        for name, place in PLACES.items()
+    ]
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module", params=[("rag-token", RAG), ("realm", REALM)], ids=["rag", "realm"])
+def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    folder = tmp_path_factory.mktemp("alike")
+    system, settings = request.param
+    lines = [f"where is {name}\t{place}\n" for name, place in PLACES.items()] * 8
+    (folder / "pairs.tsv").write_text("".join(lines), encoding="utf-8")
+    documents = documents_with_titles(folder / "documents.jsonl")
+    train(
+        system,
+        data=str(folder / "pairs.tsv"),
+        documents=str(documents),
+        out=folder / "run",
+        size="tiny",
+        settings={"tokens_per_batch": 400, "retrieved": 2, "document_length": 10, **settings},
+        steps=30,
+        quiet=True,
+    )
+    lmlab.build_index(documents, folder / "run", folder / "index")
+    return lmlab.load(folder / "run")
+
+
+def told(asked: Asked) -> tuple[str, float, dict[str, float]]:
+    """The best answer, its log-probability, and p(z | x) of the documents that it rests on."""
+    best = asked.answers[0]
+    assert best.log_prob is not None
+    return best.text, best.log_prob, {each.name: each.probability for each in best.evidence}
+
+
+def test_own_documents_a_file_and_an_index_answer_alike(model: LanguageModel):
+    folder = model.model.path.parent
+    own = model.ask(QUESTIONS)
+    for where in (folder / "documents.jsonl", folder / "index"):
+        for first, second in zip(own, model.ask(QUESTIONS, documents=where), strict=True):
+            text, log_prob, evidence = told(first)
+            assert told(second)[0] == text
+            assert told(second)[1] == pytest.approx(log_prob, abs=1e-4)
+            assert told(second)[2] == pytest.approx(evidence, abs=1e-4)
+
+
+def test_an_index_reads_of_a_document_what_the_run_does(model: LanguageModel):
+    """Its vectors are those that the run gives the same documents; all five were cut."""
+    folder = model.model.path.parent
+    index = open_index(folder / "index")
+    assert index.about.encoder is not None and index.about.encoder.longest == 10
+    assert index.about.cut == len(PLACES)
+    vectors = own_vectors(index, model.model)
+    system: Any = model.model.system
+    anew = system.with_documents(index.documents)
+    memory = getattr(anew, "memory", None) or anew.retriever.memory
+    assert vectors == pytest.approx(memory.vectors.numpy(), abs=1e-5)
+
+
+def test_an_index_of_an_earlier_lmlab_is_embedded_anew(model: LanguageModel, tmp_path: Path):
+    """It does not tell how much of a document was read, and read titles otherwise."""
+    lmlab.build_index("capitals", model, tmp_path / "index")
+    meta = json.loads((tmp_path / "index" / META).read_text(encoding="utf-8"))
+    meta["format"] = 1
+    del meta["encoder"]["longest"]
+    (tmp_path / "index" / META).write_text(json.dumps(meta), encoding="utf-8")
+    assert own_vectors(open_index(tmp_path / "index"), model.model) is None
