@@ -78,8 +78,9 @@ def gradient_by_distance(
     """The gradient of the loss at each sentence's last place, by distance to the words before it.
 
     Works for every system that scores (`LogProb`) and reads its words through an `nn.Embedding`,
-    place by place or as windows of the last few; a UserError says so where it does not. Neither
-    weights nor their gradients change. Cost: a forward and a backward pass over the batches.
+    place by place or as windows of the last few; a UserError says so where it does not, or scores
+    texts as a whole (DPR). Neither weights nor their gradients change. Cost: a forward and a
+    backward pass over the batches.
     """
     require(system, LogProb, "the gradient by distance")
     assert isinstance(system, LogProb)
@@ -104,7 +105,7 @@ def gradient_by_distance(
     if not understood:
         raise UserError(
             "the gradient by distance needs a system that reads its words through an embedding, "
-            "place by place, and this one does not."
+            "place by place, and scores them one by one, and this one does not."
         )
     seen = [d for d in range(1, most + 1) if counts[d] > 0]
     return DistanceGradients(
@@ -174,10 +175,11 @@ def _distances(batch: Batch, most: int) -> Tensor:
 
 
 def _squares_by_distance(read: list[Read], batch: Batch, lost: Tensor, most: int) -> Tensor | None:
-    """(B, most + 1) squared norms of the gradient by distance; None if no reading is understood."""
+    """(B, most + 1) squared norms of the gradient by distance; None if it can't be told."""
     placed = [(vectors, _places_read(ids, batch)) for ids, vectors in read]
     known = [(vectors, places) for vectors, places in placed if places is not None]
-    if not known:
+    # A text that is scored as a whole loses nothing at its last place.
+    if not known or not lost.requires_grad:
         return None
     found = torch.autograd.grad(lost, [vectors for vectors, _ in known], allow_unused=True)
     squares = torch.zeros(len(batch), most + 1, device=lost.device)

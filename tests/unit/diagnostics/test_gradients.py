@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -88,6 +90,15 @@ def test_distance_is_limited_and_the_system_left_as_it_was() -> None:
 def test_a_system_without_embeddings_is_refused() -> None:
     with pytest.raises(UserError, match="through an embedding"):
         gradient_by_distance(built("independent", states=2), [sentences(5)])
+
+
+def test_a_system_that_scores_texts_as_a_whole_is_refused() -> None:
+    """DPR reads both sides place by place, and loses nothing at a document's last one."""
+    system = built("dpr", width=8, layers=1, heads=2, vector_width=4, dropout=0.0)
+    batch = replace(sentences(6, 5, 4), condition=sentences(4, 5, 6))
+    assert system.loss(batch)[0].total.requires_grad
+    with pytest.raises(UserError, match="scores them one by one"):
+        gradient_by_distance(system, [batch])
 
 
 def test_by_layer_is_the_gradient_of_the_mean_loss() -> None:
