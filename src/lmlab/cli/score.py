@@ -158,13 +158,20 @@ def print_scores(scores: Iterator[Score], *, per_token: bool, per_word: bool) ->
             unit = "nats in the mean" if score.convention.mean else "nats"
             each = f"{-score.mean:.4f} nats/token"
             print(f"{score.figure:.4f} {unit}\t{counted(score.tokens, 'token')}\t{each}\t{shown}")
-            if per_token:
-                print_parts([(t.token, t.start, t.end, t.log_prob) for t in score.per_token])
-            if per_word:
-                print_words(score)
+            if (per_token or per_word) and score.tokens and not score.per_token:
+                print("\tthe text is scored as a whole, and its tokens have no scores of their own")
+            elif per_token or per_word:
+                _print_inside(score, per_token=per_token, per_word=per_word)
             yield score
 
     print(summary_words(summarise(printed())))
+
+
+def _print_inside(score: Score, *, per_token: bool, per_word: bool) -> None:
+    if per_token:
+        print_parts([(t.token, t.start, t.end, t.log_prob) for t in score.per_token])
+    if per_word:
+        print_words(score)
 
 
 def print_words(score: Score) -> None:

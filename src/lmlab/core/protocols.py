@@ -43,6 +43,8 @@ class LogProbs:
     """(B,) upper end, where only an interval is known."""
     state: State | None = None
     """Where to go on from, for text that continues in the next batch."""
+    whole: bool = False
+    """Whether texts are scored as a whole: `per_token` is 0 everywhere, and says nothing."""
 
     @property
     def totals(self) -> Tensor:

@@ -74,6 +74,7 @@ class Score:
     kind: Kind
     convention: Convention
     per_token: tuple[TokenScore, ...] = ()
+    """Empty where tokens were not asked for, or the text is scored as a whole."""
     per_sequence: float = 0.0
     low: float | None = None
     high: float | None = None

@@ -48,7 +48,8 @@ WIDE = 10.0
 def surprisal_pictures(subjects: Sequence[Subject]) -> list[Picture]:
     """The surprisal of each sentence; runs that read the same tokens on one picture.
 
-    None of an unnormalised score: minus an energy's share is no −log p of a token.
+    None of an unnormalised score: minus an energy's share is no −log p of a token. None of texts
+    that are scored as a whole either: their tokens have no scores.
     """
     able = [
         each
@@ -65,12 +66,16 @@ def surprisal_pictures(subjects: Sequence[Subject]) -> list[Picture]:
         count = len(group[0].sentences)
         for place, sentence in enumerate(group[0].sentences):
             name = numbered(f"surprisal{suffix}", place, count)
-            pictures.append(_surprisal(group, sentence, name=name))
+            pictures += _surprisal(group, sentence, name=name)
     return pictures
 
 
-def _surprisal(subjects: Sequence[Subject], sentence: Sentence, *, name: str) -> Picture:
-    found = {subject.name: surprisal(subject, sentence) for subject in subjects}
+def _surprisal(subjects: Sequence[Subject], sentence: Sentence, *, name: str) -> list[Picture]:
+    """The picture of a sentence, or none where no run scores its tokens."""
+    measured = {subject.name: surprisal(subject, sentence) for subject in subjects}
+    found = {run: each for run, each in measured.items() if each is not None}
+    if not found:
+        return []
     tokens = sentence.tokens[1:]
     kinds = {kind for _, kind in found.values()}
     remarks = [
@@ -84,7 +89,7 @@ def _surprisal(subjects: Sequence[Subject], sentence: Sentence, *, name: str) ->
         remarks.append(f"Shown are the first {MOST_PLACES} of {len(tokens)} tokens.")
     values = {run: each[:MOST_PLACES] for run, (each, _) in found.items()}
     shown = tokens[:MOST_PLACES]
-    return Picture(
+    picture = Picture(
         name=name,
         title="surprisal",
         reading=in_a_row(remarks),
@@ -93,15 +98,21 @@ def _surprisal(subjects: Sequence[Subject], sentence: Sentence, *, name: str) ->
         height=2.2,
         text=sentence.text,
     )
+    return [picture]
 
 
-def surprisal(subject: Subject, sentence: Sentence) -> tuple[Values, Kind]:
-    """(T,) −log p of each token after the opening one, and what kind of figure it is."""
+def surprisal(subject: Subject, sentence: Sentence) -> tuple[Values, Kind] | None:
+    """(T,) −log p of each token after the opening one, and what kind of figure it is.
+
+    None where the text is scored as a whole.
+    """
     system = subject.system
     assert isinstance(system, LogProb)
     with evaluating(system):
         generator = torch.Generator().manual_seed(0)
         found = system.log_prob(batch_of(system, [sentence]), generator=generator)
+    if found.whole:
+        return None
     return -found.per_token[0].double().cpu().numpy(), found.kind
 
 

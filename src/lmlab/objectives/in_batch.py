@@ -117,7 +117,7 @@ class DualEncoder(System):
         else:
             found = self._mean_log_ratio(batch)
         nothing = torch.zeros(batch.tokens[:, 1:].shape, device=found.device)
-        return LogProbs(per_token=nothing, per_sequence=found, kind="unnormalised")
+        return LogProbs(per_token=nothing, per_sequence=found, kind="unnormalised", whole=True)
 
     @torch.no_grad()
     def reveal(self, batch: Batch) -> dict[str, Capture]:

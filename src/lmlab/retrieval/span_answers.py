@@ -118,7 +118,7 @@ class AnswersFromDocuments(LookingUp):
         """log p(y | x), of the answer as a whole; -inf where no document found holds it."""
         found = self._log_prob(batch, self._questions(batch))
         nothing = torch.zeros(batch.tokens[:, 1:].shape, device=found.device)
-        return LogProbs(per_token=nothing, per_sequence=found, kind="exact")
+        return LogProbs(per_token=nothing, per_sequence=found, kind="exact", whole=True)
 
     def _questions(self, batch: Batch) -> Batch:
         if batch.condition is None:

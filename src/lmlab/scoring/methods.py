@@ -123,7 +123,7 @@ class Method:
         """Minus the energy of each text, which belongs to none of its tokens."""
         energies: Tensor = system.energy(batch)
         nothing = energies.new_zeros(len(batch), batch.tokens.shape[1] - 1)
-        return LogProbs(per_token=nothing, per_sequence=-energies, kind=self.kind)
+        return LogProbs(per_token=nothing, per_sequence=-energies, kind=self.kind, whole=True)
 
     def convention(self, own: Convention) -> Convention:
         """The conventions of a score by this method, given those of the system's own."""

@@ -75,6 +75,8 @@ class Tally:
     def add_whole(self, found: LogProbs, row: int) -> None:
         """What a row of a batch says of the text as a whole: a term of its own, an interval."""
         self.kind = found.kind
+        if found.whole:
+            self._kept = None
         if found.per_sequence is not None:
             self._per_sequence = float(found.per_sequence[row])
         if found.low is not None:

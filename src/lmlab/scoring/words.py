@@ -60,7 +60,10 @@ def word_scores(score: Score) -> list[WordScore]:
     the entries of a text add up to its total, but for a term that belongs to no token.
     """
     if score.tokens and not score.per_token:
-        raise UserError("scores by word need scores by token; score with per_token.")
+        raise UserError(
+            "scores by word need scores by token, and there are none: score with per_token, and by "
+            "a system that does not score texts as a whole."
+        )
     spans = [match.span() for match in re.finditer(r"\S+", score.text)]
     tokens: list[list[TokenScore]] = [[] for _ in spans]
     ends = [end for _, end in spans]

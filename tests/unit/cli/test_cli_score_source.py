@@ -98,3 +98,22 @@ def test_what_is_missing_or_too_much_is_told_in_a_sentence(
         assert found.code == 2 and said in found.err and found.err.count("\n") == 1
     with pytest.raises(UserError, match="a list of sources, and one came"):
         load(run).score(["one"], sources="eins")
+
+
+def test_a_text_that_is_scored_as_a_whole_tells_so_instead_of_zeros(
+    lmlab: Command, pairs: Path, tmp_path: Path
+):
+    """DPR's score belongs to no token: 0 nats would say that each of them is certain."""
+    train("dpr", data=str(pairs), out=tmp_path / "run", size="tiny", steps=2, quiet=True)
+    told = ("score", tmp_path / "run", "--source", "zwei", "--text", "one two")
+    for option in ("--per-token", "--per-word"):
+        found = lmlab(*told, option)
+        first, second, *_ = found.out.splitlines()
+        assert found.code == 0 and first.endswith("zwei | one two")
+        assert second.strip().startswith("the text is scored as a whole")
+        assert "\t0.0000" not in found.out
+    [score] = json.loads(lmlab(*told, "--json").out)
+    assert score["per_token"] == [] and score["tokens"] == 3
+    assert score["total"] == pytest.approx(score["per_sequence"]) and score["total"] != 0
+    table = lmlab(*told, "--csv")
+    assert table.code == 2 and "does not score texts as a whole" in table.err

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -211,6 +212,23 @@ def test_surprisal_bars_are_minus_log_p(fake: Subject) -> None:
     assert labels(figure) == ["the", "cat", "sleeps", "</s>"]
     assert pictures[0].text == "the cat sleeps"
     assert "The figures are bound" in pictures[0].reading
+
+
+def test_there_is_no_surprisal_of_a_text_that_is_scored_as_a_whole(
+    fake: Subject, gru: Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Zeros would say that each token is certain; beside another run the other is shown alone."""
+    by_token = fake.system.log_prob
+
+    def whole(*given: Any, **words: Any) -> LogProbs:
+        found = by_token(*given, **words)  # type: ignore[operator]
+        nothing = torch.zeros_like(found.per_token)
+        return replace(found, per_token=nothing, per_sequence=found.totals, whole=True)
+
+    monkeypatch.setattr(fake.system, "log_prob", whole)
+    assert surprisal_pictures([fake]) == []
+    [first, _] = surprisal_pictures([fake, gru])
+    assert len(drawn(first).axes[0].patches) == 4, "the bars of one run: the cat sleeps </s>"
 
 
 def test_surprisals_of_several_runs_are_lines_on_one_picture(
