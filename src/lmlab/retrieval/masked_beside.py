@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -132,14 +133,19 @@ class MaskedBesideDocuments(LookingUp, Assembly):
 
     @torch.no_grad()
     def ask(self, questions: Sequence[str], *, answers: int = 1) -> list[list[Answer]]:
-        """The likeliest words for the one blank of each question, `___` or `<mask>`."""
+        """The likeliest words for the one blank of each question, `___` or `<mask>`.
+
+        Symbols and the unknown word answer nothing and are left out; the others are as likely as
+        they were.
+        """
         pieces = self.known_pieces()
         rows = [self._with_blank(question, pieces) for question in questions]
         batch = Batch.from_sequences(rows, self.vocabulary.pad)
         batch = batch.to(next(self.parameters()).device)
         masked = batch.tokens == needed_mask(self.vocabulary)
         with resting(self):
-            best = self.fill(batch, masked).log_probs.topk(answers, dim=1)
+            log_probs = self._words_alone(self.fill(batch, masked).log_probs)
+            best = log_probs.topk(min(answers, log_probs.shape[1]), dim=1)
             view = self.objective.fill_view(batch, masked)
             evidence = self.evidence(
                 Batch(tokens=view.inputs, lengths=view.lengths, rows=batch.rows)
@@ -147,12 +153,19 @@ class MaskedBesideDocuments(LookingUp, Assembly):
         return [
             [
                 Answer(text=pieces.token(token), log_prob=log_prob, evidence=rests_on)
-                for token, log_prob in zip(tokens, log_probs, strict=True)
+                for token, log_prob in zip(tokens, values, strict=True)
+                if log_prob > -math.inf
             ]
-            for tokens, log_probs, rests_on in zip(
+            for tokens, values, rests_on in zip(
                 best.indices.tolist(), best.values.tolist(), evidence, strict=True
             )
         ]
+
+    def _words_alone(self, log_probs: Tensor) -> Tensor:
+        """(N, V) with nothing for symbols and for <unk>."""
+        own = (*self.vocabulary.unpredictable, self.vocabulary.end, self.vocabulary.unknown)
+        ids = torch.tensor([id for id in own if id is not None], device=log_probs.device)
+        return log_probs.index_fill(1, ids, -math.inf)
 
     def _with_blank(self, question: str, pieces: Pieces) -> list[int]:
         parts = BLANK.split(question)
