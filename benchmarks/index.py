@@ -116,7 +116,8 @@ def measure(folder: Path, kind: str, threads: int) -> dict[str, Any]:
             return largest_by_numpy(asked, vectors, NEIGHBOURS)
         return index.search(asked, NEIGHBOURS)
 
-    row["recall"] = share_found(search(questions)[1], truth)
+    nearest = np.einsum("bw,bkw->bk", questions, vectors[truth])
+    row["recall"] = share_found(search(questions)[0], nearest)
     row["per_second"] = {str(b): per_second(search, questions, b, threads) for b in BATCHES}
     return row
 

@@ -76,6 +76,13 @@ def build(
             seed=seed,
             progress=progress,
         )
+    reached = built.about.recall
+    if reached is not None and reached < recall:
+        print(
+            f"lmlab: {kind} finds {reached:.1%} of the ten nearest however far it looks, and "
+            f"{recall:.1%} were asked for; --kind flat finds all.",
+            file=sys.stderr,
+        )
     _print_description(built.about, out, as_json=as_json)
 
 

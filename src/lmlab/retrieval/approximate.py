@@ -32,6 +32,8 @@ LINKS, BUILDING = 32, 80
 ADDED_AT_ONCE = 16_384
 TRIED, NEIGHBOURS = 200, 10
 """Vectors that the reach is tried on, and how many neighbours each should find."""
+SAME = 1e-5
+"""Share of a score by which two sums of the same products may differ."""
 LEAST_REACH = {"ivf": 1, "hnsw": 16}
 MOST_REACH = 4096
 
@@ -129,10 +131,10 @@ def widen(index: Approximate, vectors: Floats, recall: float, seed: int) -> floa
     """
     asked = questions_near(vectors, seed)
     k = min(NEIGHBOURS, index.size)
-    _, truth = largest(asked, vectors, k)
+    truth, _ = largest(asked, vectors, k)
     index.reach = min(LEAST_REACH[index.kind], index.most_reach)
     while True:
-        found = share_found(index.search(asked, k)[1], truth)
+        found = share_found(index.search(asked, k)[0], truth)
         if found >= recall or index.reach >= index.most_reach:
             return found
         index.reach = min(2 * index.reach, index.most_reach)
@@ -153,10 +155,17 @@ def questions_near(vectors: Floats, seed: int) -> Floats:
     return (here + away * steps).astype(np.float32)
 
 
-def share_found(found: Numbers, truth: Numbers) -> float:
-    """Recall: the share of the true neighbours (B, k) that are among those found (B, k)."""
-    pairs = zip(found.tolist(), truth.tolist(), strict=True)
-    return sum(len(set(some) & set(every)) for some, every in pairs) / max(truth.size, 1)
+def share_found(found: Floats, truth: Floats) -> float:
+    """Recall: the share of the k that were found whose scores (B, k) are those of neighbours.
+
+        recall = #{j : found[b, j] ≥ min_i truth[b, i]} / (B k)
+
+    truth (B, k) are the scores of the true neighbours. By scores and not by numbers, since of
+    vectors that are equal any is as near as the others; `SAME` is what rounding may differ by.
+    """
+    rounding = SAME * np.abs(truth).max(axis=1, initial=0, keepdims=True)
+    near = found >= truth.min(axis=1, initial=np.inf, keepdims=True) - rounding
+    return float(near.sum()) / max(truth.size, 1)
 
 
 def read(path: Path, *, mapped: bool) -> Approximate:

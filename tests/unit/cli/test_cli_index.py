@@ -100,6 +100,19 @@ def test_an_approximate_index_says_what_it_finds(lmlab, made: Path, tmp_path: Pa
     built = ("--encoder", made / "bert", "--out", tmp_path / "i", "--kind", "hnsw")
     found = lmlab("index", "build", made / "docs.jsonl", *built)
     assert found.code == 0 and "recall: 100.0% of the ten nearest" in found.out
+    assert "were asked for" not in found.err
+
+
+def test_an_approximate_index_says_where_the_recall_was_not_reached(
+    lmlab, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    pytest.importorskip("faiss")
+    monkeypatch.setattr("lmlab.retrieval.approximate.share_found", lambda found, truth: 0.9)
+    built = ("--encoder", made / "bert", "--out", tmp_path / "i", "--kind", "hnsw")
+    found = lmlab("index", "build", made / "docs.jsonl", *built)
+    assert found.code == 0 and "recall: 90.0% of the ten nearest" in found.out
+    assert "hnsw finds 90.0% of the ten nearest" in found.err
+    assert "95.0% were asked for; --kind flat finds all." in found.err
 
 
 @pytest.mark.parametrize(
