@@ -140,13 +140,13 @@ def predict(
     judge's scores.
     """
     from lmlab.tasks.hops.asking import is_hops
-    from lmlab.tasks.runs import load_task
+    from lmlab.tasks.runs import load_task_model
 
     if is_hops(run):
         return _predict_hops(run, _rows("hops", file, text or []), graph, as_json=as_json)
     if graph is not None:
         raise UserError("only a run of the task hops has a graph to draw; leave --graph out.")
-    model = load_task(run)
+    model = load_task_model(run)
     rows = _rows(model.task.name, file, text or [])
     found = model.answer(rows)
     if as_json:

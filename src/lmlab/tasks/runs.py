@@ -16,6 +16,7 @@ from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.tokenizers import Tokenizer
 from lmlab.tasks.catalogue import find_task
 from lmlab.tasks.generate import Generate
+from lmlab.tasks.hops.asking import HopModel, is_hops, load_hops
 from lmlab.tasks.reading import Answered, LongSettings, Reading
 from lmlab.tasks.rows import Row
 from lmlab.tasks.task import Task
@@ -57,8 +58,17 @@ MAY_ASK = ("question",)
 """Fields that may be read without being needed."""
 
 
-def load_task(path: Path | str) -> TaskModel:
-    """The fine-tuned system of a run's folder."""
+def load_task(path: Path | str) -> TaskModel | HopModel:
+    """The fine-tuned system of a run's folder; of the task hops what `load_hops` gives.
+
+    Both have `predict(rows)`: a `TaskModel` gives bare answers, a `HopModel` answers with the graph
+    that they stand on.
+    """
+    return load_hops(path) if is_hops(path) else load_task_model(path)
+
+
+def load_task_model(path: Path | str) -> TaskModel:
+    """The fine-tuned system of a run of any task but hops."""
     run = RunFolder(Path(path))
     config = run.read_config()
     if "task" not in config:

@@ -16,7 +16,7 @@ from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.layers.hop_settings import HopSettings
 from lmlab.tasks.finetune import finetune
-from lmlab.tasks.hops.asking import load_hops
+from lmlab.tasks.hops.asking import HopModel, load_hops
 from lmlab.tasks.hops.encoding import NodeEncoder
 from lmlab.tasks.hops.fitting import finetune_hops
 from lmlab.tasks.hops.plain import plain_examples, train_plain_reader
@@ -110,6 +110,14 @@ def test_a_run_is_left_that_answers_the_same_when_loaded(run: Path):
     metrics = json.loads((run / "evaluation.json").read_text())["metrics"]
     assert metrics["joint"] <= min(metrics["answer"], metrics["path"])
     assert set(metrics) >= {"answer special", "joint alternative", "joint yes-no", "reached"}
+
+
+def test_a_run_is_opened_from_python_like_that_of_any_task(run: Path):
+    model = lmlab.load_task(run)
+    assert isinstance(model, HopModel)
+    question = "what is left of left of c ?"
+    [found] = model.predict([{"question": question}])
+    assert found.as_dict() == load_hops(run).answer(question).as_dict()
 
 
 def test_settings_of_the_system_are_used_and_may_be_changed(run: Path):
