@@ -88,8 +88,20 @@ class Asker:
                 raise UserError(f"this system answers in its own way; leave {name} out.")
         elif self.method is not None and self.method not in self.system.decodings:
             raise unknown_name("method of this system", self.method, self.system.decodings)
-        elif self.beam is not None and self._method not in SEARCHES:
+        else:
+            self._check_writing()
+
+    def _check_writing(self) -> None:
+        if self.beam is not None and self._method not in SEARCHES:
             raise UserError(f"the method {self._method} has no use for beam; leave it out.")
+        for name, value in (("beam", self.beam), ("max-length", self.max_length)):
+            if value is not None and value < 1:
+                raise UserError(f"{name} must be 1 or more, and {value} came.")
+        if self._method == "greedy" and self.answers > 1:
+            raise UserError(
+                f"the method greedy finds one answer, and {self.answers} were asked for; ask for "
+                "one, or give another method."
+            )
 
     @property
     def writes(self) -> bool:
@@ -120,7 +132,7 @@ class Asker:
             source_tokenizer=self.tokenizer,
             way=self._way(),
             best=self.answers,
-            max_length=self.max_length or LONGEST,
+            max_length=LONGEST if self.max_length is None else self.max_length,
             seed=self.seed,
         )
         found = list(translator.translate([questions]))
@@ -137,7 +149,8 @@ class Asker:
             return Greedily()
         if self._method == "sample":
             return Drawn(rows=self.answers)
-        beam = Beam(width=self.beam or BEAM_WIDTH, best=self.answers, max_length=10 * LONGEST)
+        width = BEAM_WIDTH if self.beam is None else self.beam
+        beam = Beam(width=width, best=self.answers, max_length=10 * LONGEST)
         if self._method == "beam":
             return BySearch(beam=beam)
         return BesideEachDocument(

@@ -156,6 +156,10 @@ def test_vectors_of_an_index_serve_where_the_run_made_them(
         (("where is bob", "--method", "thoroug"), "thorough"),
         (("where is bob", "--method", "greedy", "--beam", 3), "no use for beam"),
         (("where is bob", "-n", 0), "at least one answer"),
+        (("where is bob", "-n", 3, "--method", "greedy"), "finds one answer, and 3 were asked for"),
+        (("where is bob", "--max-length", 0), "max-length must be 1 or more, and 0"),
+        (("where is bob", "--max-length", -1), "max-length must be 1 or more, and -1"),
+        (("where is bob", "--beam", 0), "beam must be 1 or more, and 0"),
         (("where is bob", "--documents", "nowhere"), "nowhere"),
         (("where is bob", "--knowledge", "capitals"), "only a system with a memory of facts"),
         (("where is bob", "--fact", "bob is here"), "SUBJECT | RELATION | OBJECT"),
@@ -165,6 +169,15 @@ def test_mistakes_are_told_in_one_sentence(lmlab: Command, run: Path, arguments,
     found = lmlab("ask", run, *arguments)
     assert found.code == 2 and told in found.err
     assert found.err.count("\n") == 1
+
+
+def test_the_least_that_may_be_given_is_heard(lmlab: Command, run: Path):
+    """One token of an answer, one open hypothesis: 0 would be refused, and the default is more."""
+    found = lmlab("ask", run, "where is bob", "--beam", 1, "--max-length", 1, "--json")
+    [asked] = json.loads(found.out)
+    assert all(len(answer["text"].split()) <= 1 for answer in asked["answers"])
+    drawn = lmlab("ask", run, "where is bob", "--method", "sample", "-n", 3, "--json")
+    assert len(json.loads(drawn.out)[0]["answers"]) == 3
 
 
 def test_who_can_not_answer_says_who_can(lmlab: Command, runs: dict[str, Path]):

@@ -166,6 +166,8 @@ def test_a_question_is_asked_like_any_other(run: Path, capsys: pytest.CaptureFix
         assert told["answers"] == []
     with pytest.raises(UserError, match="reads its own paragraphs, and takes no documents"):
         ask(str(run), [question], documents="capitals")
+    with pytest.raises(UserError, match="finds one answer to a question, and 3 were asked for"):
+        ask(str(run), [question], n=3)
 
 
 def test_apart_the_reader_stays_as_it_was_and_together_it_learns(base: Path, folder: Path):

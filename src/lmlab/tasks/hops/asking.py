@@ -56,6 +56,11 @@ class HopModel:
 
     def ask(self, questions: Sequence[str], *, answers: int = 1) -> list[list[Answer]]:
         """The answer to each question (`Ask`); it rests on the sentences that were stepped over."""
+        if answers > 1:
+            raise UserError(
+                f"a run of the task {TASK} finds one answer to a question, and {answers} were "
+                "asked for; ask for one."
+            )
         found = self.predict([{"question": question} for question in questions])
         return [[_told(each)] if each.answer else [] for each in found]
 
