@@ -45,7 +45,7 @@ class KnowingConfig:
     """Candidates that score less count for nothing, where linking is by margin; softmax's scores
     mean something beside each other only, so there all count."""
     margin: float = field(default=0.2, metadata={"at_least": 0})
-    """How far above or below 0 scores are to be."""
+    """How far above or below 0 scores are to be, where linking is by margin."""
     linking_weight: float = field(default=1.0, metadata={"at_least": 0})
     """What a linked mention counts beside a hidden token."""
     linking_steps: int = field(default=500, metadata={"at_least": 0})
@@ -61,6 +61,18 @@ class KnowingConfig:
                 f"entity_width {self.entity_width} can't be shared among {self.heads} heads; give "
                 "a multiple."
             )
+        if self.linking != "margin":
+            self._check_without_margin()
+
+    def _check_without_margin(self) -> None:
+        """What only linking by margin reads must be as it is where nobody says."""
+        for name in ("threshold", "margin"):
+            given, usual = getattr(self, name), getattr(type(self), name)
+            if given != usual:
+                raise UserError(
+                    f"linking={self.linking} has no use for {name}, and {name}={given:g} came; "
+                    "leave it out, or give linking=margin."
+                )
 
 
 def insert_knowledge(

@@ -139,3 +139,16 @@ def test_settings_that_do_not_fit_are_told():
             base=build_tiny("lstm", VOCABULARY),
             memories=Memories(knowledge=KNOWLEDGE),
         )
+
+
+@pytest.mark.parametrize(("name", "value"), [("threshold", 3.0), ("margin", 0.9)])
+def test_settings_of_margins_count_by_margin_alone(name: str, value: float):
+    told = f"linking=softmax has no use for {name}, and {name}={value:g} came; .*linking=margin"
+    with pytest.raises(UserError, match=told):
+        made(**{name: value})
+    system = made(linking="margin", **{name: value})
+    by_margin = {
+        "threshold": system.memory.linker.threshold,
+        "margin": getattr(system.objective.linking, "margin", None),
+    }
+    assert by_margin == {"threshold": 0.0, "margin": 0.2} | {name: value}
