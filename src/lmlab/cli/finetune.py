@@ -111,8 +111,18 @@ def finetune(
             "left out, whose answer was cut away.",
             file=sys.stderr,
         )
+    _tell_questions_cut(found.questions_cut)
     show_metrics(found.metrics, f"on the {found.split} split")
     print(f"{found.path}: answers in predictions.jsonl; ask it more by lmlab predict")
+
+
+def _tell_questions_cut(count: int) -> None:
+    if count:
+        were = "question was" if count == 1 else "questions were"
+        print(
+            f"{count:,} {were} cut to half of what the system takes, for a text to fit beside.",
+            file=sys.stderr,
+        )
 
 
 def predict(
@@ -149,6 +159,7 @@ def predict(
     model = load_task_model(run)
     rows = _rows(model.task.name, file, text or [])
     found = model.answer(rows)
+    _tell_questions_cut(model.reading.questions_cut(rows))
     if as_json:
         print_json_list({**row, **each.as_dict()} for row, each in zip(rows, found, strict=True))
         return

@@ -63,6 +63,8 @@ class FineTuned:
     """Training rows that were skipped when read: an empty text or side, or not to be understood."""
     uneven: int = 0
     """Training rows left out because one side is too much longer than the other."""
+    questions_cut: int = 0
+    """Rows whose question was longer than half of what the system takes, and was cut."""
 
     def as_dict(self) -> dict[str, Any]:
         return {**asdict(self), "path": str(self.path)}
@@ -310,6 +312,7 @@ def _judge(
         split=split,
         skipped=met.empty_rows + met.bad_rows,
         uneven=met.uneven_pairs,
+        questions_cut=sum(reading.questions_cut(each.rows) for each in prepared.values()),
     )
     write_json(folder.path / "evaluation.json", result.as_dict())
     return result

@@ -145,7 +145,20 @@ class Reading:
         question = self.task.question(row)
         if question is None:
             return None
-        return whole_text(question, self.tokenizer).part(0, self.longest // 2).blank()
+        return whole_text(question, self.tokenizer).part(0, self.most_asked).blank()
+
+    @property
+    def most_asked(self) -> int:
+        """Tokens that a question may have, so that a text fits beside it."""
+        return self.longest // 2
+
+    def questions_cut(self, rows: Sequence[Row]) -> int:
+        """Rows of whose questions not all is read by this way; without a way `Prepared.cut` tells
+        it."""
+        if not self.name:
+            return 0
+        questions = [question for row in rows if (question := self.task.question(row)) is not None]
+        return sum(len(self.tokenizer.encode(each)) > self.most_asked for each in questions)
 
     def labelled(self, row: Row, read: Encoded) -> Encoded:
         """With the row's labels; those of an answer that is not there say so."""

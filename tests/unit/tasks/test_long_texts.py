@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
 import lmlab
+from lmlab.cli.main import app
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.tasks.classify import Classify, Pair
@@ -68,6 +72,41 @@ def test_a_text_is_cut(way: str, text: str, labels: list[int], model: Model):
     assert prepared.encoded[0].labels == labels
     assert prepared.cut == 1
     assert made.prepare([row], training=True).dropped == int(way == "head")
+
+
+@pytest.mark.parametrize("way", ["head", "windows", "memrecall"])
+def test_questions_that_are_cut_are_counted(way: str, model: Model):
+    """Five of ten tokens may be asked with; six are one too many."""
+    made = reading(model, way, Span(), 10)
+    five, six = {"question": "a b c d e"}, {"question": "a b c d e f"}
+    assert made.questions_cut([five, six, six]) == 2
+    for row in (five, six):
+        query = made.query(row)
+        assert query is not None and len(query.tokens) == 5
+    # As the task itself reads, the longer text is cut, which is counted as such.
+    plain = Reading(
+        task=made.task, tokenizer=made.tokenizer, vocabulary=made.vocabulary, longest=10
+    )
+    assert plain.questions_cut([six]) == 0
+
+
+def test_the_command_line_tells_how_many_questions_were_cut(model: Model, tmp_path: Path):
+    """A hundred words in a window of 64: 4 of the 20 rows, and the one that is predicted."""
+    rows = [
+        {"text": LETTERS, "question": "j " * (100 if number % 5 == 0 else 3), "answer": "g h"}
+        for number in range(20)
+    ]
+    file, out = tmp_path / "rows.jsonl", tmp_path / "out"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    asked = ["--task", "span", "--data", str(file), "--out", str(out), "--long", "head"]
+    done = CliRunner().invoke(app, ["finetune", str(model.path), *asked, "--steps", "1"])
+    assert done.exit_code == 0, done.output
+    assert "4 questions were cut to half of what the system takes" in done.stderr
+    assert json.loads((out / "evaluation.json").read_text())["questions_cut"] == 4
+    file.write_text(json.dumps(rows[0]) + "\n", encoding="utf-8")
+    done = CliRunner().invoke(app, ["predict", str(out), str(file), "--json"])
+    assert done.exit_code == 0, done.output
+    assert done.stderr.startswith("1 question was cut to half of what the system takes")
 
 
 def test_a_text_that_fits_is_not_cut(model: Model):
