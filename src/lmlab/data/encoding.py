@@ -80,7 +80,8 @@ def _entity_column(
 ) -> NDArray[np.int32]:
     """The entity of each token of some examples, one after another; -1 where none is told.
 
-    Examples come with their numbers in the split, from 1, by which errors name them.
+    Examples come with their numbers in the split, from 1, by which errors name those whose line is
+    not known.
     """
     if side.layout.kind == "contiguous":
         raise UserError("contiguous text has no mentions; give a corpus of single texts.")
@@ -88,8 +89,9 @@ def _entity_column(
     head, tail = frame(side.tokenizer.vocabulary, side.layout)
     for number, example in examples:
         if strange := [m.entity for m in example.mentions if m.entity not in entities.numbers]:
+            where = example.place or f"text {number:,} of {split}"
             raise UserError(
-                f"text {number:,} of {split} ({example.text[:40]!r}) names the entity "
+                f"{where} ({example.text[:40]!r}) names the entity "
                 f"{strange[0]!r}, which the knowledge does not have; add it, or give the knowledge "
                 "it belongs to."
             )

@@ -10,7 +10,7 @@ import functools
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import Protocol
@@ -43,6 +43,8 @@ class Example:
     """Where it has one: a FASTA identifier."""
     mentions: tuple[Mention, ...] = ()
     """What it names, where the corpus tells, from left to right and none over another."""
+    place: str | None = field(default=None, compare=False)
+    """The file and the line of a text with mentions, where it has any, for errors to name."""
 
 
 class Reader(Protocol):
@@ -105,7 +107,9 @@ class JsonLines:
 
     def _example(self, line: str, number: int, report: ReadingReport) -> Example | None:
         try:
-            return _json_example(line)
+            example = _json_example(line)
+            place = f"{self.path}, line {number}"
+            return replace(example, place=place) if example.mentions else example
         except ValueError as error:
             if self.errors == "strict":
                 raise UserError(f"{self.path}, line {number}: {error}.") from None

@@ -11,8 +11,10 @@ import torch
 from lmlab.core.errors import UserError
 from lmlab.core.mentions import NO_ENTITY, told_spans
 from lmlab.data.batches import split_rows
-from lmlab.data.corpus import Layout, open_corpus
+from lmlab.data.corpus import Corpus, Layout, Split, open_corpus
 from lmlab.data.dataset import TokenDataset
+from lmlab.data.encoding import encoded_chunks
+from lmlab.data.readers import Example, Mention
 from lmlab.data.tokenizers import Tokenizer, tokenizer_for
 from lmlab.knowledge.knowledge import Entity, Knowledge
 from lmlab.training.config import TrainingConfig
@@ -81,10 +83,25 @@ def test_spans_are_read_off_with_both_ends():
 
 
 def test_an_entity_that_the_knowledge_lacks_is_named(tmp_path: Path):
-    rows = [{"text": "a day"}, {"text": "a cow", "mentions": [[2, 5, "cow"]]}]
-    told = r"text 2 of train \('a cow'\) names the entity 'cow', which the knowledge"
+    """By its line; the empty text and the empty line before it are none of the split's texts."""
+    rows = [{"text": "a day"}, {"text": ""}, {"text": "a cow", "mentions": [[2, 5, "cow"]]}]
+    path = write(tmp_path / "told.jsonl", rows)
+    path.write_text("\n" + path.read_text(encoding="utf-8"), encoding="utf-8")
+    told = r"told\.jsonl, line 4 \('a cow'\) names the entity 'cow', which the knowledge"
     with pytest.raises(UserError, match=told):
-        entities_of(write(tmp_path / "told.jsonl", rows), "word")
+        entities_of(path, "word")
+
+
+def test_where_no_file_was_read_it_is_named_by_its_number():
+    examples = [Example("a day"), Example("a cow", mentions=(Mention(2, 5, "cow"),))]
+    split = Split.listed(examples, identity="two", name="train")
+    corpus = Corpus(name="two", splits={"train": split})
+    tokenizer = tokenizer_for(corpus, "word")
+    chunks = encoded_chunks(
+        split, tokenizer, tokenizer, corpus.layout, progress=False, entities=KNOWLEDGE
+    )
+    with pytest.raises(UserError, match=r"text 2 of train \('a cow'\) names the entity 'cow'"):
+        list(chunks)
 
 
 @pytest.mark.parametrize(
