@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lmlab.cli.options import Errors, Json, Run
-from lmlab.cli.output import print_json_list, print_table
+from lmlab.cli.output import NO_ANSWER, print_json_list, print_table
 from lmlab.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ def print_asked(found: Iterator[Asked], *, evidence: bool) -> None:
         for answer in asked.answers:
             print(f"{_share(answer)}\t{answer.text}")
         if not asked.answers:
-            print()
+            print(NO_ANSWER)
         if evidence and asked.answers:
             print_evidence(asked.answers[0])
         sys.stdout.flush()  # whoever waits at the other end of a pipe has waited long enough

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from lmlab.cli.options import Errors, Json, Run
-from lmlab.cli.output import console, print_json, print_json_list
+from lmlab.cli.output import NO_ANSWER, console, print_json, print_json_list
 from lmlab.cli.train import parse_settings
 from lmlab.core.errors import UserError
 
@@ -185,7 +185,7 @@ def _predict_hops(
         print_json_list({**row, **each.as_dict()} for row, each in zip(rows, found, strict=True))
         return
     for each in found:
-        print(each.answer or "(no answer was found)")
+        print(each.answer or NO_ANSWER)
         for (origin, target), (_, clue) in zip(each.path, each.evidence, strict=True):
             print(f"    {origin} → {target}: {clue}")
     for file in drawn:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 WIDE = 240
 """Columns where nobody looks at a screen: a table in a file is not folded."""
+NO_ANSWER = "(no answer was found)"
+"""What stands where an answer would."""
 
 
 def print_json(value: Any) -> None:

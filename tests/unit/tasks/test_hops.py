@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from typer.testing import CliRunner
 
 import lmlab
 from lmlab.cli.ask import ask
+from lmlab.cli.finetune import predict
 from lmlab.cli.main import app
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
@@ -168,6 +170,23 @@ def test_a_question_is_asked_like_any_other(run: Path, capsys: pytest.CaptureFix
         ask(str(run), [question], documents="capitals")
     with pytest.raises(UserError, match="finds one answer to a question, and 3 were asked for"):
         ask(str(run), [question], n=3)
+
+
+@pytest.mark.parametrize("show_evidence", [False, True])
+def test_that_nothing_was_found_is_said(
+    run: Path,
+    show_evidence: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+):
+    """By `ask` in the words of `predict`, a line for each question."""
+    question = "what is left of left of c ?"
+    found = replace(load_hops(run).answer(question), answer="")
+    monkeypatch.setattr(HopModel, "predict", lambda self, rows: [found] * len(rows))
+    ask(str(run), [question], show_evidence=show_evidence)
+    assert capsys.readouterr().out == "(no answer was found)\n"
+    predict(str(run), text=[question])
+    assert capsys.readouterr().out.splitlines()[0] == "(no answer was found)"
 
 
 def test_apart_the_reader_stays_as_it_was_and_together_it_learns(base: Path, folder: Path):
