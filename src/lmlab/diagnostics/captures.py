@@ -222,7 +222,8 @@ def prepare(capture: Capture, labels: Labels) -> Shown:
     for axis in reversed(range(values.ndim)):
         name, size = shown.axes[axis], shown.values.shape[axis]
         alone = name == "batch" and not labels.sentences
-        if alone or (size == 1 and shown.values.ndim > 1):
+        # The only entity that a text names is still to be named.
+        if alone or (size == 1 and shown.values.ndim > 1 and name not in LISTED):
             shown = shown.at(axis, 0)
         elif name in WORD_AXES and size > MOST_PLACES:
             remark = f"Shown are the first {MOST_PLACES} of {size} places."
@@ -342,7 +343,7 @@ def _words_of(shown: Shown, order: Places | None, *, title: str) -> Picture:
         if np.isnan(values).all():
             continue  # Nothing is told of this place.
         best = by_size(np.nan_to_num(values, nan=-np.inf))[:most]
-        words = " · ".join(told(names[t], values[t]) for t in best)
+        words = " · ".join(told(names[t], values[t]) for t in best if not np.isnan(values[t]))
         rows.append((str(row) if labels is None else short_label(labels[row].split()[0]), words))
     header = (kind, f"likeliest {LISTED[listed]}")
     listing = Listing(header=header, rows=tuple(rows), places=(0.0, 1.0))

@@ -190,10 +190,12 @@ def of_mentions(
 ) -> Capture:
     """Shares (M, N) of M mentions as a capture, nothing at other places.
 
-    `places` are the row and the first place of each. Of N the likeliest of some mention are kept.
+    `places` are the row and the first place of each. Of N the likeliest of some mention are kept;
+    a share of nan is one that the mention does not have.
     """
     shares = shares.cpu()
-    kept = shares.topk(min(EVIDENCE, len(names)), -1).indices.unique()
+    best = shares.nan_to_num(nan=-1.0).topk(min(EVIDENCE, len(names)), -1)
+    kept = best.indices[best.values >= 0].unique()
     values = torch.full((*batch.tokens.shape, len(kept)), torch.nan)
     for (row, place), each in zip(places, shares[:, kept], strict=True):
         values[row, place] = each

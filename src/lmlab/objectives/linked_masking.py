@@ -13,12 +13,13 @@ from torch import Tensor
 from lmlab.core.batch import Batch
 from lmlab.core.capture import Capture
 from lmlab.core.loss import Loss
-from lmlab.core.mentions import Linked, Spans
+from lmlab.core.mentions import NO_ENTITY, Linked, Spans
 from lmlab.core.parts import Hidden, Network, weighted_loss
 from lmlab.core.protocols import Pieces
 from lmlab.core.state import State
 from lmlab.core.view import NO_TARGET, View
 from lmlab.core.vocabulary import Vocabulary
+from lmlab.knowledge.entity_models import of_mentions
 from lmlab.knowledge.lexicon import Lexicon
 from lmlab.knowledge.recontextualising import KnowledgeAttention
 from lmlab.objectives.linking import LinkingLoss, linking_loss
@@ -95,20 +96,31 @@ class LinkedMasking(MaskedTokens):
         """How sure each mention of the clean text is of its candidates."""
         view = self.fill_view(batch, torch.zeros_like(batch.tokens, dtype=torch.bool))
         [found] = network.hidden(view).recalled.values()
-        assert view.spans is not None
-        spans, weights = view.spans, found["weights"]
-        shown = weights.new_zeros(*batch.tokens.shape, max(1, weights.shape[-1]))
-        if weights.numel():
-            # Of mentions with the same first word the longest, which comes last.
-            longest = torch.ones_like(spans.rows, dtype=torch.bool)
-            longest[:-1] = (spans.rows.diff() != 0) | (spans.first.diff() != 0)
-            shown[spans.rows[longest], spans.first[longest]] = weights[longest]
-        reading = (
-            "At the first word of each mention how likely each candidate is, the most frequent one "
-            "first; elsewhere nothing."
+        spans = view.spans
+        assert spans is not None
+        # Of mentions with the same first word the longest, which comes last.
+        longest = torch.ones_like(spans.rows, dtype=torch.bool)
+        longest[:-1] = (spans.rows.diff() != 0) | (spans.first.diff() != 0)
+        places = torch.stack([spans.rows[longest], spans.first[longest]], -1)
+        entities = self.lexicon.knowledge.entities
+        links = of_mentions(
+            batch,
+            "entity",
+            places.tolist(),
+            _by_entity(spans.candidates[longest], found["weights"][longest], len(entities)),
+            [entity.title or entity.name for entity in entities],
+            reading="The mentions that were found, by their first word, and p(entity) of each "
+            "among its candidates.",
         )
-        links = Capture(values=shown, axes=("batch", "time", "choice"), reading=reading)
         return {"linked mentions": links}
+
+
+def _by_entity(candidates: Tensor, weights: Tensor, entities: int) -> Tensor:
+    """(M, N) weights (M, C) of candidates (M, C) at their entities, nan at all others."""
+    real = candidates != NO_ENTITY
+    shares = weights.new_full((len(candidates), entities), torch.nan)
+    shares[real.nonzero()[:, 0], candidates[real]] = weights.detach()[real]
+    return shares
 
 
 class LinkedModel(MaskedModel):

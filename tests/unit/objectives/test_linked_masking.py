@@ -13,6 +13,7 @@ from lmlab.core.errors import UserError
 from lmlab.core.protocols import Link
 from lmlab.core.view import NO_TARGET
 from lmlab.core.vocabulary import Vocabulary
+from lmlab.diagnostics.captures import Labels, capture_picture
 from lmlab.knowledge.knowledge import Alias, Entity, Fact, Knowledge
 from lmlab.objectives.linked_masking import LinkedModel
 from lmlab.training.memories import Memories
@@ -118,11 +119,33 @@ def test_a_batch_that_tells_nothing_has_a_gradient_of_zero():
 
 
 def test_mentions_are_revealed_where_they_begin():
-    found = made().reveal(replace(batch(), entities=None))["linked mentions"]
-    assert found.axes == ("batch", "time", "choice")
-    sums = found.values.sum(-1)
-    # Place 1 has two mentions, of which the longer is shown; <s> and </s> are none.
-    torch.testing.assert_close(sums, torch.tensor([[0.0, 1, 1, 1, 0], [0.0, 1, 0, 0, 0]]))
+    system = made()
+    found = system.reveal(replace(batch(), entities=None))["linked mentions"]
+    assert found.axes == ("batch", "time", "entity")
+    assert found.names == {"entity": ("A", "B", "AB", "other")}
+    # Place 1 has two mentions, of which the longer is shown, `a b`; <s> and </s> are none.
+    sure = {(0, 1): "AB", (0, 2): "B", (1, 1): "B"}
+    for (row, place), entity in sure.items():
+        told = dict(zip(found.names["entity"], found.values[row, place].tolist(), strict=True))
+        assert {name: share for name, share in told.items() if share >= 0} == {entity: 1.0}
+    # `a` alone is A or the other, as `link` has it.
+    [linked] = [each for each in system.link(batch()) if each.first == 3]
+    shares = found.values[0, 3]
+    assert shares[[1, 2]].isnan().all()
+    assert float(shares[[0, 3]].sum()) == pytest.approx(1)
+    assert float(shares[linked.entity]) == pytest.approx(linked.probability)
+    assert found.values[0, [0, 4]].isnan().all() and found.values[1, [0, 2]].isnan().all()
+
+
+def test_the_picture_of_mentions_names_entities():
+    """Those that a mention may name and no others; a text without mentions has no picture."""
+    labels = Labels(token=TOKENS.__getitem__, tokens=("<s>", "b", "b", "</s>"))
+    found = made().reveal(Batch.from_sequences([[2, 6, 6, 3]], pad=0))
+    drawn = capture_picture("linked mentions", found["linked mentions"], labels)
+    assert drawn is not None
+    assert drawn.draw.keywords["listing"].rows == (("b", "B 1.00"), ("b", "B 1.00"))
+    none = made().reveal(Batch.from_sequences([[2, 1, 3]], pad=0))["linked mentions"]
+    assert capture_picture("linked mentions", none, labels) is None
 
 
 def test_settings_that_do_not_fit_are_told():
