@@ -15,6 +15,7 @@ from lmlab.core.capture import Capture
 from lmlab.core.detecting import DetectingObjective
 from lmlab.core.filling import FillingObjective
 from lmlab.core.parts import Backbone, Emission
+from lmlab.core.protocols import Retrieve
 from lmlab.core.system import Assembly, System
 from lmlab.core.view import View
 from lmlab.diagnostics.captures import (
@@ -51,7 +52,7 @@ def capture_family(subject: Subject) -> list[Picture]:
     found = replace(found, model={**found.model, **words_of_states(subject.system)})
     labels = Labels(token=subject.token)
     labels = replace(labels, states=state_names(found.model, labels))
-    listed = tuple(each.text for each in found.listed)
+    listed = tuple(row_name(subject.system, each) for each in found.listed)
     pictures = capture_pictures(found.model, replace(labels, sentences=listed))
     for place, (sentence, captures) in enumerate(
         zip(subject.sentences, found.sentences, strict=True)
@@ -62,6 +63,15 @@ def capture_family(subject: Subject) -> list[Picture]:
         count = len(subject.sentences)
         pictures += [replace(each, name=numbered(each.name, place, count)) for each in drawn]
     return pictures
+
+
+def row_name(system: System, sentence: Sentence) -> str:
+    """What a sentence is called where it is one row of many: its text.
+
+    Where documents are looked up for a question, that: several may have the same answer.
+    """
+    asked = sentence.condition if isinstance(system, Retrieve) else None
+    return asked or sentence.text
 
 
 @runtime_checkable

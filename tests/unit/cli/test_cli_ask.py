@@ -11,6 +11,9 @@ import pytest
 
 import lmlab as laboratory
 from lmlab.core.errors import UserError
+from lmlab.diagnostics.revealing import LISTED, capture_family
+from lmlab.diagnostics.subjects import make_subject
+from lmlab.training.runs import load_run
 from lmlab.training.train import train
 
 from .conftest import Command
@@ -183,6 +186,15 @@ def test_the_least_that_may_be_given_is_heard(lmlab: Command, run: Path):
 def test_who_can_not_answer_says_who_can(lmlab: Command, runs: dict[str, Path]):
     found = lmlab("ask", runs["ngram"], "where is bob")
     assert found.code == 2 and "rag-token" in found.err and "Ask" in found.err
+
+
+def test_pictures_name_documents_by_the_question_they_were_found_for(run: Path):
+    subject = make_subject(load_run(run))
+    pictures = {picture.name: picture for picture in capture_family(subject)}
+    [grid] = pictures["retrieved-documents"].draw.keywords["grids"]
+    sentences = (*subject.sentences, *subject.sample)[:LISTED]
+    assert grid.rows.labels == tuple(each.condition for each in sentences)
+    assert set(grid.rows.labels) <= {f"where is {name}" for name in NAMES}
 
 
 def test_the_same_from_python(run: Path):
