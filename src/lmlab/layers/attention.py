@@ -29,6 +29,12 @@ class Scores(nn.Module):
         natural = 1 / math.sqrt(head_width) if scaled else 1.0
         self.scale = natural if self.hard else natural / temperature
         """What inner products are multiplied by."""
+        self.position_scale = self.scale
+        """What products of queries with vectors of positions are multiplied by."""
+
+    def levelled(self, queries: Tensor) -> Tensor:
+        """Queries (B, H, T, D) as positions meet them."""
+        return queries
 
     def prepare(self, vectors: Tensor) -> Tensor:
         """Queries or keys (B, H, T, D) before their products are taken."""
@@ -39,12 +45,19 @@ class CosineScores(Scores):
     """√D cos(q, k) / temperature: queries and keys of one length, so that only directions count.
 
     001 finds that a model uses the lengths if it can; for vectors of the usual length √D it is
-    q · k / √D again.
+    q · k / √D again. Vectors of positions r keep their lengths, and meet queries q̃ = √D q / |q| of
+    the usual one: the term is q̃ · r / √D = cos(q, r) |r| (over the temperature), and where a bias u
+    is added to queries the score is √D cos(q̃ + u, k).
     """
 
     def __init__(self, head_width: int, *, temperature: float = 1.0) -> None:
         super().__init__(head_width, temperature=temperature, scaled=False)
-        self.scale *= math.sqrt(head_width)
+        self.length = math.sqrt(head_width)
+        self.position_scale = self.scale / self.length
+        self.scale *= self.length
+
+    def levelled(self, queries: Tensor) -> Tensor:
+        return F.normalize(queries, dim=-1) * self.length
 
     def prepare(self, vectors: Tensor) -> Tensor:
         return F.normalize(vectors, dim=-1)
@@ -161,13 +174,8 @@ class Attention(nn.Module):
         self, queries: Tensor, keys: Tensor, read: Tensor, scope: Scope, *, fused: bool = True
     ) -> Tensor:
         """(B, Tq, W) the means of what is read, through the output map."""
-        turned, extra = queries, None
-        if self.positions is not None:
-            extra = self.positions.bias(queries, scope)
-            turned = self.positions.turn_queries(queries, scope.query_positions)
+        turned, scope = self._placed(queries, scope)
         turned, keys = self.scores.prepare(turned), self.scores.prepare(keys)
-        if extra is not None:
-            scope = scope.biased(extra * self.scores.scale)
         noted = scope.record is not None or self.scores.hard or self._reads_positions
         reading = self._read_fast if fused and not noted else self._read_clearly
         mean = reading(turned, keys, read, scope)
@@ -175,6 +183,18 @@ class Attention(nn.Module):
             mean = silenced(mean, scope.silent_heads)
         joined = mean.transpose(1, 2).flatten(2)
         return self.output(joined if scope.alike is None else scope.alike.gather(joined))
+
+    def _placed(self, queries: Tensor, scope: Scope) -> tuple[Tensor, Scope]:
+        """The queries (B, H, Tq, D) that meet the keys, and the scope with what positions add."""
+        if self.positions is None:
+            return queries, scope
+        levelled = self.scores.levelled(queries)
+        extra = self.positions.bias(levelled, scope)
+        if extra is None:
+            # What only turns queries keeps their lengths, so these need not be levelled before.
+            return self.positions.turn_queries(queries, scope.query_positions), scope
+        turned = self.positions.turn_queries(levelled, scope.query_positions)
+        return turned, scope.biased(extra * self.scores.position_scale)
 
     def _are_few(self, values: Tensor, source: Tensor, scope: Scope) -> bool:
         """Whether so few places ask that it is cheaper to leave keys and values unmade."""

@@ -25,7 +25,7 @@ class AttentionPositions(nn.Module):
         return keys
 
     def bias(self, queries: Tensor, scope: Scope) -> Tensor | None:
-        """(B or 1, H, Tq, Tk) added to the inner products, before they are scaled."""
+        """(B or 1, H, Tq, Tk) products with what stands for positions, before they are scaled."""
         return None
 
     def read(self, weights: Tensor, scope: Scope) -> Tensor:

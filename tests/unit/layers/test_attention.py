@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from typing import get_args
 
 import pytest
 import torch
 from torch import nn
 
+from lmlab.core.batch import Batch
+from lmlab.core.vocabulary import Vocabulary
 from lmlab.layers.attention import Attention, CosineScores, Scores
 from lmlab.layers.attention_positions import (
     Alibi,
@@ -17,7 +21,10 @@ from lmlab.layers.attention_positions import (
     ShawPositions,
 )
 from lmlab.layers.key_values import KeyValues
+from lmlab.layers.relative_attention import RelativePositions
 from lmlab.layers.scope import Scope
+from lmlab.zoo import gpt
+from lmlab.zoo._transformer import PositionName
 
 WIDTH, HEADS, TIME = 12, 3, 5
 
@@ -125,6 +132,79 @@ def test_cosine_scores_do_not_feel_lengths():
             attention.project.weight[: 2 * WIDTH] *= 10
         after = attention(x, scope())
         assert feels == (not torch.allclose(before, after, atol=1e-5))
+
+
+@pytest.mark.parametrize("name", [name for name in get_args(PositionName) if name != "pairs"])
+def test_cosine_scores_do_not_feel_lengths_whatever_the_positions(name: str):
+    """Queries and keys ten times as long change log p of plain scores, and of cosines nothing."""
+    batch = Batch.from_sequences([[2, 7, 5, 9, 6, 8, 3], [2, 5, 5, 7, 3]], pad=0)
+    for cosine in (False, True):
+        torch.manual_seed(0)
+        config = gpt.Config(
+            width=16, layers=2, heads=2, length=32, reach=2, positions=name, cosine=cosine
+        )
+        system = gpt.build(config, Vocabulary(size=12)).eval()
+        for parameter in system.parameters():
+            nn.init.normal_(parameter, std=0.5)
+        with torch.no_grad():
+            before = system.log_prob(batch).per_token
+            for part in system.modules():
+                if isinstance(part, Attention):
+                    part.project.weight[: 2 * part.inner] *= 10
+                    part.project.bias[: 2 * part.inner] *= 10
+            change = (system.log_prob(batch).per_token - before).abs().max()
+        assert change < 1e-4 if cosine else change > 0.1
+
+
+@pytest.mark.parametrize("temperature", [1.0, 2.0])
+def test_cosines_with_positions_by_loops(temperature: float):
+    """√D cos(q̃ + u, k) + cos(q, R) |R| + v · R / √D, over the temperature, for each pair.
+
+    q̃ = √D q / |q|; R = W [sin(d ω), cos(d ω)] with its length, and v a bias (Transformer-XL).
+    """
+    torch.manual_seed(0)
+    size = WIDTH // HEADS
+    positions = RelativePositions(WIDTH, HEADS, size)
+    for parameter in positions.parameters():
+        nn.init.normal_(parameter)
+    scores = CosineScores(size, temperature=temperature)
+    attention = Attention(WIDTH, HEADS, scores=scores, positions=positions)
+    record: dict = {}
+    attention(values(), scope(record=record))
+    q, k, _ = (
+        part.view(2, TIME, HEADS, size) for part in attention.project(values()).split(WIDTH, -1)
+    )
+    cosine = torch.nn.functional.cosine_similarity
+    expected = torch.zeros(2, HEADS, TIME, TIME)
+    for b, h, i, j in itertools.product(range(2), range(HEADS), range(TIME), range(TIME)):
+        wave = positions.sinusoids.waves(torch.tensor([i - j]))[0]
+        vector = positions.project(wave).view(HEADS, size)[h]
+        query, key = q[b, i, h], k[b, j, h]
+        level = math.sqrt(size) * query / query.norm()
+        turned = level + positions.content_bias[h]
+        expected[b, h, i, j] = (
+            math.sqrt(size) * cosine(turned, key, dim=0)
+            + cosine(query, vector, dim=0) * vector.norm()
+            + positions.position_bias[h] @ vector / math.sqrt(size)
+        )
+    weights = torch.softmax(expected / temperature, -1)
+    torch.testing.assert_close(record["attention"].values, weights.detach(), atol=1e-5, rtol=0)
+
+
+def test_cosines_of_queries_of_the_usual_length_give_positions_their_usual_weight():
+    """Where all queries and keys have length √D, cosines and plain scores agree for Shaw's too."""
+    torch.manual_seed(0)
+    size = WIDTH // HEADS
+    shaw = ShawPositions(size, reach=2)
+    queries, keys, read = torch.randn(3, 2, HEADS, TIME, size).unbind(0)
+    queries, keys = CosineScores(size).levelled(queries), CosineScores(size).levelled(keys)
+    torch.testing.assert_close(queries.norm(dim=-1), torch.full((2, HEADS, TIME), size**0.5))
+    plain = Attention(WIDTH, HEADS, positions=shaw)
+    cosine = Attention(WIDTH, HEADS, positions=shaw, scores=CosineScores(size))
+    cosine.load_state_dict(plain.state_dict())
+    torch.testing.assert_close(
+        cosine._read(queries, keys, read, scope()), plain._read(queries, keys, read, scope())
+    )
 
 
 def test_scores_by_hand():
