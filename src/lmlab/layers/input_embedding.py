@@ -8,8 +8,9 @@ from lmlab.layers.positions import InputPositions
 
 
 class InputEmbedding(nn.Module):
-    """Tokens to vectors: embedding, times `scale`, positions, segments, norm, dropout, projection.
+    """Tokens to vectors: embedding, times `scale`, segments, positions, norm, dropout, projection.
 
+    Segments come before positions, which may make the vectors wider (`ConcatenatedPositions`).
     Inputs (B, T) ids, or (B, T, D) vectors where `tokens` is a linear map of them (patches of an
     image). Where vectors are narrower than the layers, `projection` widens them (ALBERT's
     factorised embedding).
@@ -40,8 +41,6 @@ class InputEmbedding(nn.Module):
         vectors: Tensor = self.tokens(inputs)
         if self.scale != 1.0:
             vectors = vectors * self.scale
-        if self.positions is not None:
-            vectors = self.positions(vectors, positions)
         if self.segments is not None:
             # Segment 0 where none are told, as every published code does; and the last kind where
             # more are told than it tells apart (RoBERTa has one).
@@ -49,6 +48,8 @@ class InputEmbedding(nn.Module):
             told = None if segments is None else self.segments(segments.clamp(max=most))
             kinds = self.segments.weight[0] if told is None else told
             vectors = vectors + kinds
+        if self.positions is not None:
+            vectors = self.positions(vectors, positions)
         if self.norm is not None:
             vectors = self.norm(vectors)
         vectors = self.dropout(vectors)
