@@ -44,6 +44,7 @@ class Rotary(AttentionPositions):
 
     def __init__(self, head_width: int, *, base: float = 10_000.0) -> None:
         super().__init__()
+        assert head_width % 2 == 0, head_width
         powers = torch.arange(0, head_width, 2).float() / head_width
         self.register_buffer("frequencies", base**-powers, persistent=False)
 
@@ -119,14 +120,16 @@ class Alibi(ScoreBias):
 class RelativeBuckets(ScoreBias):
     """A learned number for each head and bucket of distances (Raffel et al. 2020, T5).
 
-    Half of the buckets hold one distance each, the other half grow in size up to `furthest`.
-    `both_ways` has buckets for places ahead as well, as an encoder needs.
+    Half of the buckets hold one distance each, the other half grow in size up to `furthest`, which
+    must exceed the first half's (`exact_buckets`). `both_ways` has buckets for
+    places ahead as well, as an encoder needs.
     """
 
     def __init__(
         self, heads: int, *, buckets: int = 32, furthest: int = 128, both_ways: bool = True
     ) -> None:
         super().__init__()
+        assert furthest > exact_buckets(buckets, both_ways=both_ways), (buckets, furthest)
         self.buckets, self.furthest, self.both_ways = buckets, furthest, both_ways
         self.table = nn.Embedding(buckets, heads)
 
@@ -140,7 +143,12 @@ class RelativeBuckets(ScoreBias):
         count = self.buckets // 2 if self.both_ways else self.buckets
         first = torch.where(ahead > 0, count, 0) if self.both_ways else torch.zeros_like(ahead)
         distance = ahead.abs() if self.both_ways else (-ahead).clamp(min=0)
-        exact = count // 2
+        exact = exact_buckets(self.buckets, both_ways=self.both_ways)
         scaled = torch.log(distance.clamp(min=1).float() / exact) / math.log(self.furthest / exact)
         far = (exact + (scaled * (count - exact)).long()).clamp(max=count - 1)
         return first + torch.where(distance < exact, distance, far)
+
+
+def exact_buckets(buckets: int, *, both_ways: bool) -> int:
+    """How many distances of one direction have a bucket each: half of that direction's buckets."""
+    return (buckets // 2 if both_ways else buckets) // 2

@@ -15,7 +15,7 @@ from lmlab.objectives.continuation import Continuing
 from lmlab.objectives.hidden_source import HiddenSource, Restoring, Spelling
 from lmlab.objectives.sentences import Sentences
 from lmlab.zoo._transformer import (
-    TransformerConfig,
+    DecoderConfig,
     make_encoder_decoder,
     make_softmax,
     make_tokens,
@@ -23,7 +23,7 @@ from lmlab.zoo._transformer import (
 
 
 @dataclass(frozen=True, kw_only=True)
-class DenoisingConfig(TransformerConfig):
+class DenoisingConfig(DecoderConfig):
     """Settings of an encoder-decoder that restores what a source hides."""
 
     decoder_layers: int = field(default=0, metadata={"at_least": 0})

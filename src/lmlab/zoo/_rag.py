@@ -21,7 +21,7 @@ from lmlab.retrieval.bi_encoders import BagOfWords, Trained
 from lmlab.retrieval.documents import Documents
 from lmlab.retrieval.memory import DocumentMemory
 from lmlab.zoo._transformer import (
-    TransformerConfig,
+    DecoderConfig,
     make_encoder_decoder,
     make_softmax,
     make_tokens,
@@ -29,7 +29,7 @@ from lmlab.zoo._transformer import (
 
 
 @dataclass(frozen=True, kw_only=True)
-class RagConfig(TransformerConfig):
+class RagConfig(DecoderConfig):
     """Settings of RAG; those of a Transformer are the writer's."""
 
     width: int = field(default=128, metadata={"at_least": 1})

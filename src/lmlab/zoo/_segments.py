@@ -14,8 +14,8 @@ from lmlab.layers.relative_attention import RelativePositions
 from lmlab.layers.transformer_block import Block
 from lmlab.zoo._transformer import (
     TRANSFORMER_RECIPES,
+    DecoderConfig,
     PositionName,
-    TransformerConfig,
     make_embedding,
     make_stack,
 )
@@ -73,7 +73,7 @@ SEGMENT_RECIPES = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class SegmentConfig(TransformerConfig):
+class SegmentConfig(DecoderConfig):
     """Settings of a Transformer that remembers the segments before."""
 
     length: int = field(default=128, metadata={"at_least": 1})

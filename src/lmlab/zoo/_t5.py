@@ -15,11 +15,11 @@ from lmlab.layers.feed_forward import ActivationName
 from lmlab.layers.unscaled import Scaled
 from lmlab.objectives.sentinel_spans import RandomSpans, SentinelSpans
 from lmlab.objectives.text_to_text import PrefixText, TextToText
-from lmlab.zoo._transformer import NormName, PositionName, TransformerConfig
+from lmlab.zoo._transformer import DecoderConfig, NormName, PositionName
 
 
 @dataclass(frozen=True, kw_only=True)
-class T5Config(TransformerConfig):
+class T5Config(DecoderConfig):
     """Settings of T5: its network, its objectives and its symbols."""
 
     positions: PositionName = "buckets"

@@ -21,6 +21,7 @@ from lmlab.layers.attention_positions import (
     Rotary,
     ScoreBias,
     ShawPositions,
+    exact_buckets,
 )
 from lmlab.layers.feed_forward import ActivationName, FeedForward, GatedFeedForward
 from lmlab.layers.initialising import initialise
@@ -123,6 +124,8 @@ class TransformerConfig:
 
     places_are_pairs: ClassVar[bool] = False
     """Whether the objective tells each place by two numbers (GLM)."""
+    has_decoder: ClassVar[bool] = False
+    """Whether a stack of it looks back alone, so that all its buckets are for one direction."""
 
     def __post_init__(self) -> None:
         if not self.head_width and self.width % self.heads:
@@ -136,7 +139,23 @@ class TransformerConfig:
                 f"this system tells a place by {told}, so its positions {needed}, and "
                 f"{self.positions} came."
             )
+        self._check_attention_positions()
         self._check_silent()
+
+    def _check_attention_positions(self) -> None:
+        """Rotary turns numbers in pairs; buckets that grow follow those of one distance each."""
+        if self.positions == "rotary" and head_width(self) % 2:
+            raise UserError(
+                f"rotary positions turn the numbers of a head in pairs, and it has "
+                f"{head_width(self)}; give an even head_width."
+            )
+        exact = exact_buckets(self.buckets, both_ways=not self.has_decoder)
+        if self.positions == "buckets" and self.furthest <= exact:
+            raise UserError(
+                f"with {self.buckets} buckets each distance below {exact} has its own, so furthest "
+                f"must be larger than {exact}, and {self.furthest} came; give a larger one, or "
+                "fewer buckets."
+            )
 
     def _check_silent(self) -> None:
         """What is silenced must be there."""
@@ -147,6 +166,13 @@ class TransformerConfig:
         for _, head in heads:
             if not 1 <= head <= self.heads:
                 raise UserError(f"there are heads 1 to {self.heads}, and {head} came.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecoderConfig(TransformerConfig):
+    """Settings of a Transformer that has a decoder, alone or behind an encoder."""
+
+    has_decoder = True
 
 
 TRANSFORMER_RECIPES = {

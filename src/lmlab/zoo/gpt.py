@@ -17,7 +17,7 @@ from lmlab.objectives.next_token import NextToken
 from lmlab.zoo._sampled import SampledConfig, make_objective
 from lmlab.zoo._transformer import (
     TRANSFORMER_RECIPES,
-    TransformerConfig,
+    DecoderConfig,
     make_softmax,
     make_tokens,
     make_transformer,
@@ -37,7 +37,7 @@ CARD = Card(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(TransformerConfig, SampledConfig):
+class Config(DecoderConfig, SampledConfig):
     """Settings of GPT."""
 
 

@@ -19,7 +19,7 @@ from lmlab.objectives.masked_span import MaskedSpan, OneSpan
 from lmlab.objectives.masking import Replacement
 from lmlab.zoo._transformer import (
     TRANSFORMER_RECIPES,
-    TransformerConfig,
+    DecoderConfig,
     make_encoder_decoder,
     make_softmax,
     make_tokens,
@@ -38,7 +38,7 @@ CARD = Card(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(TransformerConfig):
+class Config(DecoderConfig):
     """Settings of MASS."""
 
     pre_norm: bool = False

@@ -17,8 +17,8 @@ from lmlab.objectives.given_source import NextTokenGivenSource
 from lmlab.zoo._transformer import (
     MULTI30K,
     TRANSFORMER_RECIPES,
+    DecoderConfig,
     PositionName,
-    TransformerConfig,
     make_encoder_decoder,
     make_softmax,
     make_tokens,
@@ -36,7 +36,7 @@ CARD = Card(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(TransformerConfig):
+class Config(DecoderConfig):
     """Settings of the encoder-decoder."""
 
     positions: PositionName = "sinusoidal"

@@ -19,6 +19,7 @@ from lmlab.layers.attention_positions import (
     RelativeBuckets,
     Rotary,
     ShawPositions,
+    exact_buckets,
 )
 from lmlab.layers.key_values import KeyValues
 from lmlab.layers.relative_attention import RelativePositions
@@ -301,6 +302,22 @@ def test_buckets_are_those_of_t5(both_ways: bool):
         ahead, bidirectional=both_ways, num_buckets=32, max_distance=128
     )
     assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("both_ways", [True, False])
+@pytest.mark.parametrize("buckets", [4, 5, 8, 32])
+def test_buckets_never_fall_with_the_distance_and_are_in_the_table(buckets: int, both_ways: bool):
+    """From the least `furthest` on: exact distances are told apart, and the far ones share one."""
+    exact = exact_buckets(buckets, both_ways=both_ways)
+    assert exact == buckets // (4 if both_ways else 2)
+    for furthest in (exact + 1, 2 * exact + 1, 128):
+        table = RelativeBuckets(2, buckets=buckets, furthest=furthest, both_ways=both_ways)
+        found = table.bucket(-torch.arange(200))
+        last = (buckets // 2 if both_ways else buckets) - 1
+        assert found[:exact].tolist() == list(range(exact))
+        assert (found.diff() >= 0).all() and (found[furthest:] == last).all()
+        ahead = table.bucket(torch.arange(1, 200))
+        assert torch.equal(ahead, found[1:] + last + 1 if both_ways else torch.zeros(199).long())
 
 
 def test_nothing_is_made_of_positions_by_default():
