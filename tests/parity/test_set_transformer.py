@@ -138,6 +138,14 @@ def test_positions_of_attention_are_refused():
         set_transformer.Config(positions="rotary")
 
 
+@pytest.mark.parametrize(
+    "given", [{"silent_layers": (1,)}, {"silent_heads": ("1.1",)}, {"shared_layers": True}]
+)
+def test_what_its_layers_do_not_honour_is_refused(given):
+    with pytest.raises(UserError, match=f"and {next(iter(given))} came; leave it out"):
+        set_transformer.Config(**given)
+
+
 def test_it_reveals_how_attention_is_divided():
     system = build(width=12, layers=2, heads=3, points=5)
     captures = system.backbone.reveal(view_of([[2, 7, 9, 3]]))

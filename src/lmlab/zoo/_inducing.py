@@ -36,6 +36,12 @@ class SetConfig(TransformerConfig):
                 f"inducing points stand nowhere, so positions are {', '.join(POSITIONS)}, and "
                 f"{self.positions} came."
             )
+        for name in ("silent_layers", "silent_heads", "shared_layers"):
+            if getattr(self, name):
+                raise UserError(
+                    "all layers and heads of the Set Transformer speak, with parameters of their "
+                    f"own, and {name} came; leave it out."
+                )
 
 
 def make_set_transformer(config: SetConfig, tokens: nn.Embedding) -> SetTransformer:
