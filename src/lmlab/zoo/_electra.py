@@ -41,7 +41,7 @@ class ElectraConfig(TransformerConfig):
 
     @property
     def generator(self) -> ElectraConfig:
-        """The settings of the generator: narrower layers over the same embedding."""
+        """The settings of the generator: narrower layers over the same embedding, none silent."""
         return replace(
             self,
             width=self.generator_width or max(1, self.width // 4),
@@ -50,6 +50,8 @@ class ElectraConfig(TransformerConfig):
             head_width=0,
             inner=self.generator_inner,
             embedding_width=self.embedding_width or self.width,
+            silent_layers=(),
+            silent_heads=(),
         )
 
 

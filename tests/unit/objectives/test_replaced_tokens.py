@@ -181,6 +181,20 @@ def test_a_generator_that_can_not_be_divided_is_told():
         electra.build(config, VOCABULARY)
 
 
+def test_silent_layers_and_heads_are_the_detectors():
+    """It has layers 1 to 3 and heads 1 to 4, the generator one of each, which stays as it was."""
+    sizes = {"layers": 3, "heads": 4, "generator_layers": 1, "generator_heads": 1}
+    plain, silent = build(**sizes), build(**sizes, silent_layers=(3,), silent_heads=("1.3",))
+    for system in (plain, silent):
+        torch.manual_seed(1)
+        for parameter in system.parameters():
+            torch.nn.init.normal_(parameter, std=0.5)
+    batch = Batch.from_sequences([[2, 5, 6, 7, 9, 3]], pad=0)
+    with torch.no_grad():
+        assert torch.equal(silent.log_prob(batch).per_token, plain.log_prob(batch).per_token)
+        assert (silent.detect(batch) - plain.detect(batch)).abs().max() > 1e-3
+
+
 def test_held_out_the_generators_part_is_watched():
     system = build()
     loss, _ = system.loss(many_texts(rows=4), generator=seeded())
