@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Protocol
 
@@ -28,7 +28,7 @@ class BatchSource(Protocol):
 
 
 HELD_OUT_SPAN = 512
-"""Tokens of held-out contiguous text that are read at once; the state is carried on."""
+"""Tokens of held-out contiguous text that are read at once where the state is carried on."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -64,6 +64,13 @@ class TrainingData(Watched):
         if self.dataset.layout.kind == "contiguous":
             return tokens, np.array([0, len(tokens)], dtype=np.int64)
         return tokens, np.concatenate([[0], np.cumsum(self.dataset.lengths)])
+
+    def with_held_out_span(self, span: int) -> TrainingData:
+        """The same, with held-out contiguous text in stretches of `span`; sentences stay whole."""
+        if not isinstance(self.held_out, StreamBatches):
+            return self
+        held_out = StreamBatches(self.held_out.dataset, lanes=1, span=span)
+        return replace(self, held_out=held_out)
 
 
 def training_data(
@@ -108,7 +115,7 @@ def training_data(
 
 def _longest(dataset: TokenDataset, held_out: TokenDataset | None, config: TrainingConfig) -> int:
     if dataset.layout.kind == "contiguous":
-        return 1 + max(config.span, 0 if held_out is None else HELD_OUT_SPAN)
+        return 1 + config.span  # held-out text is cut to what the system takes
     splits = [dataset] if held_out is None else [dataset, held_out]
     return max(int(split.lengths.max()) for split in splits)
 

@@ -18,6 +18,7 @@ from lmlab.data.tokenizers import Tokenizer
 from lmlab.training.bases import Base, find_base
 from lmlab.training.config import TrainingConfig
 from lmlab.training.data import TrainingData, training_data
+from lmlab.training.evaluate import held_out_span
 from lmlab.training.fitters import FITTERS
 from lmlab.training.loop import Job, Judge, Outcome
 from lmlab.training.memories import Memories, find_memories
@@ -145,6 +146,9 @@ def train(
     _check_data(prepared, plan, accelerator)
     model = _model(plan, opened.corpus, tokenizers, prepared, built_on, memories)
     model.to(accelerator.device)
+    if prepared.carries:
+        span = held_out_span(model, prepared.train, plan.training, accelerator.device)
+        prepared = prepared.with_held_out_span(span)
     kept_by = _judge(plan, opened.corpus, tokenizers, judge)
     if accelerator.is_main_process:
         memories.save(run.memory)

@@ -10,6 +10,8 @@ import torch
 
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
+from lmlab.training.config import TrainingConfig
+from lmlab.training.evaluate import evaluate
 from lmlab.training.runs import load_run
 from lmlab.training.train import RunResult, train
 
@@ -289,3 +291,42 @@ def test_a_source_that_is_too_long_is_told_before_training(tmp_path: Path) -> No
     with pytest.raises(UserError, match="a sequence of 92 came"):
         train("transformer", data=f"parallel:a-b:{tmp_path}", out=tmp_path / "run", **QUICK)
     assert not (tmp_path / "run" / "config.json").exists()
+
+
+@pytest.fixture
+def held_out_lengths(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The tokens of each held-out batch that a training looks at, context included."""
+    found: list[int] = []
+
+    def note(system: Any, source: Any, *rest: Any, **words: Any) -> Any:
+        found.extend(batch.tokens.shape[1] for batch in source.epoch(0))
+        return evaluate(system, source, *rest, **words)
+
+    monkeypatch.setattr("lmlab.training.loop.evaluate", note)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "longest"),
+    [("gpt", 9 + 1), ("bert", 9 + 1), ("gru-vae", 9 + 1), ("ebm", 9 + 1), ("lstm", 150 + 1)],
+)
+def test_held_out_text_is_read_in_stretches_as_long_as_were_taught(
+    tmp_path: Path, held_out_lengths: list[int], name: str, longest: int
+) -> None:
+    """A state that is carried goes through all 150 tokens at once; else it is the span."""
+    for split, lines in {"train": 40, "valid": 30}.items():
+        (tmp_path / f"{split}.txt").write_text("a b c d\n" * lines)  # five tokens with the end
+    settings = {"lanes": "4", "span": "9"}
+    spec = f"contiguous:{tmp_path}"
+    result = train(name, data=spec, out=tmp_path / "run", steps=1, settings=settings, **QUICK)
+    assert result.loss is not None
+    assert max(held_out_lengths) == longest
+    assert sum(length - 1 for length in held_out_lengths) == 150  # each predicted once
+
+
+def test_a_transformer_of_its_default_length_trains_on_contiguous_text(
+    corpus: Path, tmp_path: Path, held_out_lengths: list[int]
+) -> None:
+    """Its window of 64 is less than the stretches that are read with a state."""
+    train("gpt", data=f"contiguous:{corpus}", out=tmp_path / "run", steps=2, **QUICK)
+    assert max(held_out_lengths) == TrainingConfig().span + 1
