@@ -132,8 +132,8 @@ def finetune(
     splits = read_splits(data, kind, seed=divided_by, errors=errors, report=met)
     check_validated(config, selects="validation" in splits)
     met.uneven_pairs = _drop_uneven(splits, config.most_ratio)
-    take_first(splits, examples)
     asked = make_task(kind, splits["train"], model)
+    take_first(splits, examples)  # after the labels are known: few rows need not have them all
     way = long or default_way(model.system, asked)
     reading = find_reading(
         way,

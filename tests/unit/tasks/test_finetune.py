@@ -311,6 +311,21 @@ def test_examples_takes_so_many_rows(runs, tmp_path: Path):
         )  # fmt: skip
 
 
+@pytest.mark.parametrize("task", ["classify", "tag"])
+def test_few_examples_are_answered_with_the_labels_of_all_rows(runs, tmp_path: Path, task: str):
+    """Rows of one label come first, so that the examples have that one alone."""
+    ordered = {
+        "classify": sorted(ROWS["classify"], key=lambda row: row["label"]),
+        "tag": sorted(ROWS["tag"], key=lambda row: "B-vowel" in row["tags"]),
+    }
+    data = write_rows(tmp_path / "rows.jsonl", ordered[task])
+    found = finetune(
+        runs["bert"], task=task, data=data, out=tmp_path / "out", examples=3, epochs=1, quiet=True
+    )
+    assert found.rows["train"] == 3
+    assert found.labels == {"classify": ("False", "True"), "tag": ("B-vowel", "O")}[task]
+
+
 def test_two_texts_are_joined_and_the_longer_is_cut(runs):
     model = lmlab.load(runs["bert"])
     vocabulary = model.system.vocabulary
