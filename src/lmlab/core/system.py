@@ -43,8 +43,8 @@ class System(nn.Module):
     vocabulary: Vocabulary
     window: int | None = None
     """The longest input it can take at once; None where there is no limit."""
-    longer: str = "build it longer"
-    """What to do where a text exceeds the window; whoever builds it may name the setting."""
+    built_length: int | None = None
+    """The setting `length` that it was built with, on which the window depends; None without."""
     fitting: str = "gradient"
     """gradient, counting, em or words: which fitter trains it."""
 
@@ -94,8 +94,15 @@ class System(nn.Module):
         if self.window is not None and tokens > self.window + 1:
             raise UserError(
                 f"this system takes at most {self.window + 1} tokens at once, <s> counted, and a "
-                f"sequence of {tokens} came; cut the corpus, or {self.longer}."
+                f"sequence of {tokens} came; give shorter texts, or "
+                f"{self.longer_by(tokens - self.window - 1)}."
             )
+
+    def longer_by(self, tokens: int) -> str:
+        """What to do so that texts may be so many tokens longer than they may be now."""
+        if self.built_length is None:
+            return "build it longer"
+        return f"train it with --set length={self.built_length + tokens}"
 
     def check_condition_length(self, tokens: int) -> None:
         """The same of what a sequence is given, which is read at once too."""

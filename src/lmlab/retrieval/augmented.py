@@ -97,7 +97,7 @@ class RetrievalAugmented(System):
             raise UserError(
                 f"a question may have at most {self.longest_question} tokens here, its symbols "
                 f"counted, beside a document of {self.memory.longest}, and one of {tokens} came; "
-                f"shorten it, or {self.longer}."
+                f"shorten it, or {self.longer_by(tokens - self.longest_question)}."
             )
         self.retriever.check_length(tokens)
 

@@ -352,8 +352,7 @@ def build_system(
         words = {key: value for key, value in given.items() if value is not None}
         words |= {} if memories is None else memories.given()
         system: System = module.build(settings, vocabulary, **words)
-    if hasattr(settings, "length"):
-        system.longer = "build it longer by --set length=N"
+    system.built_length = getattr(settings, "length", None)
     return system
 
 

@@ -1,15 +1,18 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from lmlab.core.errors import UserError
+from lmlab.core.registry import system_module
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.training.runs import build_tiny, load_run
+from lmlab.training.runs import build_system, build_tiny, load_run
 from lmlab.training.train import train
 
 
@@ -77,6 +80,16 @@ def test_a_run_that_was_moved_loads(run: Path, tmp_path: Path) -> None:
     assert load_run(tmp_path / "elsewhere").name == "elsewhere"
 
 
-def test_a_text_beyond_the_window_is_told_the_setting_that_makes_room() -> None:
-    with pytest.raises(UserError, match=r"sequence of 65 came; .* longer by --set length=N"):
-        build_tiny("bert", Vocabulary(size=9)).check_length(65)
+@pytest.mark.parametrize("name", ["gpt", "bert", "bart", "electra", "glm", "t5", "transformer"])
+def test_a_text_beyond_the_window_is_told_the_length_that_has_room_for_it(name: str) -> None:
+    """No more than is needed: built so, it takes that text and none that is longer."""
+    vocabulary = Vocabulary(size=9)
+    with pytest.raises(UserError, match="sequence of 77 came; give shorter texts, or") as caught:
+        build_tiny(name, vocabulary).check_length(77)
+    told = re.search(r"--set length=(\d+)\.$", str(caught.value))
+    assert told is not None
+    config = replace(system_module(name).SIZES["tiny"], length=int(told[1]))
+    longer = build_system(name, asdict(config), vocabulary, seed=0)
+    longer.check_length(77)
+    with pytest.raises(UserError, match="sequence of 78 came"):
+        longer.check_length(78)
