@@ -111,7 +111,7 @@ def score(
         found = model.score_given(pairs, end=end, separator=separator, **options)
         print_continuations(found, as_json=as_json, per_token=per_token, mean=mean)
         return
-    texts = texts_from(file, text or [], errors)
+    texts = texts_from(file, text or [], errors, instead="--text")
     if source:
         texts = with_sources(texts, text or [], source)
     model = load(run)

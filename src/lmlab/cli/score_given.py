@@ -20,7 +20,7 @@ def pairs_from(
     from lmlab.cli.texts import texts_from
 
     if prefix is not None:
-        found = texts_from(file, texts, errors)
+        found = texts_from(file, texts, errors, instead="--text")
         return ((prefix, text) for text in found.texts)
     if file is None or texts:
         raise UserError("--conditional reads prefixes and continuations from a FILE; name it.")

@@ -36,8 +36,13 @@ class Texts:
             yield example.text
 
 
-def texts_from(file: str | None, given: list[str], errors: str) -> Texts:
-    """The texts of `FILE`, `-` or `--text`; exactly one of these."""
+def texts_from(
+    file: str | None, given: list[str], errors: str, *, instead: str | None = None
+) -> Texts:
+    """The texts of `FILE`, `-` or the command line; exactly one of these.
+
+    `instead` is the command's option that takes a text, where it has one, to name in advice.
+    """
     check_errors(errors)
     if (file is None) == (not given):
         raise UserError(
@@ -49,7 +54,8 @@ def texts_from(file: str | None, given: list[str], errors: str) -> Texts:
         return Texts(name=STDIN, examples=map(Example, stdin_texts(errors)))
     path = Path(file)
     if not path.exists():
-        raise UserError(f"there is no file {path}; check the path, or give a text by --text.")
+        or_text = "" if instead is None else f", or give a text by {instead}"
+        raise UserError(f"there is no file {path}; check the path{or_text}.")
     if not path.is_file():
         raise UserError(f"{path} is not a file; give a file with a text a line.")
     split = Split(reader_for(path, check_errors(errors)), name="text")

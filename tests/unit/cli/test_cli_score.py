@@ -129,7 +129,7 @@ def test_a_perplexity_can_be_recomputed_from_the_ngram(lmlab, runs) -> None:
     [
         ((), "give what to score"),
         (("{file}", "--text", "a"), "give what to score"),
-        (("no-such-file",), "there is no file no-such-file"),
+        (("no-such-file",), "no file no-such-file; check the path, or give a text by --text."),
         (("{folder}",), "is not a file"),
         (("{file}", "--csv", "--json"), "leave out --json"),
         (("{file}", "--window", "0"), "window"),

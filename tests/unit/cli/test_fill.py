@@ -122,7 +122,7 @@ def test_unknown_words_are_told_once(lmlab, filling) -> None:
         (("the [mask]",), "did you mean '[MASK]'?"),
         ((), "give what to fill in, and only one of: texts, - for standard input, --file"),
         (("the <mask>", "--file", "x"), "only one of"),
-        (("--file", "no-such-file"), "there is no file no-such-file"),
+        (("--file", "no-such-file"), "there is no file no-such-file; check the path.\n"),
         (("the <mask>", "--blanks"), "needs a system with Infill"),
         (("the <mask>", "--joint", "--blanks"), "leave out --joint"),
         (("the <mask>", "--top", "0"), "number of fillings must be 1 or more"),
