@@ -51,6 +51,14 @@ def train(
     objective: Annotated[str | None, typer.Option(help="What is predicted from what.")] = None,
     recipe: Annotated[str | None, typer.Option(help="Named settings that go together.")] = None,
     base: Annotated[str | None, typer.Option(metavar="RUN", help="A run to start from.")] = None,
+    encoder: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RUN",
+            help="A run of a Transformer (roberta, bert …) whose weights and settings the "
+            "system's own encoder begins with.",
+        ),
+    ] = None,
     documents: Annotated[
         str | None,
         typer.Option(
@@ -93,6 +101,7 @@ def train(
         objective=objective,
         recipe=recipe,
         base=base,
+        encoder=encoder,
         documents=documents,
         knowledge=knowledge,
         epochs=epochs,

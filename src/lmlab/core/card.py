@@ -36,8 +36,8 @@ class Card:
     """Terms that can be taken out by `--set off=4,6` and `lmlab ablate`, in the order of their
     numbers; a name says the term, and its `off` setting what being off means."""
     needs: tuple[str, ...] = ()
-    """Options of `train` that it can't do without or has a use for: base, documents,
-    knowledge."""
+    """Options of `train` that it can't do without or has a use for: base, encoder,
+    documents, knowledge."""
     base: str = ""
     """A system that can be its base, where it needs one: what tests and pictures build it on."""
     tries: Mapping[str, str] = field(default_factory=dict)

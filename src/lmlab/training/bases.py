@@ -1,7 +1,8 @@
-"""Base runs: a trained system that another one is built on, `--base RUN`.
+"""Base runs: a trained system that another one is built on, `--base RUN` or `--encoder RUN`.
 
-The base's weights are saved with the system that stands on it, and its description in config.json;
-so the new run needs the base's folder no more once it has a checkpoint.
+What is built on a base uses it as it is; what begins with an encoder trains it further. The weights
+are saved with the new system, and the description of the old one in config.json; so the new run
+needs the old one's folder no more once it has a checkpoint.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -30,47 +31,74 @@ class Base:
     tokenizer: Tokenizer
     description: dict[str, Any]
     """What config.json tells of it: enough to build it again, and which weights it had."""
+    role: str = "base"
+    """The option that gave it: base, or encoder."""
 
     def check_vocabulary(self, vocabulary: Vocabulary) -> None:
         """A UserError where the corpus is laid out otherwise than the base's was."""
         if self.system.vocabulary != vocabulary:
             raise UserError(
-                f"the base {self.description['path']} was trained on text laid out otherwise "
-                "(contiguous or in sentences) than this corpus; give a corpus like its own."
+                f"the {self.role} {self.description['path']} was trained on text laid out "
+                "otherwise (contiguous or in sentences) than this corpus; give a corpus like its "
+                "own."
             )
+
+    def check_tokenizer(self, tokenizer: Tokenizer) -> None:
+        """A UserError where its tokens are not those of the new run."""
+        if self.tokenizer.fingerprint() != tokenizer.fingerprint():
+            raise UserError(
+                f"the {self.role} {self.description['path']} was trained with another tokeniser "
+                "than that of the new run; train it with the same one (--tokenizer "
+                "RUN/tokenizer.json)."
+            )
+
+    def settings_shared_with(self, config: Any) -> dict[str, Any]:
+        """Those of its settings that a system's config has too."""
+        names = {spec.name for spec in fields(config)}
+        own = self.description["system_config"].items()
+        return {k: tuple(v) if isinstance(v, list) else v for k, v in own if k in names}
 
 
 def find_base(
-    card: Card, given: str | Path | None, before: Mapping[str, Any] | None, run: RunFolder
+    card: Card,
+    role: str,
+    given: str | Path | None,
+    before: Mapping[str, Any] | None,
+    run: RunFolder,
 ) -> Base | None:
-    """The base that is given, or that of the run that is resumed; None where there is none."""
-    described = None if before is None else before.get("base")
+    """The run that is given as base or encoder, or that of the run that is resumed; or None."""
+    described = None if before is None else before.get(role)
     if described is None:
-        if given is None and _must_have(card):
+        if given is not None and before is not None:
+            raise UserError(
+                f"the run {run.path} was begun without --{role}; resume it without, or choose "
+                "another --out."
+            )
+        if given is None and _must_have(card, role):
             example = f" (lmlab train {card.base} …)" if card.base else ""
             raise UserError(
                 f"{card.name} is built on a trained system; train one first{example} and give its "
-                "folder by --base."
+                f"folder by --{role}."
             )
-        return None if given is None else load_base(given)
+        return None if given is None else load_base(given, role)
     if given is None and run.load_checkpoint(lambda _: None) is not None:
         # The checkpoint holds the base's weights; its folder may be gone.
         tokenizer = Tokenizer.load(run.tokenizer)
         vocabulary = Vocabulary(**before["vocabulary"]) if before else tokenizer.vocabulary
         system = build_described(described, vocabulary)
-        return Base(system=system, tokenizer=tokenizer, description=dict(described))
-    base = load_base(described["path"] if given is None else given)
+        return Base(system=system, tokenizer=tokenizer, description=dict(described), role=role)
+    base = load_base(described["path"] if given is None else given, role)
     if base.description["weights"] != described["weights"]:
         raise UserError(
-            f"the run {run.path} was begun on the base {described['path']} as it was then, and "
-            f"{base.description['path']} has other weights; resume it without --base, or choose "
+            f"the run {run.path} was begun on the {role} {described['path']} as it was then, and "
+            f"{base.description['path']} has other weights; resume it without --{role}, or choose "
             "another --out."
         )
     return base
 
 
-def load_base(path: str | Path) -> Base:
-    """A run as a base; a base of its own comes along."""
+def load_base(path: str | Path, role: str = "base") -> Base:
+    """A run as a base or an encoder; a base of its own comes along."""
     model = load_run(path)
     told = ("system", "size", "system_config", "corpus")
     description = {name: model.config[name] for name in told}
@@ -82,12 +110,13 @@ def load_base(path: str | Path) -> Base:
         system=model.system,
         tokenizer=model.tokenizer,
         description={"path": str(path), **description, "weights": weights},
+        role=role,
     )
 
 
-def _must_have(card: Card) -> bool:
-    """Whether the system can't be built without a base: its `build` gives none of its own."""
-    if "base" not in card.needs:
+def _must_have(card: Card, role: str) -> bool:
+    """Whether the system can't be built without one: its `build` gives none of its own."""
+    if role not in card.needs:
         return False
-    parameter = inspect.signature(system_module(card.name).build).parameters["base"]
+    parameter = inspect.signature(system_module(card.name).build).parameters[role]
     return parameter.default is inspect.Parameter.empty

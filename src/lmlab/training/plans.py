@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
 from typing import Any
 
 from lmlab.core.card import Card
@@ -12,6 +13,7 @@ from lmlab.core.registry import system_module
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.corpus import Corpus
 from lmlab.data.tokenizers import Tokenizer
+from lmlab.training.bases import Base
 from lmlab.training.config import (
     BUDGETS,
     TrainingConfig,
@@ -54,13 +56,15 @@ def make_plan(
     settings: Mapping[str, Any],
     budget: Mapping[str, float | None],
     seed: int,
+    encoder: Base | None = None,
 ) -> Plan:
-    """Size, then recipe, then settings, then budget: each may override those before it."""
+    """Size, then encoder, recipe, settings, budget: each may override those before it."""
     module = system_module(card.name)
     if size not in module.SIZES:
         raise unknown_name(f"size of {card.name}", size, module.SIZES)
     system_config, training = module.SIZES[size], TrainingConfig(seed=seed)
-    for layer in (recipe_settings(module, recipe), settings):
+    inherited = {} if encoder is None else encoder.settings_shared_with(system_config)
+    for layer in (inherited, recipe_settings(module, recipe), settings):
         of_system, of_training = settings_between(layer, system_config, training)
         system_config = apply_settings(system_config, of_system)
         training = apply_settings(training, _one_budget(of_training))
@@ -171,7 +175,7 @@ def check_same(before: Mapping[str, Any], now: Mapping[str, Any], run: RunFolder
         )
 
 
-def check_needs(card: Card, **options: str | None) -> None:
+def check_needs(card: Card, **options: str | Path | None) -> None:
     """Refuse options that the system has no use for, and miss those it can't do without."""
     for name, value in options.items():
         if value is not None and name not in card.needs:

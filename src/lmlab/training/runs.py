@@ -327,12 +327,14 @@ def build_system(
     *,
     seed: int,
     base: System | None = None,
+    encoder: System | None = None,
     source: Vocabulary | None = None,
     memories: Memories | None = None,
 ) -> System:
     """A new system of the zoo; `seed` decides its first weights, torch's own is left alone.
 
     `base` is a trained system that it is built on, for those that need one; it stays as it is.
+    `encoder` is one whose weights its own encoder begins with; they are copied.
     `source` is the vocabulary of what texts are given, where it is not the same; `memories` what
     it looks things up in, for those that do.
     """
@@ -348,7 +350,7 @@ def build_system(
         raise UserError(f"these settings are not those of {name} ({error}).") from error
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        given = {"base": base, "source": source}
+        given = {"base": base, "encoder": encoder, "source": source}
         words = {key: value for key, value in given.items() if value is not None}
         words |= {} if memories is None else memories.given()
         system: System = module.build(settings, vocabulary, **words)

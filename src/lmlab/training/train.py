@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -79,6 +79,7 @@ def train(
     objective: str | None = None,
     recipe: str | None = None,
     base: str | Path | None = None,
+    encoder: str | Path | None = None,
     documents: str | None = None,
     knowledge: str | None = None,
     epochs: int | None = None,
@@ -99,21 +100,24 @@ def train(
     (A schedule that follows the budget, as cosine does, follows the larger one from there on.)
     `data_seed` decides how a corpus without splits is divided; it is 0 for all seeds, so that
     their runs compare. See `RunFolder` for what is written. `judge` makes what `keep_by` asks for.
+    `base` is a run that the system is built on; `encoder` one whose weights its own encoder begins
+    with, and whose settings are the system's where it has the same and they are not given.
     """
     keep_memory()
     run, accelerator = RunFolder(Path(out)), make_accelerator()
     card = find_system(system)
     looked_up = {"documents": documents, "knowledge": knowledge}
-    check_needs(card, base=None if base is None else str(base), **looked_up)
+    check_needs(card, base=base, encoder=encoder, **looked_up)
     given = dict(settings or {}) | objective_setting(card, objective)
     budget = {"epochs": epochs, "steps": steps, "minutes": minutes}
     before = run.read_config() if continues(run, resume) else None
     accelerator.wait_for_everyone()  # all have looked before the first one writes
+    built_on = find_base(card, "base", base, before, run)
+    begun_with = find_base(card, "encoder", encoder, before, run)
     if before is None:
-        plan = make_plan(card, size or DEFAULT_SIZE, recipe, given, budget, seed or 0)
+        plan = make_plan(card, size or DEFAULT_SIZE, recipe, given, budget, seed or 0, begun_with)
     else:
         plan = continued_plan(before, card, size, recipe, given, budget, seed)
-    built_on = find_base(card, base, before, run)
     memories = find_memories(card, looked_up, before, run.memory)
     opened = open_data(data, before, plan.training, seed=data_seed, errors=errors)
     _check_keep_by(plan, opened.corpus)
@@ -130,7 +134,8 @@ def train(
             sources=source_tokenizer,
         )
         description = describe(plan, opened, tokenizers)
-        description |= {} if built_on is None else {"base": built_on.description}
+        others = [other for other in (built_on, begun_with) if other is not None]
+        description |= {other.role: other.description for other in others}
         if memories.given():
             description |= {"memories": memories.describe(looked_up)}
         if before is not None:
@@ -144,7 +149,7 @@ def train(
             entities=memories.knowledge,
         )
     _check_data(prepared, plan, accelerator)
-    model = _model(plan, opened.corpus, tokenizers, prepared, built_on, memories)
+    model = _model(plan, opened.corpus, tokenizers, prepared, others, memories)
     model.to(accelerator.device)
     if prepared.carries:
         span = held_out_span(model, prepared.train, plan.training, accelerator.device)
@@ -186,19 +191,22 @@ def _model(
     corpus: Corpus,
     tokenizers: Tokenizers,
     data: TrainingData,
-    base: Base | None,
+    others: Sequence[Base],
     memories: Memories,
 ) -> System:
     """The system of a plan, which has met the data that it is to learn."""
     vocabulary = system_vocabulary(tokenizers.texts, corpus)
-    if base is not None:
-        base.check_vocabulary(vocabulary)
+    for other in others:
+        other.check_tokenizer(tokenizers.texts)
+        other.check_vocabulary(vocabulary)
+    by_role = {other.role: other.system for other in others}
     model = build_system(
         plan.card.name,
         asdict(plan.system_config),
         vocabulary,
         seed=plan.training.seed,
-        base=None if base is None else base.system,
+        base=by_role.get("base"),
+        encoder=by_role.get("encoder"),
         source=None if tokenizers.sources is None else tokenizers.sources.vocabulary,
         memories=memories,
     )

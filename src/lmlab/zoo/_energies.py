@@ -7,6 +7,8 @@ from typing import Literal
 
 from torch import nn
 
+from lmlab.backbones.transformer import Transformer
+from lmlab.backbones.warm_start import begin_as
 from lmlab.core.energies import EnergyEmission, Pooling
 from lmlab.core.errors import UserError
 from lmlab.core.system import System
@@ -22,11 +24,14 @@ from lmlab.objectives.corruptions import (
 )
 from lmlab.objectives.data_against_corruptions import Index, gram_index
 from lmlab.objectives.pooling import AllPlaces, BlanksOnly, TemplateStopped
-from lmlab.zoo._transformer import TransformerConfig
+from lmlab.zoo._transformer import TransformerConfig, make_transformer
 
 EnergyName = Literal["inner-product", "linear", "squared"]
 CorruptionName = Literal["uniform", "unigram", "proposals"]
 KnownName = Literal["texts", "grams", "none"]
+PoolingName = Literal["all", "blanks", "stopped"]
+Other = System | None
+"""Another system, trained before, where one is given."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +44,14 @@ class EnergyConfig(TransformerConfig):
     the origin (squared)."""
     negatives: int = field(default=1, metadata={"at_least": 1})
     """How many texts are made up for each of the data."""
+
+
+def make_encoder(config: EnergyConfig, tokens: nn.Embedding, encoder: System | None) -> Transformer:
+    """What reads a whole text, with its first weights, or with those of a trained system."""
+    backbone = make_transformer(config, tokens)
+    if encoder is not None:
+        begin_as(backbone, encoder)
+    return backbone
 
 
 def make_energies(config: EnergyConfig, tokens: nn.Embedding) -> EnergyEmission:

@@ -3,22 +3,21 @@
     p(s | T) ∝ exp(-E(s)),  E(s) = Σ_t e(h_t, s_t) + c,  h = encoder(s) with nothing masked
     loss = -log σ(-E(s)) - log σ(E(s')),  s' = s with another token at one place, not in the data
 
-Candidates are fed, so that an energy may be of any order, where the masked places of a masked model
-are independent (000); but one token's distribution takes a pass for each candidate.
+Candidates are fed, so that an energy may be of any order, where a masked model's places are
+independent (000); but one token's law takes a pass for each candidate. The encoder may begin with
+the weights of a Transformer (--encoder, a run of roberta, say).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
 
 from lmlab.core.card import Card
 from lmlab.core.energies import EnergyModel
-from lmlab.core.system import System
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.objectives.data_against_corruptions import DataAgainstCorruptions
 from lmlab.zoo import _energies as parts
-from lmlab.zoo._transformer import TRANSFORMER_RECIPES, make_tokens, make_transformer
+from lmlab.zoo._transformer import TRANSFORMER_RECIPES, make_tokens
 
 CARD = Card(
     family="transformer",
@@ -27,7 +26,7 @@ CARD = Card(
     source="000",
     protocols=("LogProb", "Energy", "Fill"),
     objectives=("data-against-corruptions",),
-    needs=("base",),
+    needs=("base", "encoder"),
     baseline="chance",
     exempt={
         "cheat": "it is shown the whole text on purpose, and asked whether that is data",
@@ -42,7 +41,7 @@ CARD = Card(
 class Config(parts.EnergyConfig):
     """Settings of an energy model."""
 
-    pooling: Literal["all", "blanks", "stopped"] = "all"
+    pooling: parts.PoolingName = "all"
     """Whose energies are added: of all places, of the blanks, or (stopped) of all with a template
     that does not see the blanks; in training the corrupted place is the blank."""
     corruption: parts.CorruptionName = "uniform"
@@ -62,19 +61,20 @@ SIZES = {
 RECIPES = TRANSFORMER_RECIPES
 
 
-def build(config: Config, vocabulary: Vocabulary, base: System | None = None) -> EnergyModel:
+def build(
+    config: Config, vocabulary: Vocabulary, base: parts.Other = None, encoder: parts.Other = None
+) -> EnergyModel:
     tokens = make_tokens(config, vocabulary)
-    objective = DataAgainstCorruptions(
-        vocabulary,
-        parts.make_corruption(config.corruption, vocabulary, base),
-        parts.POOLINGS[config.pooling](),
-        negatives=config.negatives,
-        index=parts.make_index(config.known, config.gram),
-    )
     return EnergyModel(
         vocabulary=vocabulary,
-        backbone=make_transformer(config, tokens),
+        backbone=parts.make_encoder(config, tokens, encoder),
         emission=parts.make_energies(config, tokens),
-        objective=objective,
+        objective=DataAgainstCorruptions(
+            vocabulary,
+            parts.make_corruption(config.corruption, vocabulary, base),
+            parts.POOLINGS[config.pooling](),
+            negatives=config.negatives,
+            index=parts.make_index(config.known, config.gram),
+        ),
         length=config.length,
     )

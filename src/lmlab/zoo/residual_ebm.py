@@ -4,8 +4,9 @@
     loss = -log σ(-E(s)) - log σ(E(s')),  s' ~ p_LM
 
 The base (--base, any run that steps) stays as it is and is told from the data; what the encoder
-sees in whole texts, the base's left-to-right factors missed. Scores are estimates: Z comes from
-draws of the base, and `low` and `high` lie two standard errors beyond its two estimates.
+sees in whole texts, the base's left-to-right factors missed. The encoder may begin with the weights
+of a Transformer (--encoder, a run of roberta, say), as the paper's do. Scores are estimates: Z is
+from draws of the base; `low` and `high` lie two standard errors beyond its two estimates.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from lmlab.core.residual import LanguageModelBase, Residual
 from lmlab.core.system import System
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.objectives.data_against_samples import DataAgainstSamples
-from lmlab.zoo._energies import EnergyConfig, EnergyName, make_energies
-from lmlab.zoo._transformer import TRANSFORMER_RECIPES, make_tokens, make_transformer
+from lmlab.zoo._energies import EnergyConfig, EnergyName, make_encoder, make_energies
+from lmlab.zoo._transformer import TRANSFORMER_RECIPES, make_tokens
 
 CARD = Card(
     family="transformer",
@@ -27,7 +28,7 @@ CARD = Card(
     source="000",
     protocols=("LogProb", "Energy", "Sample"),
     objectives=("data-against-samples",),
-    needs=("base",),
+    needs=("base", "encoder"),
     base="lstm",
     exempt={
         "cheat": "its encoder is shown the whole text on purpose, and asked whether that is data",
@@ -59,12 +60,14 @@ SIZES = {
 RECIPES = TRANSFORMER_RECIPES
 
 
-def build(config: Config, vocabulary: Vocabulary, base: System) -> Residual:
+def build(
+    config: Config, vocabulary: Vocabulary, base: System, encoder: System | None = None
+) -> Residual:
     tokens = make_tokens(config, vocabulary)
     model = LanguageModelBase(base, longest=config.length - 1)
     return Residual(
         vocabulary=vocabulary,
-        backbone=make_transformer(config, tokens),
+        backbone=make_encoder(config, tokens, encoder),
         emission=make_energies(config, tokens),
         objective=DataAgainstSamples(model, negatives=config.negatives),
         draws=config.draws,

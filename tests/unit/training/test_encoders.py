@@ -1,0 +1,111 @@
+"""`--encoder RUN`: settings and weights that come along, and runs that do not fit."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from lmlab.core.errors import UserError
+from lmlab.training.runs import load_run
+from lmlab.training.train import train
+
+SETTINGS = {"tokens_per_batch": 200, "log_every": 1, "learning_rate": 0.02}
+ENCODER = {"width": 8, "layers": 2, "heads": 2, "length": 24, "dropout": 0.0}
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("corpus")
+    for split, count in {"train": 40, "valid": 8}.items():
+        lines = [" ".join("ab"[(i * j) % 3 % 2] for j in range(1, 3 + i % 7)) for i in range(count)]
+        (folder / f"{split}.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return folder
+
+
+def short(name: str, corpus: Path, out: Path, *, settings=None, steps: int = 4, **words) -> Path:
+    train(
+        name,
+        data=str(corpus),
+        out=out,
+        size=None if words.get("resume") else "tiny",
+        settings=SETTINGS | (settings or {}),
+        steps=steps,
+        quiet=True,
+        **words,
+    )
+    return out
+
+
+@pytest.fixture(scope="module")
+def runs(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A language model to stand on, and an encoder to begin with."""
+    out = tmp_path_factory.mktemp("runs")
+    return {
+        "base": short("lstm", corpus, out / "lstm"),
+        "encoder": short("roberta", corpus, out / "roberta", settings=ENCODER),
+    }
+
+
+def losses(run: Path) -> list[float]:
+    lines = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
+    return [line["loss"] for line in lines if line["event"] == "train"]
+
+
+def test_settings_and_weights_come_along(corpus: Path, runs: dict[str, Path], tmp_path: Path):
+    """At a learning rate of next to nothing the weights are still those of the encoder."""
+    still = {"learning_rate": 1e-30, "attention_dropout": 0.25}
+    run = short("residual-ebm", corpus, tmp_path / "run", settings=still, steps=1, **runs)
+    recorded = json.loads((run / "config.json").read_text())
+    wanted = ENCODER | {"pre_norm": False, "embedding_norm": True, "segments": 1}
+    assert {name: recorded["system_config"][name] for name in wanted} == wanted
+    assert recorded["system_config"]["attention_dropout"] == 0.25, "what is given wins"
+    assert recorded["encoder"]["path"] == str(runs["encoder"])
+    assert recorded["encoder"]["system"] == "roberta"
+    assert recorded["base"]["system"] == "lstm"
+    ours = load_run(run).system.backbone.state_dict()
+    theirs = load_run(runs["encoder"]).system.backbone.state_dict()
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+def test_it_goes_on_without_the_folder(corpus: Path, runs: dict[str, Path], tmp_path: Path):
+    copies = {role: shutil.copytree(path, tmp_path / role) for role, path in runs.items()}
+    whole = short("residual-ebm", corpus, tmp_path / "whole", steps=6, **copies)
+    halves = short("residual-ebm", corpus, tmp_path / "halves", steps=3, **copies)
+    for path in copies.values():
+        shutil.rmtree(path)
+    short("residual-ebm", corpus, halves, steps=6, resume=True)
+    assert losses(halves) == losses(whole)
+    ours, theirs = (load_run(run).system.state_dict() for run in (halves, whole))
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+def test_runs_that_do_not_fit(corpus: Path, runs: dict[str, Path], tmp_path: Path):
+    other = short("roberta", corpus, tmp_path / "letters", settings=ENCODER, tokenizer="char")
+    refused = [
+        ("residual-ebm", runs | {"encoder": other}, "trained with another tokeniser than that of"),
+        ("ebm", {"encoder": runs["base"]}, "must be a Transformer that reads texts by themselves"),
+        ("ebm", {"encoder": runs["encoder"], "settings": {"heads": 4}}, "encoder is built other"),
+        ("gpt", {"encoder": runs["encoder"]}, "gpt has no use for --encoder; leave it out"),
+    ]
+    for number, (name, words, told) in enumerate(refused):
+        out = tmp_path / str(number)
+        with pytest.raises(UserError, match=told):
+            short(name, corpus, out, **words)
+        assert not (out / "config.json").exists()
+
+
+def test_another_encoder_is_refused_when_it_is_resumed(
+    corpus: Path, runs: dict[str, Path], tmp_path: Path
+):
+    run = short("ebm", corpus, tmp_path / "run", encoder=runs["encoder"])
+    other = short("roberta", corpus, tmp_path / "other", settings=ENCODER, seed=5)
+    with pytest.raises(UserError, match=r"begun on the encoder .* has other weights"):
+        short("ebm", corpus, run, steps=8, resume=True, encoder=other)
+    plain = short("ebm", corpus, tmp_path / "plain")
+    with pytest.raises(UserError, match="was begun without --encoder; resume it without"):
+        short("ebm", corpus, plain, steps=8, resume=True, encoder=other)
