@@ -17,6 +17,7 @@ from lmlab.core.residual import Partition, Residual
 from lmlab.core.score import summarise
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.diagnostics.wording import summary_words
+from lmlab.objectives.data_against_samples import DataAgainstSamples
 from lmlab.training.runs import build_system, build_tiny
 
 VOCABULARY = Vocabulary(size=7)
@@ -298,6 +299,37 @@ def test_it_is_better_than_a_base_that_knows_no_order(tmp_path):
     assert worst < summarise(plain).perplexity
     assert summarise(plain).perplexity_interval is None
     assert f"(between {best:.4f} and {worst:.4f})" in summary_words(summarise(better))
+
+
+def test_lengths_tell_nothing_where_data_and_base_have_the_same(tmp_path, monkeypatch):
+    """Each batch has texts of all lengths, as the base's have, so that none looks like the data's.
+
+    Of 200 texts of 1 and 200 of 11 letters, batches of a dozen alike would be of one kind alone.
+    """
+    corpus, seen = tmp_path / "ab", []
+    corpus.mkdir()
+    (corpus / "train.txt").write_text("\n".join(["a", " ".join("abababababa")] * 200) + "\n")
+    view = DataAgainstSamples.view
+
+    def watched(self, batch, **words):
+        seen.append(set(batch.lengths.tolist()))
+        return view(self, batch, **words)
+
+    monkeypatch.setattr(DataAgainstSamples, "view", watched)
+    words = {"data": str(corpus), "quiet": True}
+    base = lmlab.train("ngram", out=tmp_path / "base", settings={"order": 2}, **words)
+    settings = {"tokens_per_batch": 12 * 13}
+    lmlab.train(
+        "residual-ebm",
+        out=tmp_path / "run",
+        size="tiny",
+        base=base.path,
+        steps=8,
+        settings=settings,
+        **words,
+    )
+    assert len(seen) >= 8
+    assert all(lengths == {3, 13} for lengths in seen)
 
 
 def test_held_out_texts_longer_than_the_training_split(tmp_path):

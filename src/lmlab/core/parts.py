@@ -185,6 +185,9 @@ class Objective(nn.Module):
     loss_compares: ClassVar[bool] = True
     """Whether its loss for each prediction can be held against minus its log_prob: else a gap
     between training and held-out losses tells nothing."""
+    mixes_lengths: ClassVar[bool] = False
+    """Whether a batch must hold texts of all lengths: where it is told from others whose lengths
+    are their own, one of texts of like length teaches that this length is the data's."""
 
     def check_parts(self, backbone: Backbone, emission: Emission) -> None:
         """A UserError where such a network can't be trained by it; most train any."""

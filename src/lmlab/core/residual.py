@@ -76,6 +76,7 @@ class ResidualObjective(EnergyObjective):
     """An objective that tells data from the texts of a base that it owns."""
 
     kind: ClassVar[Kind] = "estimate"
+    mixes_lengths: ClassVar[bool] = True
     base: LanguageModelBase
 
 

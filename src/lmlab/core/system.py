@@ -66,6 +66,11 @@ class System(nn.Module):
         """Whether losses in training can be held against what is measured of held-out text."""
         return True
 
+    @property
+    def mixes_lengths(self) -> bool:
+        """Whether a batch that it learns from must hold texts of all lengths."""
+        return False
+
     def begin_step(self, step: int) -> None:
         """Told before each step of training how many came before it; most need not know."""
         return
@@ -167,6 +172,10 @@ class Assembly(System):
     @property
     def loss_compares(self) -> bool:
         return self.objective.loss_compares
+
+    @property
+    def mixes_lengths(self) -> bool:
+        return self.objective.mixes_lengths
 
     def begin_step(self, step: int) -> None:
         self.objective.begin_step(step)

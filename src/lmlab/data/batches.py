@@ -66,7 +66,7 @@ class LengthBatches:
     @cached_property
     def _batches_per_shard(self) -> list[int]:
         count = -(-len(self.dataset) // SHARD)
-        return [len(_cuts(np.sort(self._lengths(i)), self.tokens_per_batch)) for i in range(count)]
+        return [len(self._ends(np.sort(self._lengths(i)))) for i in range(count)]
 
     def _lengths(self, shard: int) -> NDArray[np.int64]:
         low, high = shard * SHARD, min((shard + 1) * SHARD, len(self.dataset))
@@ -80,12 +80,20 @@ class LengthBatches:
         lengths = self._lengths(shard)
         generator = self._generator(number, shard)
         order = generator.permutation(len(lengths)) if self.shuffle else np.arange(len(lengths))
-        order = order[np.argsort(lengths[order], kind="stable")]
-        ends = _cuts(lengths[order], self.tokens_per_batch)
+        order = self._arranged(order, lengths)
+        ends = self._ends(lengths[order])
         batches = [rows + shard * SHARD for rows in np.split(order, ends[:-1])]
         if self.shuffle:
             batches = [batches[i] for i in generator.permutation(len(batches))]
         return batches
+
+    def _arranged(self, order: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Indices of the sequences of a shard in the order in which they are cut into batches."""
+        return order[np.argsort(lengths[order], kind="stable")]
+
+    def _ends(self, lengths: NDArray[np.int64]) -> list[int]:
+        """Where each batch of sequences so arranged ends; as many for any order of equal ones."""
+        return _cuts(lengths, self.tokens_per_batch)
 
     def _generator(self, *path: int) -> np.random.Generator:
         return np.random.default_rng([self.seed, *path])
@@ -102,6 +110,21 @@ class LengthBatches:
             return batch
         told = [self.dataset.entities(int(row)) for row in rows]
         return replace(batch, entities=Batch.from_sequences(told, NO_ENTITY).tokens)
+
+
+class MixedBatches(LengthBatches):
+    """The same with sequences of all lengths in each batch, as they come; much may be padding.
+
+    So a batch has the lengths of the whole split but for chance, as a contrast with texts needs
+    that have lengths of their own. All have as many sequences as fit where each is the longest.
+    """
+
+    def _arranged(self, order: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+        return order
+
+    def _ends(self, lengths: NDArray[np.int64]) -> list[int]:
+        rows = max(1, self.tokens_per_batch // int(lengths.max()))
+        return [min(first + rows, len(lengths)) for first in range(0, len(lengths), rows)]
 
 
 def _cuts(lengths: NDArray[np.int64], budget: int) -> list[int]:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lmlab.core.batch import Batch
-from lmlab.data.batches import LengthBatches, StreamBatches
+from lmlab.data.batches import LengthBatches, MixedBatches, StreamBatches
 from lmlab.data.corpus import Corpus
 from lmlab.data.dataset import TokenDataset
 from lmlab.data.encoding import Named
@@ -71,6 +71,13 @@ class TrainingData(Watched):
             return self
         held_out = StreamBatches(self.held_out.dataset, lanes=1, span=span)
         return replace(self, held_out=held_out)
+
+    def with_mixed_lengths(self) -> TrainingData:
+        """The same, with texts of all lengths in each batch that is trained on."""
+        train = self.train
+        assert isinstance(train, LengthBatches), "whoever asks for it refuses contiguous text"
+        budget = {"tokens_per_batch": train.tokens_per_batch, "seed": train.seed}
+        return replace(self, train=MixedBatches(self.dataset, **budget))
 
 
 def training_data(

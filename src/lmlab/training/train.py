@@ -151,6 +151,8 @@ def train(
     _check_data(prepared, plan, accelerator)
     model = _model(plan, opened.corpus, tokenizers, prepared, others, memories)
     model.to(accelerator.device)
+    if model.mixes_lengths:
+        prepared = prepared.with_mixed_lengths()
     if prepared.carries:
         span = held_out_span(model, prepared.train, plan.training, accelerator.device)
         prepared = prepared.with_held_out_span(span)

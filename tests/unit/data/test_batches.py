@@ -11,7 +11,7 @@ import torch
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.data import batches
-from lmlab.data.batches import LengthBatches, StreamBatches, split_rows
+from lmlab.data.batches import LengthBatches, MixedBatches, StreamBatches, split_rows
 from lmlab.data.corpus import Layout, Split
 from lmlab.data.dataset import TokenDataset
 from lmlab.data.readers import Example
@@ -66,6 +66,35 @@ def test_padded_tokens_stay_within_the_budget() -> None:
     made = list(source.epoch(0))
     assert max(batch.tokens.numel() for batch in made) <= 50
     assert source.batches_per_epoch(0) == len(made)
+
+
+@pytest.mark.usefixtures("shard")
+def test_mixed_batches_hold_everything_once_within_the_budget() -> None:
+    data = dataset(300)
+    source = MixedBatches(data, tokens_per_batch=140, seed=1)
+    for epoch in (0, 1):
+        made = list(source.epoch(epoch))
+        assert sorted(int(row) for batch in made for row in batch.rows) == list(range(300))
+        assert max(batch.tokens.numel() for batch in made) <= 140
+        assert source.batches_per_epoch(epoch) == len(made)
+        assert same(list(source.epoch(epoch, 5)), made[5:])
+    assert not same(list(source.epoch(0)), list(source.epoch(1)))
+
+
+def test_mixed_batches_have_the_lengths_of_the_whole() -> None:
+    """Lengths are drawn evenly from n = 1 … 12 words, with a variance of (12² - 1) / 12.
+
+    The mean of a batch of B has that over B, where texts are mixed, as of draws without order; the
+    means of batches of like length go as far apart as the lengths themselves.
+    """
+    data, variance = dataset(3000), (12**2 - 1) / 12
+    means = {}
+    for kind in (MixedBatches, LengthBatches):
+        made = [batch for batch in kind(data, tokens_per_batch=20 * 14).epoch(0) if len(batch) > 9]
+        means[kind] = np.array([batch.lengths.double().mean().item() for batch in made])
+    # 150 batches of 20: the variance of their means is known to a part of √(2/150), about 0.12.
+    assert means[MixedBatches].var() == pytest.approx(variance / 20, rel=0.4)
+    assert means[LengthBatches].var() > 0.5 * variance
 
 
 @pytest.mark.usefixtures("shard")
