@@ -2,11 +2,19 @@
 
     python benchmarks/residual.py --data DATA --runs RUNS [--seeds 1] [--out FILE.json]
 
-On multi30k-l20 an `lstm` is trained by its recipe for a few epochs, and over it a `residual-ebm`.
-Of both the test split is scored, in nats a token: the base's score is exact, the residual's stands
-on the upper or on the lower estimate of log Z, whose averages over draws bracket the true one; its
-interval goes two standard errors of log Z beyond both.
-Runs that were stopped go on; DATA is the folder that holds multi30k/.
+On multi30k an `lstm` is trained by its recipe for a few epochs, and a `roberta` on the same texts.
+Over the first stand two `residual-ebm`: one whose encoder begins as the second (`--encoder`), and
+one of the same shape from nothing. The test split is scored by all, in nats a token: the base's
+score is exact, a residual's stands on the upper or on the lower estimate of log Z, whose averages
+over draws bracket the true one; its interval goes two standard errors of log Z beyond both.
+
+A yardstick that owes nothing to us: a logistic regression on n-grams (scikit-learn) tells captions
+from the base's texts, and its log-odds are a residual energy too, with a gain of its own. And what
+the residual writes is judged by that classifier and by a Kneser-Ney 5-gram (`ngram`), beside the
+base's texts and real ones.
+
+Settings were chosen by the validation split. Runs that were stopped go on, and --only NAME trains
+that one alone; DATA is the folder that holds multi30k/.
 """
 
 from __future__ import annotations
@@ -17,87 +25,148 @@ import math
 import statistics
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from finishing import finished
 
 if TYPE_CHECKING:
-    from lmlab.core.residual import Partition
+    import lmlab
+    from lmlab.core.residual import Partition, Residual
     from lmlab.core.score import Score
 
-PROTOCOL = "multi30k-l20"
-BASE: dict[str, Any] = {"epochs": 3}
-RESIDUAL: dict[str, Any] = {
-    "width": 128,
-    "layers": 2,
-    "heads": 4,
-    "length": 24,
-    "dropout": 0.1,
-    "attention_dropout": 0.1,
-    "draws": 8192,
-    "epochs": 4,
-    # At 5e-4 and batches of 1,200, and at this rate in half of these epochs, the contrast was no
-    # better than a coin's in first trials: an encoder from nothing may be too little.
-    "learning_rate": 1e-4,
+PROTOCOL = "multi30k"
+SHAPE: dict[str, Any] = {"width": 128, "layers": 2, "heads": 4, "length": 48}
+BASE: dict[str, Any] = {"epochs": 5}
+ENCODER: dict[str, Any] = {
+    **SHAPE,
+    "epochs": 10,
+    "learning_rate": 2e-3,
     "schedule": "cosine",
-    "warmup_steps": 20,
+    "warmup_steps": 200,
+    "tokens_per_batch": 2400,
+    "weight_decay": 0.01,
+}
+RESIDUAL: dict[str, Any] = {
+    "draws": 8192,
+    "epochs": 2,
+    "learning_rate": 3e-4,
+    "schedule": "cosine",
+    "warmup_steps": 50,
     "tokens_per_batch": 4800,
     "weight_decay": 0.01,
-    "clip": 1.0,
+    "evaluate_every": 100,
 }
+# From nothing, in the shape that the other one has from its encoder.
+FROM_NOTHING: dict[str, Any] = {
+    **RESIDUAL,
+    **SHAPE,
+    "pre_norm": False,
+    "embedding_norm": True,
+    "segments": 1,
+}
+JUDGE: dict[str, Any] = {"order": 5}
+GRAMS = (1, 2, 3)
+PENALTIES = (0.003, 0.01, 0.03, 0.1)
+"""C of the logistic regression; it and the longest n-gram are chosen by the validation split."""
+DRAWN = 8192
+"""The base's texts that the yardstick's log Z and all verdicts on the base stand on."""
+WRITTEN = 400
+"""Texts that a residual writes to be judged, each of `candidates` of the base's."""
 
 
-def run_one(data: str, runs: Path, seed: int) -> dict[str, Any]:
-    """Train both, unless they are there, and score the test split by each."""
-    import torch
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """Where things are, for one seed."""
 
+    data: str
+    runs: Path
+    seed: int
+
+    @property
+    def spec(self) -> str:
+        return f"{PROTOCOL}:{self.data}"
+
+    def path(self, name: str) -> Path:
+        return self.runs / f"{name}-seed{self.seed}"
+
+    def train(self, name: str) -> float:
+        """Seconds that a run took; it is trained unless it is there."""
+        import lmlab
+
+        system, words = self.plan(name)
+        common: dict[str, Any] = {"data": self.spec, "seed": self.seed, "quiet": True}
+        result = finished(lmlab.train(system, out=self.path(name), resume=True, **common, **words))
+        return result.seconds
+
+    def plan(self, name: str) -> tuple[str, dict[str, Any]]:
+        """The system of a run, and what its training is told."""
+        base, encoder = self.path("base"), self.path("encoder")
+        return {
+            "base": ("lstm", {"recipe": "multi30k", "settings": BASE}),
+            "encoder": ("roberta", {"settings": ENCODER}),
+            "begun": ("residual-ebm", {"settings": RESIDUAL, "base": base, "encoder": encoder}),
+            "from-nothing": ("residual-ebm", {"settings": FROM_NOTHING, "base": base}),
+            "judge": ("ngram", {"settings": JUDGE}),
+        }[name]
+
+
+RUNS = ("base", "encoder", "begun", "from-nothing", "judge")
+
+
+def run_one(setting: Setting) -> dict[str, Any]:
+    """Train all, unless they are there; score the test split by each, and judge what they write."""
     import lmlab
-    from lmlab.core.residual import Residual
     from lmlab.data.corpus import open_corpus
 
-    torch.set_num_threads(1)
-    begun, spec = time.perf_counter(), f"{PROTOCOL}:{data}"
-    paths = {name: runs / f"{name}-seed{seed}" for name in ("base", "residual")}
-    words: dict[str, Any] = {"data": spec, "seed": seed, "resume": True, "quiet": True}
-    base = finished(
-        lmlab.train("lstm", out=paths["base"], recipe="multi30k", settings=BASE, **words)
-    )
-    residual = finished(
-        lmlab.train(
-            "residual-ebm", out=paths["residual"], base=paths["base"], settings=RESIDUAL, **words
-        )
-    )
-    corpus = open_corpus(spec)
-    texts = [example.text for example in corpus.splits["test"]]
-    models = {name: lmlab.load(path) for name, path in paths.items()}
-    scores = {n: m.score(texts, cut=corpus.layout.cut) for n, m in models.items()}
-    tokens = sum(score.tokens for score in scores["base"])
-    system = models["residual"].model.system
-    assert isinstance(system, Residual)
-    partition = system.partition()
-    gains = [b.total - a.total for a, b in zip(scores["base"], scores["residual"], strict=True)]
+    begun = time.perf_counter()
+    seconds = {name: setting.train(name) for name in RUNS}
+    corpus = open_corpus(setting.spec)
+    texts = {part: [each.text for each in split] for part, split in corpus.splits.items()}
+    models = {name: lmlab.load(setting.path(name)) for name in RUNS}
+    plain = models["base"].score(texts["test"])
+    tokens = sum(score.tokens for score in plain)
+    yardstick = Yardstick(models["base"], texts)
+    return {
+        "seed": setting.seed,
+        "base_nats_per_token": -sum(score.total for score in plain) / tokens,
+        "residual": {
+            name: compared(plain, models[name], texts["test"]) for name in ("begun", "from-nothing")
+        },
+        "yardstick": yardstick.figures(),
+        "writing": judged(models, yardstick, texts["test"]),
+        "texts": len(texts["test"]),
+        "tokens": tokens,
+        "seconds": seconds | {"all_of_this_call": time.perf_counter() - begun},
+    }
+
+
+def compared(
+    plain: Sequence[Score], model: lmlab.LanguageModel, texts: list[str]
+) -> dict[str, Any]:
+    """What a residual gains over its base on the same texts, and how sure that is."""
+    scores, partition = model.score(texts), residual_of(model).partition()
+    tokens = sum(score.tokens for score in plain)
+    gains = [b.total - a.total for a, b in zip(plain, scores, strict=True)]
     per_token = len(texts) / tokens
     return {
-        "seed": seed,
-        "base_nats_per_token": -sum(score.total for score in scores["base"]) / tokens,
-        "residual_nats_per_token": residual_figures(scores["residual"], partition),
+        "nats_per_token": residual_figures(scores, partition),
         "gain_nats_per_token": sum(gains) / tokens,
         "gain_standard_error": {
             "of_texts": statistics.stdev(gains) / math.sqrt(len(gains)) * per_token,
             "of_log_z": partition.error * per_token,
         },
         "log_z": asdict(partition),
-        "held_out_nce_loss": residual.loss,
-        "texts": len(texts),
-        "tokens": tokens,
-        "seconds": {
-            "base": base.seconds,
-            "residual": residual.seconds,
-            "all": time.perf_counter() - begun,
-        },
     }
+
+
+def residual_of(model: lmlab.LanguageModel) -> Residual:
+    from lmlab.core.residual import Residual
+
+    system = model.model.system
+    assert isinstance(system, Residual)
+    return system
 
 
 def residual_figures(scores: Sequence[Score], partition: Partition) -> dict[str, float]:
@@ -113,22 +182,153 @@ def residual_figures(scores: Sequence[Score], partition: Partition) -> dict[str,
     }
 
 
+class Yardstick:
+    """A logistic regression on n-grams that tells the training split from texts of the base.
+
+    log odds(x) = log p_data(x) / p_LM(x), so minus it is a residual energy, whose Z is estimated
+    from texts of the base that it has not seen.
+    """
+
+    def __init__(self, base: lmlab.LanguageModel, texts: dict[str, list[str]]) -> None:
+        from lmlab.core.residual import LanguageModelBase
+
+        tokenizer = base.model.tokenizer
+        self.tokenizer, self.end = tokenizer, base.model.system.vocabulary.end
+        known = {part: [self.ids(text) for text in some] for part, some in texts.items()}
+        longest = max(map(len, known["train"]))
+        drawing = LanguageModelBase(base.model.system, longest=longest)
+        seeds = {"made up": len(known["train"]), "for z": DRAWN, "for test": DRAWN}
+        drawn = {
+            name: drawing.draw(count, generator=generator(1 + place))
+            for place, (name, count) in enumerate(seeds.items())
+        }
+        self.texts = known | drawn
+        self.chosen = min(
+            (self.fit(longest, penalty) for longest in GRAMS for penalty in PENALTIES),
+            key=lambda fitted: fitted["validation_loss"],
+        )
+
+    def ids(self, text: str) -> list[int]:
+        return [*self.tokenizer.encode(text), self.end]
+
+    def fit(self, longest: int, penalty: float) -> dict[str, Any]:
+        """One of them, and its loss on validation texts and as heavy a share of fresh ones."""
+        import numpy as np
+        from sklearn.feature_extraction.text import CountVectorizer
+        from sklearn.linear_model import LogisticRegression
+
+        grams = CountVectorizer(
+            ngram_range=(1, longest), token_pattern=r"\S+", min_df=2, binary=True
+        )
+        data, made_up = spelled(self.texts["train"]), spelled(self.texts["made up"])
+        features = grams.fit_transform(data + made_up)
+        truth = np.repeat([1, 0], [len(data), len(made_up)])
+        classifier = LogisticRegression(C=penalty, max_iter=200).fit(features, truth)
+
+        def odds(texts: list[list[int]]) -> Any:
+            return classifier.decision_function(grams.transform(spelled(texts)))
+
+        real, drawn = odds(self.texts["validation"]), odds(self.texts["for z"])
+        return {
+            "longest_gram": longest,
+            "penalty": penalty,
+            "validation_loss": (np.logaddexp(0, -real).mean() + np.logaddexp(0, drawn).mean()) / 2,
+            "odds": odds,
+        }
+
+    def figures(self) -> dict[str, Any]:
+        """Its choice, and on test texts and fresh ones of the base its loss and its gain."""
+        import numpy as np
+        import torch
+
+        from lmlab.core.residual import Partition
+
+        odds = self.chosen["odds"]
+        real, drawn = odds(self.texts["test"]), odds(self.texts["for test"])
+        partition = Partition.of(torch.from_numpy(-drawn))
+        per_token = len(real) / sum(map(len, self.texts["test"]))
+        return {
+            **{name: value for name, value in self.chosen.items() if name != "odds"},
+            "test_loss": (np.logaddexp(0, -real).mean() + np.logaddexp(0, drawn).mean()) / 2,
+            "test_accuracy": ((real > 0).mean() + (drawn < 0).mean()) / 2,
+            "gain_nats_per_token": (real.mean() - partition.high) * per_token,
+            "gain_standard_error": {
+                "of_texts": real.std() / math.sqrt(len(real)) * per_token,
+                "of_log_z": partition.error * per_token,
+            },
+        }
+
+
+def spelled(texts: Sequence[Sequence[int]]) -> list[str]:
+    """Ids as words, each text after a start."""
+    return [" ".join(map(str, ("s", *text))) for text in texts]
+
+
+def generator(seed: int) -> Any:
+    import torch
+
+    return torch.Generator().manual_seed(seed)
+
+
+def judged(
+    models: dict[str, lmlab.LanguageModel], yardstick: Yardstick, real: list[str]
+) -> dict[str, Any]:
+    """What the base and the residual write, and real texts: by the 5-gram and by the classifier.
+
+    Of the classifier the mean log-odds that a text is data; of the 5-gram nats a token. A text that
+    was cut at the greatest length is left out, as are empty ones.
+    """
+    system = residual_of(models["begun"])
+    written = {
+        "base": yardstick.texts["for test"][: 4 * WRITTEN],
+        "residual": system.sample(WRITTEN, max_length=1000, generator=generator(9)),
+        "real": [yardstick.ids(text) for text in real],
+    }
+    found = {}
+    for name, texts in written.items():
+        whole = [ids for ids in texts if ids[-1] == yardstick.end and len(ids) > 1]
+        plain = [yardstick.tokenizer.decode(ids[:-1]) for ids in whole]
+        scores = models["judge"].score(plain)
+        odds = yardstick.chosen["odds"](whole)
+        nats = [-score.total / score.tokens for score in scores]
+        root = math.sqrt(len(whole))
+        found[name] = {
+            "texts": len(whole),
+            "tokens_per_text": sum(map(len, whole)) / len(whole),
+            "judge_nats_per_token": sum(-s.total for s in scores) / sum(s.tokens for s in scores),
+            "judge_nats_per_token_error": statistics.stdev(nats) / root,
+            "log_odds_of_data": float(odds.mean()),
+            "log_odds_error": float(odds.std()) / root,
+            "first_texts": plain[:5],
+        }
+    return found
+
+
 def main() -> None:
+    import torch
+
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", required=True, help="the folder that holds multi30k/")
     parser.add_argument("--runs", type=Path, required=True, help="where trainings are kept")
     parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--only", choices=RUNS, help="train this run of the first seed, and stop")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/residual.json"))
     options = parser.parse_args()
+    torch.set_num_threads(1)
+    if options.only:
+        Setting(data=options.data, runs=options.runs, seed=0).train(options.only)
+        return
     records = []
     for seed in range(options.seeds):
-        records.append(run_one(options.data, options.runs, seed))
+        records.append(run_one(Setting(data=options.data, runs=options.runs, seed=seed)))
         print(json.dumps(records[-1], indent=1), flush=True)
         told = {
             "command": f"python benchmarks/residual.py --data DATA --runs RUNS --seeds {seed + 1}",
             "protocol": PROTOCOL,
             "base": {"system": "lstm", "recipe": "multi30k", **BASE},
-            "residual": RESIDUAL,
+            "encoder": {"system": "roberta", **ENCODER},
+            "begun": RESIDUAL,
+            "from_nothing": FROM_NOTHING,
             "threads": 1,
             "records": records,
         }
