@@ -67,10 +67,10 @@ FROM_NOTHING: dict[str, Any] = {
     "segments": 1,
 }
 JUDGE: dict[str, Any] = {"order": 5}
-GRAMS = (1, 2, 3)
-PENALTIES = (0.003, 0.01, 0.03, 0.1)
+GRAMS = (2, 3)
+PENALTIES = (0.1, 0.3, 1.0)
 """C of the logistic regression; it and the longest n-gram are chosen by the validation split."""
-DRAWN = 8192
+DRAWN = 4096
 """The base's texts that the yardstick's log Z and all verdicts on the base stand on."""
 WRITTEN = 400
 """Texts that a residual writes to be judged, each of `candidates` of the base's."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
-from lmlab.core.distribution import Categorical
 from lmlab.core.protocols import Step
 from lmlab.core.system import System
 
@@ -41,7 +41,7 @@ def _draw_some(
     for length in range(1, max_length + 1):
         log_probs = system.peek(state).log_probs
         home = log_probs if generator is None else log_probs.to(generator.device)
-        chosen = Categorical(home).sample(generator=generator).to(log_probs.device)
+        chosen = draw_tokens(home, generator=generator).to(log_probs.device)
         for row, token in zip(going.tolist(), chosen.tolist(), strict=True):
             texts[row].append(token)
         kept = (chosen != end).nonzero()[:, 0]
@@ -51,3 +51,15 @@ def _draw_some(
             going, chosen, state = going[kept.cpu()], chosen[kept], state.select(kept)
         state = system.advance(state, chosen)
     return texts
+
+
+def draw_tokens(log_probs: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
+    """(B,) a token of each row of (B, V): the first whose cumulated probability is above u.
+
+    u ~ U(0, 1) is one random number a row, where `Categorical.sample` takes V of them: most of the
+    time that a word model takes to draw. Summed in doubles, so that rare words keep their share.
+    """
+    reached = log_probs.exp().cumsum(-1, dtype=torch.double)
+    drawn = torch.rand(len(reached), 1, generator=generator, dtype=torch.double)
+    found = torch.searchsorted(reached, drawn.to(reached.device) * reached[:, -1:], right=True)
+    return found[:, 0].clamp(max=reached.shape[-1] - 1)
