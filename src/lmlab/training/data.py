@@ -76,8 +76,8 @@ class TrainingData(Watched):
         """The same, with texts of all lengths in each batch that is trained on."""
         train = self.train
         assert isinstance(train, LengthBatches), "whoever asks for it refuses contiguous text"
-        budget = {"tokens_per_batch": train.tokens_per_batch, "seed": train.seed}
-        return replace(self, train=MixedBatches(self.dataset, **budget))
+        mixed = MixedBatches(self.dataset, tokens_per_batch=train.tokens_per_batch, seed=train.seed)
+        return replace(self, train=mixed)
 
 
 def training_data(
