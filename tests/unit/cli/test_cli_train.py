@@ -50,6 +50,8 @@ def test_resume_goes_on_to_a_larger_budget(lmlab, tmp_path: Path) -> None:
         (("lstn", *QUICK), "there is no system called 'lstn'; did you mean 'lstm'"),
         (("lstm", *QUICK, "--documents", "wiki"), "lstm has no use for --documents"),
         (("lstm", *QUICK, "--base", "runs/x"), "lstm has no use for --base"),
+        (("lstm", *QUICK, "--encoder", "runs/x"), "lstm has no use for --encoder"),
+        (("ebm", *QUICK, "--encoder", "runs/x"), "runs/x"),
         (("lstm", *QUICK, "--knowledge", "wordnet"), "lstm has no use for --knowledge"),
         (("lstm", *QUICK, "--objective", "masked"), "those that fit: next-token"),
         (("lstm", *QUICK, "--recipe", "note"), "did you mean 'notes'"),
