@@ -1,6 +1,6 @@
 """Is a residual energy better than the language model it stands on? (Deng et al. 2020)
 
-    python benchmarks/residual.py --data DATA --runs RUNS [--seeds 1] [--out FILE.json]
+    python benchmarks/residual.py --data DATA --runs RUNS [--seeds 0 1] [--parts score]
 
 On multi30k an `lstm` is trained by its recipe for a few epochs, and a `roberta` on the same texts.
 Over the first stand two `residual-ebm`: one whose encoder begins as the second (`--encoder`), and
@@ -13,8 +13,9 @@ from the base's texts, and its log-odds are a residual energy too, with a gain o
 the residual writes is judged by that classifier and by a Kneser-Ney 5-gram (`ngram`), beside the
 base's texts and real ones.
 
-Settings were chosen by the validation split. Runs that were stopped go on, and --only NAME trains
-that one alone; DATA is the folder that holds multi30k/.
+Settings were chosen by the validation split. Each part (score, yardstick, writing) adds itself to
+--out (benchmarks/results/residual.json). Runs that were stopped go on; DATA is the folder that
+holds multi30k/.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ import argparse
 import json
 import math
 import statistics
-import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -112,34 +113,55 @@ class Setting:
         }[name]
 
 
-RUNS = ("base", "encoder", "begun", "from-nothing", "judge")
+RESIDUALS = ("begun", "from-nothing")
+PARTS = ("score", "yardstick", "writing")
 
 
-def run_one(setting: Setting) -> dict[str, Any]:
-    """Train all, unless they are there; score the test split by each, and judge what they write."""
-    import lmlab
-    from lmlab.data.corpus import open_corpus
+class Measured:
+    """What is asked of one seed, each part by itself; runs that it needs are trained."""
 
-    begun = time.perf_counter()
-    seconds = {name: setting.train(name) for name in RUNS}
-    corpus = open_corpus(setting.spec)
-    texts = {part: [each.text for each in split] for part, split in corpus.splits.items()}
-    models = {name: lmlab.load(setting.path(name)) for name in RUNS}
-    plain = models["base"].score(texts["test"])
-    tokens = sum(score.tokens for score in plain)
-    yardstick = Yardstick(models["base"], texts)
-    return {
-        "seed": setting.seed,
-        "base_nats_per_token": -sum(score.total for score in plain) / tokens,
-        "residual": {
-            name: compared(plain, models[name], texts["test"]) for name in ("begun", "from-nothing")
-        },
-        "yardstick": yardstick.figures(),
-        "writing": judged(models, yardstick, texts["test"]),
-        "texts": len(texts["test"]),
-        "tokens": tokens,
-        "seconds": seconds | {"all_of_this_call": time.perf_counter() - begun},
-    }
+    def __init__(self, setting: Setting) -> None:
+        from lmlab.data.corpus import open_corpus
+
+        self.setting = setting
+        splits = open_corpus(setting.spec).splits
+        self.texts = {part: [each.text for each in split] for part, split in splits.items()}
+
+    def run(self, name: str) -> lmlab.LanguageModel:
+        import lmlab
+
+        return lmlab.load(self.setting.path(name))
+
+    def score(self, names: Sequence[str]) -> dict[str, Any]:
+        """The test split by the base and by residuals over it."""
+        needed = ("base", "encoder", *names)
+        seconds = {name: self.setting.train(name) for name in needed}
+        plain = self.run("base").score(self.texts["test"])
+        tokens = sum(score.tokens for score in plain)
+        return {
+            "base_nats_per_token": -sum(score.total for score in plain) / tokens,
+            "residual": {
+                name: compared(plain, self.run(name), self.texts["test"]) for name in names
+            },
+            "texts": len(plain),
+            "tokens": tokens,
+            "seconds_of_training": seconds,
+        }
+
+    @cached_property
+    def classifier(self) -> Yardstick:
+        self.setting.train("base")
+        return Yardstick(self.run("base"), self.texts)
+
+    def yardstick(self, names: Sequence[str]) -> dict[str, Any]:
+        """How far n-grams tell captions from the base's texts, and what that gains."""
+        return {"yardstick": self.classifier.figures()}
+
+    def writing(self, names: Sequence[str]) -> dict[str, Any]:
+        """What the base and the first residual write, judged."""
+        self.setting.train("judge")
+        models = {"judge": self.run("judge"), "residual": self.run(names[0])}
+        return {"writing": judged(models, self.classifier, self.texts["test"])}
 
 
 def compared(
@@ -278,7 +300,7 @@ def judged(
     Of the classifier the mean log-odds that a text is data; of the 5-gram nats a token. A text that
     was cut at the greatest length is left out, as are empty ones.
     """
-    system = residual_of(models["begun"])
+    system = residual_of(models["residual"])
     written = {
         "base": yardstick.texts["for test"][: 4 * WRITTEN],
         "residual": system.sample(WRITTEN, max_length=1000, generator=generator(9)),
@@ -304,35 +326,43 @@ def judged(
     return found
 
 
+def keep(path: Path, seed: int, found: dict[str, Any]) -> None:
+    """Add a part to the record of its seed, beside the settings that it was made with."""
+    told = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"records": []}
+    others = [record for record in told["records"] if record["seed"] != seed]
+    mine = [record for record in told["records"] if record["seed"] == seed]
+    record = {"seed": seed, **(mine[0] if mine else {}), **found}
+    told = {
+        "command": "python benchmarks/residual.py --data DATA --runs RUNS",
+        "protocol": PROTOCOL,
+        "base": {"system": "lstm", "recipe": "multi30k", **BASE},
+        "encoder": {"system": "roberta", **ENCODER},
+        "begun": RESIDUAL,
+        "from_nothing": FROM_NOTHING,
+        "threads": 1,
+        "records": sorted([*others, record], key=lambda each: each["seed"]),
+    }
+    path.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+
+
 def main() -> None:
     import torch
 
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", required=True, help="the folder that holds multi30k/")
     parser.add_argument("--runs", type=Path, required=True, help="where trainings are kept")
-    parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--only", choices=RUNS, help="train this run of the first seed, and stop")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
+    parser.add_argument("--residuals", nargs="+", choices=RESIDUALS, default=RESIDUALS)
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/residual.json"))
     options = parser.parse_args()
     torch.set_num_threads(1)
-    if options.only:
-        Setting(data=options.data, runs=options.runs, seed=0).train(options.only)
-        return
-    records = []
-    for seed in range(options.seeds):
-        records.append(run_one(Setting(data=options.data, runs=options.runs, seed=seed)))
-        print(json.dumps(records[-1], indent=1), flush=True)
-        told = {
-            "command": f"python benchmarks/residual.py --data DATA --runs RUNS --seeds {seed + 1}",
-            "protocol": PROTOCOL,
-            "base": {"system": "lstm", "recipe": "multi30k", **BASE},
-            "encoder": {"system": "roberta", **ENCODER},
-            "begun": RESIDUAL,
-            "from_nothing": FROM_NOTHING,
-            "threads": 1,
-            "records": records,
-        }
-        options.out.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+    for seed in options.seeds:
+        measured = Measured(Setting(data=options.data, runs=options.runs, seed=seed))
+        for part in options.parts:
+            found = getattr(measured, part)(options.residuals)
+            print(json.dumps(found, indent=1), flush=True)
+            keep(options.out, seed, found)
 
 
 if __name__ == "__main__":
