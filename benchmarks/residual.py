@@ -13,7 +13,8 @@ from the base's texts, and its log-odds are a residual energy too, with a gain o
 the residual writes is judged by that classifier and by a Kneser-Ney 5-gram (`ngram`), beside the
 base's texts and real ones.
 
-Settings were chosen by the validation split. Each part (score, yardstick, writing) adds itself to
+Settings were chosen by the validation split. `lengths` trains shortly by batches of all lengths and
+by batches of like lengths, as most systems have them. Each part (score, lengths, …) adds itself to
 --out (benchmarks/results/residual.json). Runs that were stopped go on; DATA is the folder that
 holds multi30k/.
 """
@@ -67,6 +68,15 @@ FROM_NOTHING: dict[str, Any] = {
     "embedding_norm": True,
     "segments": 1,
 }
+# A short training by batches of all lengths, and by those of like lengths, with as many texts.
+SHORT: dict[str, Any] = {
+    **RESIDUAL,
+    "steps": 100,
+    "epochs": None,
+    "schedule": "constant",
+    "evaluate_every": 50,
+}
+ALIKE: dict[str, Any] = {**SHORT, "tokens_per_batch": 1600}
 JUDGE: dict[str, Any] = {"order": 5}
 GRAMS = (2, 3)
 PENALTIES = (0.1, 0.3, 1.0)
@@ -109,12 +119,14 @@ class Setting:
             "encoder": ("roberta", {"settings": ENCODER}),
             "begun": ("residual-ebm", {"settings": RESIDUAL, "base": base, "encoder": encoder}),
             "from-nothing": ("residual-ebm", {"settings": FROM_NOTHING, "base": base}),
+            "mixed-short": ("residual-ebm", {"settings": SHORT, "base": base, "encoder": encoder}),
+            "alike-short": ("residual-ebm", {"settings": ALIKE, "base": base, "encoder": encoder}),
             "judge": ("ngram", {"settings": JUDGE}),
         }[name]
 
 
 RESIDUALS = ("begun", "from-nothing")
-PARTS = ("score", "yardstick", "writing")
+PARTS = ("score", "lengths", "yardstick", "writing")
 
 
 class Measured:
@@ -147,6 +159,19 @@ class Measured:
             "tokens": tokens,
             "seconds_of_training": seconds,
         }
+
+    def lengths(self, names: Sequence[str]) -> dict[str, Any]:
+        """The contrast on the validation split where batches have all lengths, and where not."""
+        from lmlab.core.residual import ResidualObjective
+
+        self.setting.train("mixed-short")
+        ResidualObjective.mixes_lengths = False
+        try:
+            self.setting.train("alike-short")
+        finally:
+            ResidualObjective.mixes_lengths = True
+        kept = {name: self.setting.path(name) for name in ("mixed-short", "alike-short")}
+        return {"contrast_by_batches": {name: contrasts(path) for name, path in kept.items()}}
 
     @cached_property
     def classifier(self) -> Yardstick:
@@ -201,6 +226,17 @@ def residual_figures(scores: Sequence[Score], partition: Partition) -> dict[str,
         "by_lower_log_z": by_upper - between,
         "interval_best": -sum(score.high or 0.0 for score in scores) / tokens,
         "interval_worst": -sum(score.low or 0.0 for score in scores) / tokens,
+    }
+
+
+def contrasts(run: Path) -> dict[str, Any]:
+    """Losses of a run: on the validation split by step, and the mean of those in training."""
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    told = [line for line in lines if line["event"] == "train"]
+    texts = sum(line["count"] for line in told)
+    return {
+        "validation": {x["step"]: x["loss"] for x in lines if x["event"] == "validation"},
+        "training": sum(line["loss"] * line["count"] for line in told) / texts,
     }
 
 
