@@ -56,7 +56,7 @@ RESIDUAL: dict[str, Any] = {
     "learning_rate": 3e-4,
     "schedule": "cosine",
     "warmup_steps": 50,
-    "tokens_per_batch": 4800,
+    "tokens_per_batch": 1600,
     "weight_decay": 0.01,
     "evaluate_every": 100,
 }
@@ -76,7 +76,6 @@ SHORT: dict[str, Any] = {
     "schedule": "constant",
     "evaluate_every": 50,
 }
-ALIKE: dict[str, Any] = {**SHORT, "tokens_per_batch": 1600}
 JUDGE: dict[str, Any] = {"order": 5}
 GRAMS = (2, 3)
 PENALTIES = (0.1, 0.3, 1.0)
@@ -120,7 +119,7 @@ class Setting:
             "begun": ("residual-ebm", {"settings": RESIDUAL, "base": base, "encoder": encoder}),
             "from-nothing": ("residual-ebm", {"settings": FROM_NOTHING, "base": base}),
             "mixed-short": ("residual-ebm", {"settings": SHORT, "base": base, "encoder": encoder}),
-            "alike-short": ("residual-ebm", {"settings": ALIKE, "base": base, "encoder": encoder}),
+            "alike-short": ("residual-ebm", {"settings": SHORT, "base": base, "encoder": encoder}),
             "judge": ("ngram", {"settings": JUDGE}),
         }[name]
 

@@ -113,18 +113,19 @@ class LengthBatches:
 
 
 class MixedBatches(LengthBatches):
-    """The same with sequences of all lengths in each batch, as they come; much may be padding.
+    """The same with sequences of all lengths in each batch, as they come.
 
     So a batch has the lengths of the whole split but for chance, as a contrast with texts needs
-    that have lengths of their own. All have as many sequences as fit where each is the longest.
+    that have lengths of their own. There are as many batches as of like lengths, all of one number
+    of sequences (or one less); what they are padded with goes beyond the budget.
     """
 
     def _arranged(self, order: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
         return order
 
     def _ends(self, lengths: NDArray[np.int64]) -> list[int]:
-        rows = max(1, self.tokens_per_batch // int(lengths.max()))
-        return [min(first + rows, len(lengths)) for first in range(0, len(lengths), rows)]
+        batches = len(_cuts(np.sort(lengths), self.tokens_per_batch))
+        return [len(lengths) * (batch + 1) // batches for batch in range(batches)]
 
 
 def _cuts(lengths: NDArray[np.int64], budget: int) -> list[int]:
