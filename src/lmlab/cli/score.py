@@ -43,7 +43,13 @@ def score(
     window: Annotated[
         int | None, typer.Option(help="Tokens of context, scored by rolling windows.")
     ] = None,
-    stride: Annotated[int | None, typer.Option(help="Tokens newly scored in each window.")] = None,
+    stride: Annotated[
+        int | None,
+        typer.Option(
+            help="Tokens newly scored in each window: its last from left to right; those in its "
+            "middle by masked models, which read both ways. Half of the window unless given."
+        ),
+    ] = None,
     method: Annotated[
         str | None,
         typer.Option(

@@ -23,9 +23,13 @@ class Convention:
     unknown: str = "counted as one token"
     """What happens to words outside the vocabulary."""
     window: int | None = None
-    """Tokens of context beyond which the past is cut off; None where all of it is seen."""
+    """Tokens of context beyond which the rest is cut off; None where all of it is seen."""
     stride: int | None = None
     """Tokens newly scored in each window of a rolling score."""
+    ahead: int = 0
+    """Of a rolling score by a model that reads both ways: tokens of each window behind those that
+    it counts, so that these stand in its middle. The first and the last window count to the ends of
+    the text."""
     carried: bool = False
     """Whether the state goes on from one line to the next (contiguous text)."""
     source: bool = False

@@ -61,7 +61,7 @@ class SourceScorer:
             )
         self.source_tokenizer = source_tokenizer
         self.convention: Convention = replace(
-            self.texts.convention, source=True, window=None, stride=None
+            self.texts.convention, source=True, window=None, stride=None, ahead=0
         )
         """The choices behind every score that this gives."""
 

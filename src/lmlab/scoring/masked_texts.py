@@ -14,6 +14,9 @@ from lmlab.core.score import Score
 from lmlab.scoring.batching import batch_of
 from lmlab.scoring.tally import Tally
 
+PLACES_AT_ONCE = 131_072
+"""Places of windows that are laid out together: small strides have many times a text's tokens."""
+
 if TYPE_CHECKING:
     from lmlab.scoring.methods import Method
     from lmlab.scoring.score import Row, Scorer
@@ -24,9 +27,10 @@ def masked_texts(
 ) -> Iterator[Score]:
     """The scores of some texts, in their order, by a scorer's method.
 
-    A text that is longer than the window is divided as by every rolling score, and each of its
-    tokens has one score, in the window that counts it. With `after` only the tokens of a text that
-    end behind that many characters have one.
+    A text that is longer than the window is read in overlapping windows, each of which counts its
+    middle, and each of the text's tokens has one score, in the window that counts it. With `after`
+    only the tokens of a text that end behind that many characters have one. Of all windows no more
+    than `PLACES_AT_ONCE` places are laid out together.
     """
     assert scorer.method is not None
     tallies = [Tally(text, scorer.vocabulary, per_token=per_token) for text in texts]
@@ -39,16 +43,47 @@ def masked_texts(
         tokens = zip(tally.waiting, tally.spans, strict=True)
         ends = [span[1] for id, span in tokens if id != scorer.vocabulary.end]
         _check_positions(scorer.method, tally.text, ends, begins.get(tally, 0))
+    words = _words(scorer, tallies) if scorer.method.name == "within-word" else {}
+    found: dict[Tally, tuple[list[float], list[bool]]] = {tally: ([], []) for tally in tallies}
+    for some in _in_bounds(rows):
+        for row, values, counts in _score_rows(scorer, some, begins, words):
+            own_values, own_counts = found[row.tally]
+            own_values += values
+            own_counts += counts
+    for tally in tallies:
+        tally.add_some(*found[tally], scorer.method.kind)
+        yield tally.score(scorer.convention)
+
+
+def _in_bounds(rows: Sequence[Row]) -> Iterator[list[Row]]:
+    """The rows in lists that have at most `PLACES_AT_ONCE` places each, padding counted."""
+    some: list[Row] = []
+    longest = 0
+    for row in rows:
+        longest = max(longest, row.places)
+        if some and longest * (len(some) + 1) > PLACES_AT_ONCE:
+            yield some
+            some, longest = [], row.places
+        some.append(row)
+    if some:
+        yield some
+
+
+def _score_rows(
+    scorer: Scorer, rows: Sequence[Row], begins: dict[Tally, int], words: dict[Tally, list[int]]
+) -> Iterator[tuple[Row, list[float], list[bool]]]:
+    """Each row with the scores of the tokens that its window adds, and which of them count."""
+    assert scorer.method is not None
     batch = batch_of([row.tokens for row in rows], scorer.system)
     scored = scorer.method.scored(batch, scorer.system) & _counted(batch, rows, begins)
-    words = _words(scorer, batch, rows) if scorer.method.name == "within-word" else None
+    numbers = _numbered(batch, rows, words) if words else None
     found = scorer.method.scores(
-        scorer.system, batch, scored, words=words, tokens=scorer.tokens_per_batch
+        scorer.system, batch, scored, words=numbers, tokens=scorer.tokens_per_batch
     )
-    _hand_out(rows, found, scored, scorer)
     scorer.progress(int(scored.sum()))
-    for tally in tallies:
-        yield tally.score(scorer.convention)
+    values, counts = found.double().cpu(), scored.cpu()
+    for index, row in enumerate(rows):
+        yield row, values[index, row.counted].tolist(), counts[index, row.counted].tolist()
 
 
 def _check_positions(method: Method, text: str, ends: Sequence[int], after: int) -> None:
@@ -74,45 +109,31 @@ def _counted(batch: Batch, rows: Sequence[Row], begins: dict[Tally, int]) -> Ten
     """(B, T) the places of each row that count: those that its window adds, behind its `after`."""
     counted = torch.zeros(batch.tokens.shape, dtype=torch.bool)
     for index, row in enumerate(rows):
-        length = len(row.tokens)
-        counted[index, length - row.scored : length] = True
+        counted[index, row.counted] = True
         begin = begins.get(row.tally, 0)
         if begin:
-            spans = row.tally.spans[max(row.begin - 1, 0) : row.begin - 1 + length]
+            first = max(row.begin, 1)
+            spans = row.tally.spans[first - 1 : row.end - 1]
             behind = torch.tensor([end > begin for _, end in spans], dtype=torch.bool)
-            counted[index, length - len(behind) : length] &= behind
+            counted[index, first - row.begin : row.end - row.begin] &= behind
     return counted.to(batch.tokens.device)
 
 
-def _words(scorer: Scorer, batch: Batch, rows: Sequence[Row]) -> Tensor:
-    """(B, T) the number of the word that each place is part of; symbols are words of their own."""
+def _words(scorer: Scorer, tallies: Sequence[Tally]) -> dict[Tally, list[int]]:
+    """The number of the word that each token of a text is part of."""
     if not hasattr(scorer.tokenizer, "words"):
         raise UserError(
             "within-word needs a tokeniser that tells which tokens make a word, and this model's "
             "does not; take norm."
         )
-    words = torch.full(batch.tokens.shape, -1)
-    numbers: dict[Tally, list[int]] = {}
+    return {tally: scorer.tokenizer.words(tally.text) for tally in tallies}
+
+
+def _numbered(batch: Batch, rows: Sequence[Row], words: dict[Tally, list[int]]) -> Tensor:
+    """(B, T) the number of the word that each place is part of; symbols are words of their own."""
+    numbers = torch.full(batch.tokens.shape, -1)
     for index, row in enumerate(rows):
-        if row.tally not in numbers:
-            numbers[row.tally] = scorer.tokenizer.words(row.tally.text)
-        own = numbers[row.tally]
         first = max(row.begin, 1)
-        there = torch.tensor(own[first - 1 : row.begin + len(row.tokens) - 1], dtype=torch.long)
-        words[index, first - row.begin :][: len(there)] = there
-    return words.to(batch.tokens.device)
-
-
-def _hand_out(rows: Sequence[Row], found: Tensor, scored: Tensor, scorer: Scorer) -> None:
-    """Give each text the scores of its rows."""
-    assert scorer.method is not None
-    values, counts = found.double().cpu(), scored.cpu()
-    waiting: dict[Tally, tuple[list[float], list[bool]]] = {}
-    for index, row in enumerate(rows):
-        length = len(row.tokens)
-        new = slice(length - row.scored, length)
-        own, own_counts = waiting.setdefault(row.tally, ([], []))
-        own += values[index, new].tolist()
-        own_counts += counts[index, new].tolist()
-    for tally, (own, own_counts) in waiting.items():
-        tally.add_some(own, own_counts, scorer.method.kind)
+        there = torch.tensor(words[row.tally][first - 1 : row.end - 1], dtype=torch.long)
+        numbers[index, first - row.begin :][: len(there)] = there
+    return numbers.to(batch.tokens.device)

@@ -151,6 +151,16 @@ def check_once(positions: Sequence[int]) -> None:
             raise UserError(f"each position is named once, and {position} came twice.")
 
 
+def is_masked(system: Any, method: Method | None) -> bool:
+    """Whether a token is scored given what stands on both of its sides.
+
+    So it is by the methods for masked models, and by the own score of a system that only fills in.
+    """
+    if method is not None and method.masked:
+        return True
+    return isinstance(system, Fill) and not isinstance(system, (Step, Energy))
+
+
 def own_convention(system: Any, found: Convention) -> Convention:
     """The conventions of the score that a system defines itself, given those of its layout.
 
@@ -160,7 +170,7 @@ def own_convention(system: Any, found: Convention) -> Convention:
     if isinstance(system, Energy):
         ended = found.end and isinstance(system, Residual)
         return replace(found, end=ended, order=ORDERS["energy"])
-    if isinstance(system, Fill) and not isinstance(system, Step):
+    if is_masked(system, None):
         return replace(found, end=False, order=ORDERS["norm"])
     return found
 

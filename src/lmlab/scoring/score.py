@@ -19,9 +19,16 @@ from lmlab.data.readers import Example
 from lmlab.scoring.batching import batch_of, best_budget, by_budget
 from lmlab.scoring.evaluating import evaluating
 from lmlab.scoring.masked_texts import masked_texts
-from lmlab.scoring.methods import Method, method_of, own_convention
+from lmlab.scoring.methods import Method, is_masked, method_of, own_convention
 from lmlab.scoring.pieces import Piece, pieces
-from lmlab.scoring.streams import CannotCarry, Carried, Rolling, Stream, rolling_windows
+from lmlab.scoring.streams import (
+    CannotCarry,
+    Carried,
+    Rolling,
+    Stream,
+    right_context,
+    rolling_windows,
+)
 from lmlab.scoring.tally import Tally
 
 AHEAD_TEXTS = 1024
@@ -47,8 +54,9 @@ class Scorer:
     The score is the one that the system defines, or by another `method` (`scoring/methods.py`): one
     for masked models, with its `head` and the `positions` that are hidden together, or one that
     must be of a kind. Masked models score each text by itself, in windows where it is too long,
-    and what stands beyond a token's window is not seen. `mean` says that the figure wanted is the
-    mean over all tokens.
+    each of which counts the `stride` tokens in its middle, so that a token sees context on both
+    sides; what stands beyond its window is not seen. `mean` says that the figure wanted is the mean
+    over all tokens.
     """
 
     def __init__(
@@ -90,6 +98,10 @@ class Scorer:
         self.tokenizer = tokenizer
         self.layout = layout
         self.window, self.stride = _check_window(window, stride, getattr(system, "window", None))
+        self.ahead = 0
+        """Tokens of a window behind those that it counts; none from left to right."""
+        if self.window is not None and self.stride is not None and is_masked(system, self.method):
+            self.ahead = right_context(self.window, self.stride)
         self.cut = cut
         alone = self.method is not None and (self.method.masked or self.method.together)
         self.carried = carry and layout.kind == "contiguous" and not alone
@@ -161,6 +173,7 @@ class Scorer:
             end=self.layout.end,
             window=self.window,
             stride=self.stride,
+            ahead=self.ahead,
             carried=self.carried,
             cut=self.cut,
             mean=self.mean,
@@ -225,13 +238,13 @@ class Scorer:
         """The sequence of a text as one row, or as rolling windows where it is too long."""
         sequence = [self._first, *tally.waiting]
         window = self.window or len(sequence)
-        found = rolling_windows(len(sequence), window, self.stride or window)
+        found = rolling_windows(len(sequence), window, self.stride or window, self.ahead)
         if len(found) > 1 and self.method is not None and self.method.together:
             raise UserError(
                 f"by the method {self.method.name} a text is seen whole, {window} tokens at most, "
                 f"and {tally.text[:20]!r} … has {len(sequence) - 1}; cut it."
             )
-        return [Row(tally, w.begin, sequence[w.begin : w.end], w.scored) for w in found]
+        return [Row(tally, sequence, *window) for window in found]
 
     def score_rows(self, rows: Sequence[Row], generator: torch.Generator) -> None:
         """Score rows in batches of like length, then hand each text its own in order.
@@ -246,8 +259,10 @@ class Scorer:
                 found = self._ask(batch, generator)
             per_token = found.per_token.double().cpu().numpy()
             for place, index in enumerate(group):
-                row, last = rows[index], len(rows[index].tokens) - 1
-                values[index] = per_token[place, last - row.scored : last].tolist()
+                row = rows[index]
+                # The first place of a row has no log-probability.
+                first = row.counted.start - 1
+                values[index] = per_token[place, first : first + row.scored].tolist()
                 row.tally.add_whole(found, place)
             self.progress(sum(rows[index].scored for index in group))
         for row, scored in zip(rows, values, strict=True):
@@ -286,9 +301,9 @@ class Scorer:
         """Scores of texts that are one stream, each when the last of its tokens is scored."""
         stream = self._stream(generator)
         under_way: deque[Tally] = deque()
-        for block in self._blocks(texts, stream, under_way, per_token):
+        for block, last in self._blocks(texts, stream, under_way, per_token):
             with evaluating(self.system):
-                log_probs: Sequence[float] = stream.feed(block).tolist()
+                log_probs: Sequence[float] = stream.feed(block, last=last).tolist()
             self.progress(len(block))
             for tally in under_way:
                 log_probs = tally.add(log_probs, stream.kind)
@@ -307,14 +322,15 @@ class Scorer:
             self._first,
             window=self.window,
             stride=self.stride,
+            ahead=self.ahead,
             tokens_per_batch=self.tokens_per_batch,
             generator=generator,
         )
 
     def _blocks(
         self, texts: Iterable[str], stream: Stream, under_way: deque[Tally], per_token: bool
-    ) -> Iterator[list[int]]:
-        """The tokens of all texts in blocks as the stream wants them; the last may be smaller."""
+    ) -> Iterator[tuple[list[int], bool]]:
+        """The tokens of all texts in blocks as the stream wants them, and which is the last."""
         buffer: list[int] = []
         for text in texts:
             tally = Tally(text, self.vocabulary, per_token=per_token)
@@ -322,30 +338,45 @@ class Scorer:
             for piece in self.predicted(tally, per_token):
                 tally.take([piece])
                 buffer += piece.ids
-                while len(buffer) >= stream.wants:
+                # A full block is kept back until more comes, as it may be the last.
+                while len(buffer) > stream.wants:
                     block, buffer = buffer[: stream.wants], buffer[stream.wants :]
-                    yield block
+                    yield block, False
             tally.closed = True
         if buffer:
-            yield buffer
+            yield buffer, True
 
 
 class Row(NamedTuple):
     """One row of a batch: a text, or one window of it."""
 
     tally: Tally
+    sequence: list[int]
+    """The tokens of the whole text, the symbol before them first."""
     begin: int
-    """Where it begins in the text; 0 is the symbol before it."""
-    tokens: list[int]
+    """Where the row begins in the sequence."""
+    end: int
     scored: int
-    """How many tokens at its end are counted."""
+    """How many of its tokens are counted."""
+    ahead: int = 0
+    """How many stand behind those that are."""
     source: Sequence[int] = ()
     """What the text is given, symbols included; nothing for most."""
 
     @property
+    def tokens(self) -> list[int]:
+        return self.sequence[self.begin : self.end]
+
+    @property
+    def counted(self) -> slice:
+        """The places of the row that are counted."""
+        last = self.end - self.begin - self.ahead
+        return slice(last - self.scored, last)
+
+    @property
     def places(self) -> int:
         """How long it is, or its source where that is longer."""
-        return max(len(self.tokens), len(self.source))
+        return max(self.end - self.begin, len(self.source))
 
 
 Text = TypeVar("Text")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from lmlab.core.kinds import KINDS
 from lmlab.core.score import Convention, Summary
@@ -32,6 +33,8 @@ def test_conventions_tell_what_differs() -> None:
         "cut at 9 tokens",
     ):
         assert part in convention_words(stream)
+    both_ways = replace(stream, window=8, ahead=3)
+    assert "context of 8 tokens, at least 3 to the right, stride 2" in convention_words(both_ways)
 
 
 def test_a_summary_gives_a_perplexity_only_where_there_is_one() -> None:

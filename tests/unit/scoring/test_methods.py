@@ -14,6 +14,8 @@ from lmlab.core.protocols import LogProbs
 from lmlab.core.score import summarise
 from lmlab.data.corpus import Layout
 from lmlab.data.tokenizers import train_tokenizer
+from lmlab.scoring import masked_texts
+from lmlab.scoring.conditional import conditional_scores
 from lmlab.scoring.masked import METHODS, kind_of, masked_scores
 from lmlab.scoring.score import Scorer
 from lmlab.zoo import bert, ebm
@@ -144,25 +146,101 @@ def test_words_of_words_and_of_characters(words, characters):
     assert characters.words("") == []
 
 
-@pytest.mark.parametrize("method", ["simple", "norm", "within-word"])
-def test_long_texts_are_scored_by_windows(system, words, method):
-    """Every token once, in the window that counts it; the record says window and stride."""
-    text = " ".join(TEXTS)
-    scorer = Scorer(system, words, Layout(), method=method, window=6, stride=2)
-    found = next(scorer.score([text]))
-    ids = [2, *words.encode(text), 3]
-    expected = [0.0] * len(ids)
-    for end in [7, *range(9, len(ids), 2), len(ids)]:
-        begin = max(0, end - 7)
-        batch = Batch.from_sequences([ids[begin:end]], words.vocabulary.pad)
-        numbers = torch.arange(end - begin)[None]
-        new = range(1, 7) if end == 7 else range(end - 2, end)
-        values = masked_scores(system, batch, method=method, words=numbers)[0]
-        for place in new:
-            expected[place] = float(values[place - begin])
-    assert [t.log_prob for t in found.per_token] == pytest.approx(expected[1:-1], abs=1e-5)
-    assert (found.convention.window, found.convention.stride) == (6, 2)
-    assert found.tokens == len(text.split())
+# <s>, thirteen words and </s>: for each place from 1 on the window [begin, end) that counts it.
+BY_TWO = {  # window 6, stride 2: two places stand behind those that count
+    **dict.fromkeys((1, 2, 3, 4), (0, 7)),
+    **dict.fromkeys((5, 6), (2, 9)),
+    **dict.fromkeys((7, 8), (4, 11)),
+    **dict.fromkeys((9, 10), (6, 13)),
+    **dict.fromkeys((11, 12, 13), (8, 15)),
+}
+BY_THREE = {  # window 6, stride 3: one place
+    **dict.fromkeys((1, 2, 3, 4, 5), (0, 7)),
+    **dict.fromkeys((6, 7, 8), (3, 10)),
+    **dict.fromkeys((9, 10, 11), (6, 13)),
+    **dict.fromkeys((12, 13), (8, 15)),
+}
+LONG = " ".join(TEXTS)
+
+
+def in_their_windows(system, tokenizer, table, **options) -> list[float]:
+    """Each token's score in the window that the table says, read by itself."""
+    ids = [2, *tokenizer.encode(LONG), 3]
+    expected = []
+    for place, (begin, end) in table.items():
+        batch = Batch.from_sequences([ids[begin:end]], tokenizer.vocabulary.pad)
+        words = torch.arange(end - begin)[None]
+        values = masked_scores(system, batch, words=words, **options)
+        expected.append(float(values[0, place - begin]))
+    return expected
+
+
+@pytest.mark.parametrize(("stride", "table", "ahead"), [(2, BY_TWO, 2), (3, BY_THREE, 1)])
+@pytest.mark.parametrize("method", ["simple", "raw", "norm", "within-word"])
+def test_tokens_of_long_texts_stand_in_the_middle_of_their_windows(
+    system, words, monkeypatch, method, stride, table, ahead
+):
+    scorer = Scorer(system, words, Layout(), method=method, window=6, stride=stride)
+    found = next(scorer.score([LONG]))
+    expected = in_their_windows(system, words, table, method=method)
+    assert [t.log_prob for t in found.per_token] == pytest.approx(expected, abs=1e-5)
+    told = found.convention
+    assert (told.window, told.stride, told.ahead) == (6, stride, ahead)
+    assert found.tokens == len(LONG.split())
+    # The windows of a text are many times its tokens where strides are small: some at a time.
+    laid_out: list[int] = []
+    whole = masked_texts.batch_of
+
+    def noted(rows, of):
+        laid_out.append(len(rows) * max(map(len, rows)))
+        return whole(rows, of)
+
+    monkeypatch.setattr(masked_texts, "batch_of", noted)
+    monkeypatch.setattr(masked_texts, "PLACES_AT_ONCE", 14)
+    bounded = next(scorer.score([LONG]))
+    assert [t.log_prob for t in bounded.per_token] == pytest.approx(expected, abs=1e-5)
+    assert max(laid_out) <= 14 and len(laid_out) > 1
+
+
+@pytest.mark.parametrize(("stride", "table"), [(2, BY_TWO), (3, BY_THREE)])
+def test_the_own_score_of_a_masked_model_has_the_same_windows(
+    system, words, monkeypatch, stride, table
+):
+    """As one row for each window, and as a stream where a text is too long to be read at once."""
+    scorer = Scorer(system, words, Layout(), window=6, stride=stride, tokens_per_batch=14)
+    expected = in_their_windows(system, words, table, method="norm")
+    rows = next(scorer.score([LONG]))
+    assert [t.log_prob for t in rows.per_token] == pytest.approx(expected, abs=1e-5)
+    monkeypatch.setattr("lmlab.scoring.score.AHEAD_CHARACTERS", 20)
+    monkeypatch.setattr("lmlab.scoring.pieces.PIECE_CHARACTERS", 16)
+    stream = next(scorer.score([LONG]))
+    assert [t.log_prob for t in stream.per_token] == pytest.approx(expected, abs=1e-5)
+    assert stream.convention == rows.convention and stream.convention.ahead > 0
+
+
+def test_windows_of_contiguous_text_go_across_its_lines(system, words):
+    """One stream, </s> before and after each line, in which the ends of lines count nothing."""
+    scorer = Scorer(system, words, Layout(kind="contiguous"), window=6, stride=2)
+    found = [token.log_prob for score in scorer.score(TEXTS) for token in score.per_token]
+    ids = [3, *(id for text in TEXTS for id in (*words.encode(text), 3))]
+    assert len(ids) == 17
+    windows = BY_TWO | {11: (8, 15), 12: (8, 15), **dict.fromkeys((13, 14, 15, 16), (10, 17))}
+    expected = [
+        float(
+            masked_scores(system, Batch.from_sequences([ids[a:b]], 0), method="norm")[0, place - a]
+        )
+        for place, (a, b) in windows.items()
+        if ids[place] != 3
+    ]
+    assert found == pytest.approx(expected, abs=1e-5)
+
+
+def test_a_continuation_is_scored_in_the_middle_of_windows_too(system, words):
+    scorer = Scorer(system, words, Layout(), window=6, stride=2)
+    [found] = conditional_scores(scorer, [(" ".join(TEXTS[:2]), " " + TEXTS[2])])
+    expected = in_their_windows(system, words, BY_TWO, method="norm")[-2:]
+    assert [t.log_prob for t in found.per_token] == pytest.approx(expected, abs=1e-5)
+    assert found.convention.ahead == 2
 
 
 def test_no_pass_reads_more_than_the_budget(system, words):

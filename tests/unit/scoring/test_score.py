@@ -14,7 +14,7 @@ from lmlab.core.protocols import LogProbs
 from lmlab.core.score import summarise
 from lmlab.data.corpus import Layout
 from lmlab.scoring.score import Scorer
-from lmlab.scoring.streams import Window, rolling_windows
+from lmlab.scoring.streams import Window, right_context, rolling_windows
 
 
 def stepped(system, ids, state=None):
@@ -169,6 +169,22 @@ def test_rolling_windows_by_hand():
     assert rolling_windows(3, 4, 2) == [Window(0, 3, 2)]
     # An odd one out at the end still sees a whole window.
     assert rolling_windows(6, 4, 3) == [Window(0, 5, 4), Window(1, 6, 1)]
+
+
+def test_windows_count_each_token_once_and_leave_room_behind_it():
+    for length, window in itertools.product(range(2, 24), range(1, 9)):
+        for stride in range(1, window + 1):
+            ahead = right_context(window, stride)
+            counted = []
+            for begin, end, scored, behind in rolling_windows(length, window, stride, ahead):
+                assert 0 <= begin < end <= length and end - begin <= window + 1
+                own = range(end - behind - scored, end - behind)
+                assert scored > 0 and own[0] > begin
+                assert behind == (0 if end == length else ahead)
+                before = own[0] - begin
+                assert begin == 0 or before in (ahead + 1, ahead + 2) or end == length
+                counted += own
+            assert counted == list(range(1, length))
 
 
 @pytest.mark.parametrize(("window", "stride"), [(1, 1), (4, 2), (5, 3), (6, 6)])
