@@ -138,17 +138,20 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Every system of the zoo, and all checks of one system on one worker, which trained it.
 
     A check marked with a protocol is asked only of the systems whose card names it, and one marked
-    conditional of those that are given another text.
+    conditional of those that are given another text. One marked with the names of checks is not
+    asked of systems that are exempt from them: why they are stands on their card and in the atlas.
     """
     if "specimen" not in metafunc.fixturenames:
         return
     marker = metafunc.definition.get_closest_marker("protocol")
     conditional = metafunc.definition.get_closest_marker("conditional") is not None
+    checks = {name for each in metafunc.definition.iter_markers("check") for name in each.args}
     names = [
         name
         for name, card in catalogue().items()
         if (marker is None or marker.args[0] in card.protocols)
         and (card.conditional or not conditional)
+        and not checks & card.exempt.keys()
     ]
     grouped = [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in names]
     metafunc.parametrize("specimen", grouped, indirect=True, ids=names)

@@ -34,12 +34,6 @@ LONGEST = 5
 """Tokens after the start symbol in the enumerable space."""
 
 
-def skip_if_exempt(specimen: Specimen, check: str) -> None:
-    reason = catalogue()[specimen.name].exempt.get(check)
-    if reason:
-        pytest.skip(f"{specimen.name} is exempt from {check!r}: {reason}")
-
-
 def enumerate_space(specimen: Specimen) -> tuple[Batch, Batch]:
     """All complete sequences of at most LONGEST tokens, and all unfinished ones of LONGEST."""
     vocabulary = specimen.system.vocabulary
@@ -78,8 +72,8 @@ def test_card_tells_the_truth(specimen: Specimen):
     assert specimen.system.log_prob(batch).kind == card.kind
 
 
+@pytest.mark.check("distribution")
 def test_1_it_is_a_distribution(specimen: Specimen):
-    skip_if_exempt(specimen, "distribution")
     complete, unfinished = enumerate_space(specimen)
     mass = totals(specimen, complete).exp().sum() + totals(specimen, unfinished).exp().sum()
     kind = catalogue()[specimen.name].kind
@@ -170,9 +164,9 @@ def with_blanks(specimen: Specimen, *places: int) -> list[int]:
     return [mask if place in places else token for place, token in enumerate(sentence)]
 
 
+@pytest.mark.check("cheat")
 def test_2_it_does_not_cheat(specimen: Specimen):
     """Changing an input that the view hides from a place changes no prediction there."""
-    skip_if_exempt(specimen, "cheat")
     sentence, pad = some_sentences(specimen)[2], specimen.system.vocabulary.pad
     nothing_hidden_is_used(specimen, Batch.from_sequences([sentence], pad=pad))
 
@@ -216,13 +210,13 @@ def with_another(tokens: torch.Tensor, place: int) -> torch.Tensor:
     return changed
 
 
+@pytest.mark.check("cheat")
 def test_2_no_prediction_sees_its_own_target(specimen: Specimen):
     """A token of the clean text changed, nothing changes where it is predicted.
 
     But for what the objective shows on purpose (BERT keeps one hidden token in ten), which is then
     fed at the place itself; a second stream does not see what is fed there.
     """
-    skip_if_exempt(specimen, "cheat")
     system = specimen.system
     if not isinstance(system, Assembly):
         pytest.skip("it shows no view")
@@ -299,8 +293,8 @@ def longest_company(specimen: Specimen) -> list[int]:
     raise AssertionError("a system that takes no text at all")
 
 
+@pytest.mark.check("company")
 def test_3_it_does_not_depend_on_company(specimen: Specimen):
-    skip_if_exempt(specimen, "company")
     sentences, pad = some_sentences(specimen), specimen.system.vocabulary.pad
     alone = torch.cat([totals(specimen, Batch.from_sequences([s], pad=pad)) for s in sentences])
     together = totals(specimen, Batch.from_sequences(sentences, pad=pad))
@@ -445,8 +439,8 @@ def chi_square_p_value(observed: np.ndarray, expected: np.ndarray) -> float:
     return torch.special.gammaincc(degrees, half).item()
 
 
+@pytest.mark.check("sample")
 def test_6_it_samples_what_it_scores(specimen: Specimen):
-    skip_if_exempt(specimen, "sample")
     complete, unfinished = enumerate_space(specimen)
     expected: dict[tuple[int, ...], float] = {}
     for batch in (complete, unfinished):
@@ -485,9 +479,9 @@ def test_7_it_steps_as_it_scores(specimen: Specimen):
 
 @pytest.mark.conditional
 @pytest.mark.protocol("Step")
+@pytest.mark.check("source")
 def test_7_given_a_source_it_steps_as_it_scores(specimen: Specimen):
     """A text that is given another: token by token, alone and in company, and the source counts."""
-    skip_if_exempt(specimen, "source")
     system, (first, second, text, other) = specimen.system, some_sentences(specimen)
     assert isinstance(system, Step)
     assert isinstance(system, LogProb)

@@ -21,7 +21,6 @@ from .test_conformance import (
     enumerate_space,
     no_token_reaches_an_earlier_prediction,
     nothing_hidden_is_used,
-    skip_if_exempt,
     some_sentences,
     totals,
 )
@@ -60,10 +59,9 @@ def probabilities(specimen: Specimen, source: list[int]) -> dict[tuple[int, ...]
     return found
 
 
+@pytest.mark.check("source", "distribution")
 def test_1_given_a_source_it_is_a_distribution(specimen: Specimen):
     """Given a source, and given an empty one."""
-    skip_if_exempt(specimen, "source")
-    skip_if_exempt(specimen, "distribution")
     vocabulary, kind = specimen.system.vocabulary, catalogue()[specimen.name].kind
     assert kind in NORMALISED
     for source in (some_sentences(specimen)[0], [vocabulary.start, vocabulary.end]):
@@ -74,18 +72,16 @@ def test_1_given_a_source_it_is_a_distribution(specimen: Specimen):
             assert mass <= 1.0 + 1e-5
 
 
+@pytest.mark.check("source", "cheat")
 def test_2_given_a_source_it_does_not_cheat(specimen: Specimen):
     """By what its view hides, and by its score, which no later token of the text may reach."""
-    skip_if_exempt(specimen, "source")
-    skip_if_exempt(specimen, "cheat")
     nothing_hidden_is_used(specimen, one_pair(specimen))
     no_token_reaches_an_earlier_prediction(specimen, one_pair(specimen))
 
 
+@pytest.mark.check("source", "company")
 def test_3_given_a_source_it_does_not_depend_on_company(specimen: Specimen):
     """Nor on the order of the pairs, nor on how far the sources or the texts are padded."""
-    skip_if_exempt(specimen, "source")
-    skip_if_exempt(specimen, "company")
     texts = some_sentences(specimen)
     sources = [texts[2], texts[3], texts[1], texts[0]]
     long, start = [2] + [5] * 30, texts[1]
@@ -106,8 +102,8 @@ def test_3_given_a_source_it_does_not_depend_on_company(specimen: Specimen):
     assert len(set(each.tolist())) == len(sources), "the source must count"
 
 
+@pytest.mark.check("source")
 def test_5_saved_and_loaded_it_scores_the_same_given_a_source(specimen: Specimen):
-    skip_if_exempt(specimen, "source")
     again, batch = load_run(specimen.run), one_pair(specimen)
     with torch.no_grad():
         first, second = specimen.system.log_prob(batch), again.system.log_prob(batch)
@@ -115,9 +111,8 @@ def test_5_saved_and_loaded_it_scores_the_same_given_a_source(specimen: Specimen
     assert torch.equal(first.totals, second.totals)
 
 
+@pytest.mark.check("source", "sample")
 def test_6_given_a_source_it_samples_what_it_scores(specimen: Specimen):
-    skip_if_exempt(specimen, "source")
-    skip_if_exempt(specimen, "sample")
     source, drawn = some_sentences(specimen)[0], 2000
     expected = probabilities(specimen, source)
     samples = sample(
