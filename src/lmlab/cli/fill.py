@@ -128,6 +128,10 @@ def _print_fillings(filled: Filled) -> None:
         for each in filled.fillings
     ]
     print_table(("nats", *(names if several else ["gap"]), "text"), rows)
+    if filled.kind is not None:
+        from lmlab.diagnostics.wording import KINDS_EXPLAINED
+
+        print(f"kind {filled.kind} ({KINDS_EXPLAINED[filled.kind]}); {filled.order}")
 
 
 def _shown(answer: str) -> str:

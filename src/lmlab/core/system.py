@@ -16,6 +16,7 @@ from lmlab.core.beginnings import beginnings_of
 from lmlab.core.capture import Capture
 from lmlab.core.distribution import Categorical
 from lmlab.core.errors import UserError
+from lmlab.core.kinds import Kind
 from lmlab.core.loss import Loss
 from lmlab.core.parts import (
     Backbone,
@@ -51,6 +52,9 @@ class System(nn.Module):
     watched: str = "log_prob"
     """What is measured of held-out text while it trains: its log_prob; its loss, where that is the
     cheaper and the usual one (masked models); or the part of its loss that has this name."""
+    filling_kind: Kind = "pseudo"
+    """What Σ_i log p(a_i | text, a_<i) over gaps is, each term as it fills in (`Fill`): exact where
+    all terms come from one distribution, so that their order changes nothing (an HMM)."""
     recall: RecallSettings | None = None
     """How it reads texts longer than its window when it is put to a task, where it has a way of its
     own (CogLTX)."""

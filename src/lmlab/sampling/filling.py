@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from lmlab.core.errors import UserError
+from lmlab.core.kinds import Kind
 from lmlab.core.protocols import Answering, Fill, Infill, JointFill, require
 from lmlab.sampling.beam import Beam, beam_search
 from lmlab.sampling.decode import Generated, look, sample
@@ -25,6 +26,7 @@ from lmlab.sampling.together import (
     Together,
     by_chain_rule,
     by_joint,
+    chain_kind,
     drawn_by_chain_rule,
     drawn_without,
     ranked_without,
@@ -88,6 +90,11 @@ class Filled:
     """Where each gap was asked by itself."""
     fillings: tuple[Filling, ...] = ()
     """Where they were asked together: best first, or as they were drawn."""
+    kind: Kind | None = None
+    """What the log-probabilities of fillings by tokens are: exact, or pseudo where they are a chain
+    of conditionals that need not come from one distribution. None of blanks and single gaps."""
+    order: str | None = None
+    """In which order those gaps were asked: by a pseudo log-probability another gives others."""
     note: str | None = None
     """Sentences for the user: on words that the system does not know, on answers cut off."""
 
@@ -139,7 +146,7 @@ class Filler:
         By the system's own distribution of them where it has `JointFill`; else by the chain rule,
         log p(a) = Σ_i log p(a_i | text, a_<i) from left to right, a pass for each gap. Where what
         the system fills in comes from one distribution (an HMM), so do these; a masked model's
-        need not.
+        need not, and the record says pseudo.
         """
         if not isinstance(self.system, JointFill):
             require(self.system, Fill, "filling in tokens")
@@ -151,7 +158,13 @@ class Filler:
                 for answers, log_prob in found.answers
             ]
             notes = " ".join(note for note in (read.note, found.note) if note)
-            yield Filled(text=text, fillings=tuple(fillings), note=notes or None)
+            yield Filled(
+                text=text,
+                fillings=tuple(fillings),
+                kind=found.kind,
+                order=found.order,
+                note=notes or None,
+            )
 
     def _together(
         self, row: list[int], places: list[int], generator: torch.Generator | None
@@ -161,12 +174,19 @@ class Filler:
             joint = partial(by_joint, self.system, row, places, generator=generator)
             ask = ranked_without if generator is None else drawn_without
             return ask(joint, symbols, self.top)
-        if generator is None:
-            return by_chain_rule(
-                self._at_gaps, row, places, symbols=symbols, beam=self.beam, count=self.top
-            )
-        draw = partial(drawn_by_chain_rule, self._at_gaps, row, places, generator=generator)
-        return drawn_without(draw, symbols, self.top)
+        kind = chain_kind(self.system, len(places))
+        if generator is not None:
+            draw = partial(drawn_by_chain_rule, self._at_gaps, row, places, kind=kind)
+            return drawn_without(partial(draw, generator=generator), symbols, self.top)
+        return by_chain_rule(
+            self._at_gaps,
+            row,
+            places,
+            kind=kind,
+            symbols=symbols,
+            beam=self.beam,
+            count=self.top,
+        )
 
     def blanks(
         self, texts: Iterable[str], *, generator: torch.Generator | None = None

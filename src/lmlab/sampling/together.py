@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from lmlab.core.errors import UserError
 from lmlab.core.joint import NOT_PROVEN, Ranked, RankedJoint
+from lmlab.core.kinds import Kind
 from lmlab.scoring.batching import batch_of
 from lmlab.scoring.evaluating import evaluating
 
@@ -23,6 +24,8 @@ PSEUDO = (
     "Their nats are no log-probability of the filling: each token's given the others, added up, "
     "since all fillings together are too many to sum."
 )
+AT_ONCE = "all gaps at once, by the system's own distribution of them"
+GAP_BY_GAP = "gap by gap from left to right, each given the text and the gaps before it"
 MOST_ROUNDS = 100
 """Of draws, for a system that draws hardly anything but symbols."""
 
@@ -32,6 +35,10 @@ class Together:
     """Answers best first, or as they were drawn."""
 
     answers: list[Answers]
+    kind: Kind
+    """What their log-probabilities are."""
+    order: str
+    """In which order the gaps were asked."""
     note: str | None = None
 
 
@@ -50,7 +57,7 @@ def ranked_without(
         found = ranked(count=asked)
         kept = [each for each in found.answers if symbols.isdisjoint(each[0])]
         if len(kept) >= count or len(found.answers) < asked:
-            return Together(kept[:count], found.note)
+            return replace(found, answers=kept[:count])
         asked *= 2
 
 
@@ -58,10 +65,11 @@ def drawn_without(drawn: Callable[..., Together], symbols: frozenset[int], count
     """`count` draws that have no symbol: p(a) / Σ_b p(b), b over all fillings without one."""
     kept: list[Answers] = []
     for _ in range(MOST_ROUNDS):
-        kept += [each for each in drawn(count=count).answers if symbols.isdisjoint(each[0])]
+        found = drawn(count=count)
+        kept += [each for each in found.answers if symbols.isdisjoint(each[0])]
         if len(kept) >= count:
             break
-    return Together(kept[:count])
+    return replace(found, answers=kept[:count])
 
 
 def by_joint(
@@ -81,7 +89,8 @@ def by_joint(
         if generator is None and isinstance(joint, RankedJoint):
             ranked = joint.ranked(0, count)
             answers = [(each.tokens, each.log_prob) for each in ranked]
-            return Together(answers, _doubts(ranked))
+            pseudo = any(each.kind == "pseudo" for each in ranked)
+            return Together(answers, "pseudo" if pseudo else "exact", AT_ONCE, _doubts(ranked))
         tokens = joint.best() if generator is None else joint.sample(generator=generator)
         log_probs = joint.log_prob(tokens).tolist()
     if any(math.isnan(value) for value in log_probs):
@@ -90,7 +99,8 @@ def by_joint(
             "wrong, so train it again with a lower learning rate."
         )
     each = tokens.view(len(batch), len(places)).tolist()
-    return Together([(tuple(ids), value) for ids, value in zip(each, log_probs, strict=True)])
+    answers = [(tuple(ids), value) for ids, value in zip(each, log_probs, strict=True)]
+    return Together(answers, "exact", AT_ONCE)
 
 
 def _doubts(ranked: Sequence[Ranked]) -> str | None:
@@ -101,11 +111,18 @@ def _doubts(ranked: Sequence[Ranked]) -> str | None:
     return " ".join(notes) or None
 
 
+def chain_kind(system: Any, gaps: int) -> Kind:
+    """What the chain rule over so many gaps gives; one alone has nothing to agree with."""
+    kind: Kind = getattr(system, "filling_kind", "pseudo")
+    return "exact" if gaps == 1 else kind
+
+
 def by_chain_rule(
     ask: Ask,
     row: Sequence[int],
     places: Sequence[int],
     *,
+    kind: Kind,
     symbols: frozenset[int],
     beam: int,
     count: int,
@@ -119,11 +136,17 @@ def by_chain_rule(
         rows = [_with(row, places, answers) for answers, _ in found]
         log_probs = without_symbols(ask(rows, places[number:])[:, 0], symbols)
         found = _extended(found, log_probs, max(beam, count))
-    return Together(found[:count])
+    return Together(found[:count], kind, GAP_BY_GAP)
 
 
 def drawn_by_chain_rule(
-    ask: Ask, row: Sequence[int], places: Sequence[int], *, count: int, generator: torch.Generator
+    ask: Ask,
+    row: Sequence[int],
+    places: Sequence[int],
+    *,
+    kind: Kind,
+    count: int,
+    generator: torch.Generator,
 ) -> Together:
     """`count` draws by the same conditionals, gap by gap."""
     found: list[Answers] = [((), 0.0)] * count
@@ -135,7 +158,7 @@ def drawn_by_chain_rule(
             ((*answers, token), total + float(log_probs[index, token]))
             for index, ((answers, total), token) in enumerate(zip(found, drawn, strict=True))
         ]
-    return Together(found)
+    return Together(found, kind, GAP_BY_GAP)
 
 
 def _with(row: Sequence[int], places: Sequence[int], answers: Sequence[int]) -> list[int]:

@@ -40,6 +40,7 @@ class HiddenMarkov(LeftToRight):
     """Filter × BlockedStates over the same tables, which a batch computes once."""
 
     backbone: Filter
+    filling_kind = "exact"
 
     def __init__(
         self, markov: MarkovTables, vocabulary: Vocabulary, *, fitting: str = "gradient"

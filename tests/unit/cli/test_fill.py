@@ -54,6 +54,26 @@ def test_gaps_together_are_ranked_by_their_sum(lmlab, filling, run) -> None:
     assert all(len(filling["answers"]) == 2 for filling in record["fillings"])
 
 
+@pytest.mark.parametrize("drawn", [(), ("--sample",)])
+def test_what_the_nats_of_gaps_together_are_is_told(lmlab, filling, drawn) -> None:
+    """A masked model's are a chain of conditionals, in an order; span-joint has a joint."""
+    text = "the <mask> sees a [MASK]"
+    for run, kind, order in (
+        ("unilm", "pseudo", "gap by gap from left to right"),
+        ("span-joint", "exact", "all gaps at once"),
+    ):
+        command = ("fill", filling[run], text, "--joint", *drawn)
+        [record] = json.loads(lmlab(*command, "--json").out)
+        assert record["kind"] == kind and record["order"].startswith(order)
+        last = lmlab(*command).out.splitlines()[-1]
+        assert last.startswith(f"kind {kind} (") and order in last
+    # One gap has nothing to agree with, and gaps one by one are no filling of the text.
+    [alone] = json.loads(lmlab("fill", filling["unilm"], "a <mask>", "--joint", "--json").out)
+    assert alone["kind"] == "exact"
+    [apart] = json.loads(lmlab("fill", filling["unilm"], text, "--json").out)
+    assert apart["kind"] is None and apart["order"] is None
+
+
 @pytest.mark.parametrize("run", ["unilm", "span-joint"])
 def test_gaps_together_are_drawn_by_their_seed(lmlab, filling, run) -> None:
     command = ("fill", filling[run], "the <mask> sees a [MASK]", "--joint", "--sample", "--json")

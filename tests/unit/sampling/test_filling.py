@@ -160,6 +160,7 @@ def test_gaps_together_are_the_joint_posterior(hmm):
     """By the chain rule, each given those before; a beam as wide as the space misses none."""
     text = "the <mask> sees <mask>"
     [found] = filler(hmm, top=5, beam=WORDS.vocabulary.size).together([text])
+    assert found.kind == "exact"
     best = without_end(joint(hmm, text)).flatten().topk(5)
     size = WORDS.vocabulary.size
     for filling, place, expected in zip(
