@@ -37,7 +37,8 @@ from torch import Tensor
 
 from lmlab.core.allocator import keep_memory
 from lmlab.core.batch import Batch
-from lmlab.core.parts import Network, Objective, target_places
+from lmlab.core.contrast import Contrasted
+from lmlab.core.parts import target_places
 from lmlab.core.system import Assembly
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.corpus import open_corpus
@@ -46,9 +47,8 @@ from lmlab.diagnostics.canvas import add_legend, as_svg, canvas, line_look, plai
 from lmlab.emissions.softmax import Softmax
 from lmlab.objectives.importance import ImportanceSampled, SampledSoftmax
 from lmlab.objectives.nce import NoiseContrastive
-from lmlab.objectives.next_token import NextToken
 from lmlab.objectives.noise_law import NoiseLaw
-from lmlab.objectives.sampled import SampledObjective
+from lmlab.objectives.sampled import Sampled, log_normalisers
 from lmlab.training.config import TrainingConfig
 from lmlab.training.data import TrainingData, groups, training_data
 from lmlab.training.runs import build_system
@@ -105,8 +105,8 @@ def scores_as_loss(system: Assembly, batch: Batch) -> tuple[Tensor, Tensor]:
 @torch.no_grad()
 def normalisers(system: Assembly, batches: list[Batch]) -> Tensor:
     """(N,) log Σ exp s at all held-out places."""
-    asked = NoiseContrastive(NextToken(), NoiseLaw(system.vocabulary, power=0.0), samples=1)
-    return torch.cat([asked.log_normalisers(system, batch).log_probs for batch in batches])
+    views = [system.objective.view(batch) for batch in batches]
+    return torch.cat([log_normalisers(system, view).log_probs for view in views])
 
 
 @torch.no_grad()
@@ -150,8 +150,8 @@ def train_one(
         (total / count).backward()
         optimizer.step()
     record: dict[str, Any] = {"name": name, **course[-1], "course": course}
-    if isinstance(system.objective, NoiseContrastive):
-        record["learnt_log_z"] = system.objective.log_z.item()
+    if isinstance(system.contrast, NoiseContrastive):
+        record["learnt_log_z"] = system.contrast.log_z.item()
     record["seconds"] = time.perf_counter() - began
     return record, system.eval()
 
@@ -223,13 +223,13 @@ def measure_variance(system: Assembly, batch: Batch, data: TrainingData) -> list
     records = []
     for samples in DRAWN_KS:
         words: dict[str, Any] = {"samples": samples, "shared": False}
-        estimators: dict[str, SampledObjective] = {
-            "nce": NoiseContrastive(NextToken(), noise, **words),
-            "importance": ImportanceSampled(NextToken(), noise, **words),
-            "sampled softmax": SampledSoftmax(NextToken(), noise, **words),
+        estimators: dict[str, Sampled] = {
+            "nce": NoiseContrastive(noise, **words),
+            "importance": ImportanceSampled(noise, **words),
+            "sampled softmax": SampledSoftmax(noise, **words),
         }
-        for name, objective in estimators.items():
-            drawn = draws_of(system, objective, batch)
+        for name, contrast in estimators.items():
+            drawn = draws_of(system, contrast, batch)
             mean = drawn.mean(0)
             spread = float((drawn - mean).square().sum(1).sum() / (DRAWS - 1))
             record = {
@@ -245,13 +245,13 @@ def measure_variance(system: Assembly, batch: Batch, data: TrainingData) -> list
     return records
 
 
-def draws_of(network: Network, objective: Objective, batch: Batch) -> Tensor:
+def draws_of(system: Assembly, contrast: Sampled, batch: Batch) -> Tensor:
     """(draws, weights) gradients of the mean loss, each with its own noise."""
-    assert isinstance(network, Assembly)
     found = []
     for seed in range(DRAWS):
-        loss, _ = objective.loss(network, batch, generator=torch.Generator().manual_seed(seed))
-        found.append(flat_gradient(network, loss.mean))
+        network = Contrasted(system, contrast, torch.Generator().manual_seed(seed))
+        loss, _ = system.objective.loss(network, batch)
+        found.append(flat_gradient(system, loss.mean))
     return torch.stack(found)
 
 
@@ -280,12 +280,12 @@ def measure_peaked(mass: float) -> list[dict[str, Any]]:
             }
         )
         words: dict[str, Any] = {"samples": samples, "shared": False}
-        for name, objective in {
-            "nce": NoiseContrastive(NextToken(), noise, **words),
-            "importance": ImportanceSampled(NextToken(), noise, **words),
-            "sampled softmax": SampledSoftmax(NextToken(), noise, **words),
+        for name, contrast in {
+            "nce": NoiseContrastive(noise, **words),
+            "importance": ImportanceSampled(noise, **words),
+            "sampled softmax": SampledSoftmax(noise, **words),
         }.items():
-            drawn = score_gradients(objective, p.log(), real)
+            drawn = score_gradients(contrast, p.log(), real)
             mean = drawn.mean(0)
             record = {
                 "mass": mass,
@@ -300,14 +300,14 @@ def measure_peaked(mass: float) -> list[dict[str, Any]]:
     return records
 
 
-def score_gradients(objective: SampledObjective, log_probs: Tensor, real: list[int]) -> Tensor:
+def score_gradients(contrast: Sampled, log_probs: Tensor, real: list[int]) -> Tensor:
     """(draws, V) d loss / d scores, each for all real tokens as targets with noise of their own."""
     rows, generator = 100, torch.Generator().manual_seed(SEED)
     targets = torch.tensor(real).repeat(rows)[:, None]
-    noise = objective.noise.sample((len(targets), objective.samples), generator=generator)
+    noise = contrast.noise.sample((len(targets), contrast.samples), generator=generator)
     tokens = torch.cat([targets, noise], 1)
     scores = log_probs[tokens].requires_grad_()
-    objective.lost(scores, objective.noise.log_prob(tokens)).sum().backward()
+    contrast.lost(scores, contrast.noise.log_prob(tokens)).sum().backward()
     assert scores.grad is not None
     found = torch.zeros(len(targets), len(log_probs), dtype=torch.double)
     found.scatter_add_(1, tokens, scores.grad.double())
@@ -333,8 +333,8 @@ def measure_times(size: int, rounds: int) -> dict[str, Any]:
     hidden = torch.randn(PLACES, TIME_WIDTH, generator=generator).requires_grad_()
     targets = torch.randint(5, size, (PLACES, 1), generator=generator)
     noise = NoiseLaw(vocabulary, power=1.0)
-    alone = NoiseContrastive(NextToken(), noise, samples=SAMPLES)
-    common = NoiseContrastive(NextToken(), noise, samples=SHARED, shared=True)
+    alone = NoiseContrastive(noise, samples=SAMPLES)
+    common = NoiseContrastive(noise, samples=SHARED, shared=True)
 
     def full() -> None:
         emission.zero_grad()

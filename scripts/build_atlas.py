@@ -32,6 +32,7 @@ import lmlab.objectives
 import lmlab.retrieval
 from lmlab.cli.settings import field_help
 from lmlab.core.card import Card
+from lmlab.core.contrast import Contrast
 from lmlab.core.parts import Backbone, Emission, Objective
 from lmlab.core.protocols import Countable
 from lmlab.core.registry import catalogue, system_module
@@ -393,6 +394,12 @@ sentence that says so. An objective fits a backbone that keeps to the visibility
 ### Objectives
 
 {part_sentences(lmlab.objectives, Objective)}
+
+### Contrasts
+
+What may train a softmax in the place of its log-probabilities, whatever the objective asks.
+
+{part_sentences(lmlab.objectives, Contrast)}
 """
 
 

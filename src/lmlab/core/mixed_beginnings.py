@@ -10,7 +10,7 @@ can be left unused unseen: the picture of the posterior shows them (Shen et al. 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -64,6 +64,8 @@ class Choices(nn.Module):
 
 class MixedBeginnings(MixedStates, SequenceToSequence):
     """A reader and a writer that begins in one of K states, moved from the reader's last."""
+
+    mixes: ClassVar[str] = "choices=1"
 
     def __init__(self, *, choices: int, **parts: Any) -> None:
         super().__init__(**parts)

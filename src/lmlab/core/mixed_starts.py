@@ -9,7 +9,7 @@ L_t = logsumexp_w(log π_w + Σ_{u≤t} log p(s_u | s_<u, w)), and log p(s_t | s
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -17,7 +17,9 @@ from torch import Tensor, nn
 
 from lmlab.core.batch import Batch
 from lmlab.core.capture import Capture
-from lmlab.core.parts import Backbone, Hidden, Predictions, target_places
+from lmlab.core.contrast import Contrast
+from lmlab.core.errors import UserError
+from lmlab.core.parts import Backbone, Hidden, Predictions, Scored, target_places
 from lmlab.core.state import State, TensorState
 from lmlab.core.system import LeftToRight, SteppingState
 from lmlab.core.view import View
@@ -83,6 +85,15 @@ class MixedStates(LeftToRight):
     """
 
     count: int
+    mixes: ClassVar[str]
+    """The setting that leaves it one state to begin in."""
+
+    def train_by(self, contrast: Contrast) -> None:
+        more = "" if isinstance(self.emission, Scored) else " emission=softmax"
+        raise UserError(
+            "what it begins in is summed out by probabilities, of which a contrast has none: --set "
+            f"{self.mixes}{more}, or leave --objective out."
+        )
 
     def begun(self, view: View) -> tuple[TensorState, View]:
         """The states that the rows of a view begin in, and the view of what follows them."""
@@ -162,6 +173,8 @@ class MixedStates(LeftToRight):
 
 class MixedStarts(MixedStates):
     """A system that begins in one of W learned states; W = 1 just learns the start."""
+
+    mixes: ClassVar[str] = "starts=0"
 
     def __init__(self, *, starts: int, backbone: Backbone, **parts: Any) -> None:
         super().__init__(backbone=backbone, **parts)

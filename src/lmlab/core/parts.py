@@ -193,6 +193,11 @@ class Objective(nn.Module):
         """A UserError where such a network can't be trained by it; most train any."""
         return
 
+    def check_contrast(self) -> None:
+        """A UserError where its loss takes more than the log-probabilities of its targets, which a
+        contrast stands for."""
+        return
+
     def begin_step(self, step: int) -> None:
         """Told before each step of training how many came before it: what is annealed needs it."""
         return

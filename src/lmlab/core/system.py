@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from lmlab.core.batch import Batch
 from lmlab.core.beginnings import beginnings_of
 from lmlab.core.capture import Capture
+from lmlab.core.contrast import Contrast, Contrasted
 from lmlab.core.distribution import Categorical
 from lmlab.core.errors import UserError
 from lmlab.core.kinds import Kind
@@ -134,6 +135,12 @@ class System(nn.Module):
         """What training by gradient minimises, and the state to carry on where text continues."""
         raise TypeError(f"{type(self).__name__} is not trained by gradient")
 
+    def held_out_loss(
+        self, batch: Batch, *, state: State | None, generator: torch.Generator | None
+    ) -> tuple[Loss, State | None]:
+        """The same of held-out text, where a loss is watched: it may be another than trains."""
+        return self.loss(batch, state=state, generator=generator)
+
     def reveal(self, batch: Batch) -> dict[str, Capture]:
         """Inner values worth a picture, by name, with what their axes mean; often none."""
         return {}
@@ -149,7 +156,7 @@ class System(nn.Module):
 
 
 class Assembly(System):
-    """backbone × emission × objective."""
+    """backbone × emission × objective, which a contrast may train in the softmax's place."""
 
     def __init__(
         self,
@@ -171,11 +178,19 @@ class Assembly(System):
         self.backbone = backbone
         self.emission = emission
         self.objective = objective
+        self.contrast: Contrast | None = None
         self.fitting = fitting
+
+    def train_by(self, contrast: Contrast) -> None:
+        """Let a contrast stand for the log-probabilities in the objective's loss; its log_prob
+        stays what it is. A UserError where these parts can't be trained so."""
+        self.objective.check_contrast()
+        contrast.check_parts(self.backbone, self.emission)
+        self.contrast = contrast
 
     @property
     def loss_compares(self) -> bool:
-        return self.objective.loss_compares
+        return self.contrast is None and self.objective.loss_compares
 
     @property
     def mixes_lengths(self) -> bool:
@@ -186,6 +201,8 @@ class Assembly(System):
 
     def meet_data(self, tokens: NDArray[np.generic], offsets: NDArray[np.int64]) -> None:
         self.objective.meet_data(self, tokens, offsets)
+        if self.contrast is not None:
+            self.contrast.meet_data(self, tokens, offsets)
 
     def target_log_probs(self, view: View, state: State | None = None) -> Predictions:
         """Log-probabilities of a view's targets; the emission is asked only where there is one,
@@ -268,6 +285,7 @@ class Assembly(System):
         captures = {
             **self.backbone.reveal(view),
             **self.emission.reveal(hidden),
+            **({} if self.contrast is None else self.contrast.reveal(self, view)),
             **self.objective.reveal(self, batch),
         }
         if hidden.log_weights is None:
@@ -292,6 +310,16 @@ class Assembly(System):
         state: State | None = None,
         generator: torch.Generator | None = None,
     ) -> tuple[Loss, State | None]:
+        contrast = self.contrast
+        network = self if contrast is None else Contrasted(self, contrast, generator)
+        return self.objective.loss(network, batch, state=state, generator=generator)
+
+    def held_out_loss(
+        self, batch: Batch, *, state: State | None, generator: torch.Generator | None
+    ) -> tuple[Loss, State | None]:
+        """By the softmax itself, whatever trained it, so that it compares with others'."""
+        if self.contrast is None:
+            return self.loss(batch, state=state, generator=generator)
         return self.objective.loss(self, batch, state=state, generator=generator)
 
     def log_prob(

@@ -8,6 +8,7 @@ from typing import ClassVar
 import torch
 
 from lmlab.core.batch import Batch
+from lmlab.core.errors import UserError
 from lmlab.core.kinds import Kind
 from lmlab.core.loss import Loss
 from lmlab.core.parts import Network, target_places
@@ -38,6 +39,13 @@ class NextTokenGivenSource(SourceObjective):
         self.vocabulary = vocabulary
         self.source = source or vocabulary
         self.smoothing = smoothing
+
+    def check_contrast(self) -> None:
+        if self.smoothing:
+            raise UserError(
+                "label smoothing takes the log-probabilities of all tokens, of which a contrast "
+                "draws a few: --set smoothing=0, or leave --objective out."
+            )
 
     def loss(
         self,

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from lmlab.core.batch import Batch
+from lmlab.core.errors import UserError
 from lmlab.core.filling import Filling, FillingObjective
 from lmlab.core.loss import Loss
 from lmlab.core.parts import Network, weighted_loss
@@ -88,6 +89,13 @@ class MaskedTokens(FillingObjective):
         chosen = self.choice(batch, allowed, generator=generator)
         shown = self.replacement(batch.tokens, chosen, generator=generator)
         return Masked(chosen=chosen, shown=shown)
+
+    def check_contrast(self) -> None:
+        if self.boundary is not None:
+            raise UserError(
+                "what is asked from outside of spans has a softmax of its own, which no contrast "
+                "trains: --set span_places=0, or leave --objective out."
+            )
 
     def loss(
         self,

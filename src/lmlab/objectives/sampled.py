@@ -1,48 +1,39 @@
-"""Sampled objectives: a few drawn tokens stand for the whole vocabulary while a softmax trains."""
+"""Sampled losses: a few drawn tokens stand for the whole vocabulary while a softmax trains."""
 
 from __future__ import annotations
-
-from typing import ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lmlab.core.batch import Batch
 from lmlab.core.capture import Capture
+from lmlab.core.contrast import Contrast
 from lmlab.core.errors import UserError
-from lmlab.core.loss import Loss
 from lmlab.core.parts import (
     Backbone,
     Emission,
+    Hidden,
     Network,
-    Objective,
     Predictions,
     Scored,
     target_places,
-    weighted_loss,
 )
-from lmlab.core.protocols import LogProbs
-from lmlab.core.state import State
 from lmlab.core.view import View
 from lmlab.objectives.noise_law import NoiseLaw
 
 
-class SampledObjective(Objective):
-    """What `asks` asks, trained on scores of the target and of k noise tokens, (N, 1 + k) of them.
+class Sampled(Contrast):
+    """A softmax trained on the scores of the target and of k noise tokens, (N, 1 + k) of them.
 
     Noise is drawn for each place, or once for all places of a batch where it is `shared`: a matrix
-    product instead of N · k vectors looked up, so k can be far larger. `log_prob` is that of
-    `asks`, the softmax over all tokens, exact wherever training left its normaliser. Biases of the
+    product instead of N · k vectors looked up, so k can be far larger. The system's log_prob is
+    still the softmax over all tokens, exact wherever training left its normaliser. Biases of the
     output start at the log-frequencies of the training split, so that the normaliser starts near 1.
     """
 
-    loss_compares: ClassVar[bool] = False
-
-    def __init__(self, asks: Objective, noise: NoiseLaw, *, samples: int, shared: bool) -> None:
+    def __init__(self, noise: NoiseLaw, *, samples: int, shared: bool) -> None:
         super().__init__()
-        self.asks = asks
         self.noise = noise
         self.samples = samples
         self.shared = shared
@@ -57,34 +48,25 @@ class SampledObjective(Objective):
         raise UserError(
             f"{type(self).__name__} asks for the scores of a few tokens, which a softmax on one "
             f"vector a place has and {type(emission).__name__} on {backbone.yields} has not; "
-            "--set emission=softmax where the system has that setting, or train for next-token."
+            "--set emission=softmax where the system has that setting, or leave --objective out."
         )
-
-    def begin_step(self, step: int) -> None:
-        self.asks.begin_step(step)
 
     def meet_data(
         self, network: Network, tokens: NDArray[np.generic], offsets: NDArray[np.int64]
     ) -> None:
-        self.asks.meet_data(network, tokens, offsets)
         self.noise.count(tokens)
         unigram = NoiseLaw(self.noise.vocabulary, power=1.0)
         unigram.count(tokens)
         network.start_scores_at(unigram.log_probs())
 
-    def view(self, batch: Batch, *, generator: torch.Generator | None = None) -> View:
-        return self.asks.view(batch, generator=generator)
-
-    def loss(
+    def predictions(
         self,
         network: Network,
-        batch: Batch,
+        view: View,
+        hidden: Hidden,
         *,
-        state: State | None = None,
         generator: torch.Generator | None = None,
-    ) -> tuple[Loss, State | None]:
-        view = self.view(batch, generator=generator)
-        hidden = network.hidden(view, state)
+    ) -> Predictions:
         places = target_places(view)
         assert view.asked.targets is not None
         targets = view.asked.targets[places][:, None]
@@ -94,38 +76,27 @@ class SampledObjective(Objective):
         scores = network.scores(hidden, places, own, common)
         drawn = torch.cat([targets, noise.expand(len(targets), -1)], 1)
         lost = self.lost(scores, self.noise.log_prob(drawn).to(scores.dtype))
-        return weighted_loss(view, Predictions(log_probs=-lost, places=places)), hidden.state
+        return Predictions(log_probs=-lost, places=places)
 
-    def log_prob(
-        self,
-        network: Network,
-        batch: Batch,
-        *,
-        state: State | None = None,
-        generator: torch.Generator | None = None,
-    ) -> LogProbs:
-        return self.asks.log_prob(network, batch, state=state, generator=generator)
-
-    def log_normalisers(self, network: Network, batch: Batch) -> Predictions:
-        """log Z(h) = log Σ_w exp s(w | h) at each predicted place: s less the log-probability.
-
-        Over all tokens, so as costly as the softmax; in evaluation mode, where nothing is dropped.
-        """
-        view = self.view(batch)
-        hidden = network.hidden(view)
-        normalised = network.predict(view, hidden)
-        assert view.asked.targets is not None
-        targets = view.asked.targets[normalised.places][:, None]
-        scores = network.scores(hidden, normalised.places, targets).squeeze(1)
-        return Predictions(log_probs=scores - normalised.log_probs, places=normalised.places)
-
-    def reveal(self, network: Network, batch: Batch) -> dict[str, Capture]:
+    def reveal(self, network: Network, view: View) -> dict[str, Capture]:
         return {
             "log normaliser": Capture(
-                values=self.log_normalisers(network, batch).spread(),
+                values=log_normalisers(network, view).spread(),
                 axes=("batch", "time"),
                 reading="Log of the sum of exp(score) over all tokens: near the log Z that "
                 "training fixed or learnt where scores are log-probabilities by themselves.",
-            ),
-            **self.asks.reveal(network, batch),
+            )
         }
+
+
+def log_normalisers(network: Network, view: View) -> Predictions:
+    """log Z(h) = log Σ_w exp s(w | h) at each predicted place: s less the log-probability.
+
+    Over all tokens, so as costly as the softmax; in evaluation mode, where nothing is dropped.
+    """
+    hidden = network.hidden(view)
+    normalised = network.predict(view, hidden)
+    assert view.asked.targets is not None
+    targets = view.asked.targets[normalised.places][:, None]
+    scores = network.scores(hidden, normalised.places, targets).squeeze(1)
+    return Predictions(log_probs=scores - normalised.log_probs, places=normalised.places)

@@ -65,7 +65,7 @@ def _measured(
     if isinstance(system, LogProb) and system.watched == "log_prob":
         scored = system.log_prob(batch, state=state, generator=generator)
         return torch.tensor([-scored.totals.double().sum().item(), batch.count]), scored.state
-    loss, after = system.loss(batch, state=state, generator=generator)
+    loss, after = system.held_out_loss(batch, state=state, generator=generator)
     loss = loss.parts.get(system.watched, loss)
     return torch.tensor([loss.total.item(), loss.count.item()]), after
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from lmlab.core.card import Card
 from lmlab.core.errors import UserError, unknown_name
-from lmlab.core.registry import system_module
+from lmlab.core.registry import catalogue, system_module
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.corpus import Corpus
 from lmlab.data.tokenizers import Tokenizer
@@ -187,8 +187,10 @@ def objective_setting(card: Card, objective: str | None) -> dict[str, Any]:
     if objective is None or objective == card.objectives[0]:
         return {}
     if objective not in card.objectives:
+        able = [each.name for each in catalogue().values() if objective in each.objectives]
+        more = f"; it trains {', '.join(able)}" if able else ""
         raise UserError(
             f"{card.name} can't be trained with the objective {objective!r}; those that fit: "
-            f"{', '.join(card.objectives)}."
+            f"{', '.join(card.objectives)}{more}."
         )
     return {"objective": objective}

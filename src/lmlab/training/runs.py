@@ -31,6 +31,7 @@ from lmlab.training import checkpoints
 from lmlab.training.config import apply_settings
 from lmlab.training.files import read_tensors, telling_disk_errors, write_json, write_tensors
 from lmlab.training.memories import Memories, load_memories, tiny_memories
+from lmlab.zoo._sampled import ContrastConfig, train_as_told
 
 REMEMBERED = "weights-"
 """How the files of weights that are averaged at the end begin."""
@@ -355,6 +356,8 @@ def build_system(
         words |= {} if memories is None else memories.given()
         system: System = module.build(settings, vocabulary, **words)
     system.built_length = getattr(settings, "length", None)
+    if isinstance(settings, ContrastConfig):
+        train_as_told(settings, system)
     return system
 
 

@@ -10,6 +10,7 @@ from lmlab.backbones.inducing import SetTransformer
 from lmlab.core.errors import UserError
 from lmlab.layers.inducing import InducedBlock
 from lmlab.layers.initialising import initialise
+from lmlab.zoo._sampled import MaskedSampledConfig
 from lmlab.zoo._transformer import TransformerConfig, make_block, make_embedding, make_norm
 
 POSITIONS = ("learned", "sinusoidal", "concatenated", "none")
@@ -17,7 +18,7 @@ POSITIONS = ("learned", "sinusoidal", "concatenated", "none")
 
 
 @dataclass(frozen=True, kw_only=True)
-class SetConfig(TransformerConfig):
+class SetConfig(MaskedSampledConfig, TransformerConfig):
     """Settings of the Set Transformer."""
 
     pre_norm: bool = False

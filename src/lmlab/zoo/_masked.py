@@ -14,6 +14,7 @@ from lmlab.objectives.mentions import Mentions
 from lmlab.objectives.sentence_pairs import NextSentence, SentenceOrder, SentencePairs
 from lmlab.objectives.span_boundary import SpanBoundary
 from lmlab.objectives.whole_units import Words
+from lmlab.zoo._sampled import MaskedSampledConfig
 from lmlab.zoo._transformer import (
     TransformerConfig,
     make_softmax,
@@ -26,7 +27,7 @@ PAIRS: dict[str, type[SentencePairs]] = {"next": NextSentence, "order": Sentence
 
 
 @dataclass(frozen=True, kw_only=True)
-class MaskedConfig(TransformerConfig):
+class MaskedConfig(MaskedSampledConfig, TransformerConfig):
     """Settings of a masked language model."""
 
     pre_norm: bool = False

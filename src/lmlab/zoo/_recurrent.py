@@ -18,7 +18,7 @@ from lmlab.layers.cells import Cell
 from lmlab.layers.sphere import SphereEmbedding
 from lmlab.objectives.next_token import NextToken
 from lmlab.zoo._emissions import EmissionName, build_emission
-from lmlab.zoo._sampled import SampledConfig, make_objective
+from lmlab.zoo._sampled import SampledConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,7 +114,7 @@ def build_recurrent(
     *,
     emission: Callable[[nn.Embedding | None], Emission] | None = None,
 ) -> LeftToRight:
-    """Embedding → stacked cells → emission, trained to predict the next token in the config's way.
+    """Embedding → stacked cells → emission, trained to predict the next token.
 
     `emission` makes one, given the embedding where it is tied, in the place of the config's.
     """
@@ -141,14 +141,9 @@ def build_recurrent(
         "vocabulary": vocabulary,
         "backbone": backbone,
         "emission": made,
-        "objective": make_objective(config, NextToken(), vocabulary),
+        "objective": NextToken(),
     }
     if config.starts:
-        if config.objective != "next-token":
-            raise UserError(
-                f"several starts are mixed by their probabilities, which {config.objective} does "
-                "not take: --set starts=0, or train for next-token."
-            )
         return MixedStarts(starts=config.starts, **parts)
     if not all(each.leaves_zero for each in cells):
         raise UserError(

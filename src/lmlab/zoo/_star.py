@@ -13,10 +13,11 @@ from lmlab.layers.initialising import initialise
 from lmlab.layers.input_embedding import InputEmbedding
 from lmlab.layers.positions import LearnedPositions
 from lmlab.layers.star import RelayAttention, RingAttention
+from lmlab.zoo._sampled import MaskedSampledConfig
 
 
 @dataclass(frozen=True, kw_only=True)
-class StarConfig:
+class StarConfig(MaskedSampledConfig):
     """Settings of the Star-Transformer."""
 
     width: int = field(default=256, metadata={"at_least": 1})

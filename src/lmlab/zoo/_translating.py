@@ -18,13 +18,14 @@ from lmlab.core.writing import SequenceToSequence
 from lmlab.emissions.softmax import Softmax
 from lmlab.layers.cells import Cell, GRUCell, LSTMCell, TanhCell
 from lmlab.objectives.given_source import NextTokenGivenSource
+from lmlab.zoo._sampled import SampledConfig
 
 CellName = Literal["rnn", "lstm", "gru"]
 CELLS: dict[CellName, type[Cell]] = {"rnn": TanhCell, "lstm": LSTMCell, "gru": GRUCell}
 
 
 @dataclass(frozen=True, kw_only=True)
-class TranslatingConfig:
+class TranslatingConfig(SampledConfig):
     """Settings of two recurrent networks, one that reads and one that writes."""
 
     width: int = field(default=256, metadata={"at_least": 2})

@@ -24,7 +24,7 @@ CARD = Card(
     paper="Devlin et al. 2019, BERT",
     source="002 §3.5, 004 §1.2.3.4",
     protocols=("LogProb", "Fill", "Logits", "Encode", "EncodeTokens"),
-    objectives=("masked",),
+    objectives=("masked", "nce", "importance", "sampled-softmax"),
     exempt={
         "distribution": "a sum of conditionals that need not come from one joint distribution",
         "sample": "it gives single tokens given all the others, and no way to draw a text",

@@ -24,7 +24,7 @@ CARD = Card(
     paper="Cui et al. 2019, Pre-Training with Whole Word Masking for Chinese BERT",
     source="004 §1.3.3",
     protocols=("LogProb", "Fill", "Logits", "Encode", "EncodeTokens"),
-    objectives=("masked",),
+    objectives=("masked", "nce", "importance", "sampled-softmax"),
     exempt={
         "distribution": "a sum of conditionals that need not come from one joint distribution",
         "sample": "it gives single tokens given all the others, and no way to draw a text",

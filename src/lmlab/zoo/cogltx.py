@@ -26,7 +26,7 @@ CARD = Card(
     paper="Ding et al. 2020, CogLTX: Applying BERT to Long Texts",
     source="004 §1.3.2.1",
     protocols=("LogProb", "Fill", "Logits", "Encode", "EncodeTokens"),
-    objectives=("masked",),
+    objectives=("masked", "nce", "importance", "sampled-softmax"),
     corpus="capitals-told",
     then=(
         "lmlab finetune RUN --task span --data capitals-long --judge labels --out RUN-long",

@@ -26,7 +26,7 @@ CARD = Card(
     paper="Ding et al. 2019, Cognitive Graph for Multi-Hop Reading Comprehension at Scale",
     source="004 §1.3.2",
     protocols=("LogProb", "Fill", "Logits", "Encode", "EncodeTokens"),
-    objectives=("masked",),
+    objectives=("masked", "nce", "importance", "sampled-softmax"),
     corpus="wordnet",
     then=(
         "lmlab finetune RUN --task hops --data wordnet-hops --out RUN-hops",

@@ -23,6 +23,7 @@ from lmlab.layers.layer_mix import LastLayer, LayerMix
 from lmlab.objectives.both_ways import BothWays, BothWaysModel
 from lmlab.zoo._cells import build_cell
 from lmlab.zoo._recurrent import RECURRENT_RECIPES
+from lmlab.zoo._sampled import BothWaysSampledConfig
 
 CARD = Card(
     family="recurrent",
@@ -30,14 +31,14 @@ CARD = Card(
     paper="Peters et al. 2018, Deep Contextualized Word Representations",
     source="002 §3.4.3.3",
     protocols=("LogProb", "Step", "Encode", "EncodeTokens"),
-    objectives=("both-ways",),
+    objectives=("both-ways", "nce", "importance", "sampled-softmax"),
     corpus="wordnet",
     oracle="our lstm forwards, and on reversed text backwards: tests/parity/test_elmo.py",
 )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config:
+class Config(BothWaysSampledConfig):
     """Settings of ELMo."""
 
     width: int = field(default=128, metadata={"at_least": 1})
@@ -67,8 +68,7 @@ def build(config: Config, vocabulary: Vocabulary) -> BothWaysModel:
     nn.init.uniform_(words.weight, -0.1, 0.1)
 
     def direction() -> Recurrent:
-        pair = (config.width, config.width)
-        cells = [build_cell(config.cell, *pair) for _ in range(config.layers)]
+        cells = [build_cell(config.cell, config.width, config.width) for _ in range(config.layers)]
         return Recurrent(words, cells, config.dropout)
 
     return BothWaysModel(

@@ -29,7 +29,7 @@ CARD = Card(
     paper="Sun et al. 2019, ERNIE: Enhanced Representation through Knowledge Integration",
     source="004 §1.3.3",
     protocols=("LogProb", "Fill", "Logits", "Encode", "EncodeTokens"),
-    objectives=("masked",),
+    objectives=("masked", "nce", "importance", "sampled-softmax"),
     exempt={
         "distribution": "a sum of conditionals that need not come from one joint distribution",
         "sample": "it gives single tokens given all the others, and no way to draw a text",

@@ -14,7 +14,7 @@ from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.core.writing import Writing
 from lmlab.objectives.next_token import NextToken
-from lmlab.zoo._sampled import SampledConfig, make_objective
+from lmlab.zoo._sampled import SampledConfig
 from lmlab.zoo._transformer import (
     TRANSFORMER_RECIPES,
     DecoderConfig,
@@ -37,7 +37,7 @@ CARD = Card(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(DecoderConfig, SampledConfig):
+class Config(SampledConfig, DecoderConfig):
     """Settings of GPT."""
 
 
@@ -56,7 +56,7 @@ def build(config: Config, vocabulary: Vocabulary) -> Writing:
         backbone=make_transformer(config, tokens, both_ways=False),
         # Without a bias the scores of rare tokens could not start low, as sampled objectives ask.
         emission=make_softmax(config, vocabulary, tokens, bias=config.objective != "next-token"),
-        objective=make_objective(config, NextToken(), vocabulary),
+        objective=NextToken(),
     )
     system.window = config.length
     return system

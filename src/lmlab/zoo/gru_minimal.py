@@ -33,6 +33,7 @@ CARD = Card(
     source="003 DLM46",
     aliases=("DLM46",),
     protocols=("LogProb", "Step"),
+    objectives=("next-token", "nce", "importance", "sampled-softmax"),
     oracle="every switch against its formula in numpy: tests/parity/test_switch_cells.py",
     switches=(
         "gate-input",

@@ -27,6 +27,7 @@ CARD = Card(
     source="003 DLM44",
     aliases=("DLM44",),
     protocols=("LogProb", "Step"),
+    objectives=("next-token", "nce", "importance", "sampled-softmax"),
     oracle="mixture and starts summed by hand: tests/parity/test_mixed_starts.py",
 )
 

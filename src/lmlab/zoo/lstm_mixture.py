@@ -27,6 +27,7 @@ CARD = Card(
     source="003 DLM26",
     aliases=("DLM26",),
     protocols=("LogProb", "Step"),
+    objectives=("next-token", "nce", "importance", "sampled-softmax"),
     oracle="mixture and starts summed by hand: tests/parity/test_mixed_starts.py",
 )
 

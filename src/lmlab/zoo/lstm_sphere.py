@@ -26,6 +26,7 @@ CARD = Card(
     source="003 DLM23",
     aliases=("DLM23",),
     protocols=("LogProb", "Step"),
+    objectives=("next-token", "nce", "importance", "sampled-softmax"),
     oracle="lengths and cosines by arithmetic: tests/parity/test_recurrent.py",
 )
 

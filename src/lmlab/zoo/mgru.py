@@ -37,6 +37,7 @@ CARD = Card(
     source="003 DLM47",
     aliases=("DLM47",),
     protocols=("LogProb", "Step"),
+    objectives=("next-token", "nce", "importance", "sampled-softmax"),
     oracle="every switch against its formula in numpy: tests/parity/test_switch_cells.py",
     switches=(
         "gate-hidden",

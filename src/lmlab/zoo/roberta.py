@@ -25,7 +25,7 @@ CARD = Card(
     paper="Liu et al. 2019, RoBERTa: A Robustly Optimized BERT Pretraining Approach",
     source="004 §1.2.3.5",
     protocols=("LogProb", "Fill", "Logits", "Encode", "EncodeTokens"),
-    objectives=("masked",),
+    objectives=("masked", "nce", "importance", "sampled-softmax"),
     exempt={
         "distribution": "a sum of conditionals that need not come from one joint distribution",
         "sample": "it gives single tokens given all the others, and no way to draw a text",

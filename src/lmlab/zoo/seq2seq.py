@@ -24,6 +24,7 @@ CARD = Card(
     paper="Sutskever et al. 2014, Sequence to Sequence Learning; Cho et al. 2014",
     source="002 §3.5.1",
     protocols=("LogProb", "Step", "Encode", "EncodeTokens"),
+    objectives=("next-token", "nce", "importance", "sampled-softmax"),
     conditional=True,
     oracle="torch.nn.LSTM and GRU with the same weights: tests/parity/test_seq2seq.py",
 )

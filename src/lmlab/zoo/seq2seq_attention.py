@@ -31,6 +31,7 @@ CARD = Card(
     "Translate; Luong et al. 2015, Effective Approaches to Attention",
     source="002 §3.5.1",
     protocols=("LogProb", "Step", "Encode", "EncodeTokens"),
+    objectives=("next-token", "nce", "importance", "sampled-softmax"),
     conditional=True,
     oracle="torch.nn cells and the formula place by place: tests/parity/test_seq2seq.py",
 )

@@ -25,7 +25,7 @@ CARD = Card(
     paper="Lee et al. 2019, Set Transformer",
     source="002 §3.5.3, on the cost of attention",
     protocols=("LogProb", "Fill", "Logits", "Encode", "EncodeTokens"),
-    objectives=("masked",),
+    objectives=("masked", "nce", "importance", "sampled-softmax"),
     exempt={
         "distribution": "a sum of conditionals that need not come from one joint distribution",
         "sample": "it gives single tokens given all the others, and no way to draw a text",

@@ -18,6 +18,7 @@ from lmlab.core.card import Card
 from lmlab.core.system import LeftToRight
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.zoo._latent import LATENT_RECIPES, LatentConfig, build_latent, new_embedding
+from lmlab.zoo._sampled import SampledConfig
 
 CARD = Card(
     family="latent",
@@ -26,12 +27,13 @@ CARD = Card(
     source="003 DLM30",
     aliases=("DLM30",),
     protocols=("LogProb", "Step"),
+    objectives=("next-token", "nce", "importance", "sampled-softmax"),
     oracle="marginals and expected vectors by enumeration: tests/parity/test_slots.py",
 )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(LatentConfig):
+class Config(SampledConfig, LatentConfig):
     """Settings of the slots."""
 
     slots: int = field(default=5, metadata={"at_least": 1})

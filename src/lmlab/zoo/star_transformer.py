@@ -30,7 +30,7 @@ CARD = Card(
     paper="Guo et al. 2019, Star-Transformer",
     source="002 §3.5.3, on the cost of attention",
     protocols=("LogProb", "Fill", "Logits", "Encode", "EncodeTokens"),
-    objectives=("masked",),
+    objectives=("masked", "nce", "importance", "sampled-softmax"),
     exempt={
         "distribution": "a sum of conditionals that need not come from one joint distribution",
         "sample": "it gives single tokens given all the others, and no way to draw a text",

@@ -14,6 +14,7 @@ from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.core.writing import SequenceToSequence
 from lmlab.objectives.given_source import NextTokenGivenSource
+from lmlab.zoo._sampled import SampledConfig
 from lmlab.zoo._transformer import (
     MULTI30K,
     TRANSFORMER_RECIPES,
@@ -30,13 +31,14 @@ CARD = Card(
     paper="Vaswani et al. 2017, Attention Is All You Need",
     source="002 §3.5, 004 §1.2",
     protocols=("LogProb", "Step", "Encode", "EncodeTokens"),
+    objectives=("next-token", "nce", "importance", "sampled-softmax"),
     conditional=True,
     oracle="transformers' Marian with the same weights: tests/parity/test_hf_marian.py",
 )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(DecoderConfig):
+class Config(SampledConfig, DecoderConfig):
     """Settings of the encoder-decoder."""
 
     positions: PositionName = "sinusoidal"

@@ -19,6 +19,7 @@ from lmlab.core.vocabulary import Vocabulary
 from lmlab.core.writing import Writing
 from lmlab.layers.feed_forward import ActivationName
 from lmlab.objectives.next_token import NextToken
+from lmlab.zoo._sampled import SampledConfig
 from lmlab.zoo._segments import SEGMENT_RECIPES, SegmentConfig, make_segment_recurrent
 from lmlab.zoo._transformer import make_softmax, make_tokens
 
@@ -29,13 +30,14 @@ CARD = Card(
     "Context",
     source="004 §1.3.2",
     protocols=("LogProb", "Step", "Encode", "EncodeTokens"),
+    objectives=("next-token", "nce", "importance", "sampled-softmax"),
     oracle="equation 3 by loops, full attention where the memory covers the past, transformers' "
     "XLNet with one direction: tests/parity/test_transformer_xl.py",
 )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(SegmentConfig):
+class Config(SampledConfig, SegmentConfig):
     """Settings of Transformer-XL."""
 
     pre_norm: bool = False

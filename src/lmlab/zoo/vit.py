@@ -18,6 +18,7 @@ from lmlab.core.seeing import Seeing
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.readers import Example
 from lmlab.objectives.given_image import NextTokenGivenImage
+from lmlab.zoo._sampled import SampledConfig
 from lmlab.zoo._transformer import make_softmax, make_tokens
 from lmlab.zoo._vision import HANDWRITTEN_THREE, VisionConfig, make_vision
 
@@ -27,6 +28,7 @@ CARD = Card(
     paper="Dosovitskiy et al. 2021, An Image is Worth 16x16 Words",
     source="002 §3.5.3",
     protocols=("LogProb", "Step", "Encode", "EncodeTokens"),
+    objectives=("next-token", "nce", "importance", "sampled-softmax"),
     conditional=True,
     corpus="digits",
     exempt={"source": "it is given an image, and the words of a text make none"},
@@ -35,7 +37,7 @@ CARD = Card(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(VisionConfig):
+class Config(SampledConfig, VisionConfig):
     """Settings of the Vision Transformer."""
 
 

@@ -17,7 +17,7 @@ from lmlab.core.system import LeftToRight
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.emissions.softmax import Softmax
 from lmlab.objectives.next_token import NextToken
-from lmlab.zoo._sampled import SampledConfig, make_objective
+from lmlab.zoo._sampled import SampledConfig
 
 CARD = Card(
     family="window",
@@ -68,5 +68,5 @@ def build(config: Config, vocabulary: Vocabulary) -> LeftToRight:
         vocabulary=vocabulary,
         backbone=Window(embedding, config.size, config.dropout),
         emission=Softmax(config.width, vocabulary, tied=embedding),
-        objective=make_objective(config, NextToken(), vocabulary),
+        objective=NextToken(),
     )

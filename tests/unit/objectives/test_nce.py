@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 from pathlib import Path
@@ -22,9 +23,8 @@ from lmlab.diagnostics.doctor.picture import picture_of
 from lmlab.diagnostics.picture import render
 from lmlab.objectives.importance import ImportanceSampled, SampledSoftmax
 from lmlab.objectives.nce import NoiseContrastive
-from lmlab.objectives.next_token import NextToken
 from lmlab.objectives.noise_law import NoiseLaw
-from lmlab.objectives.sampled import SampledObjective
+from lmlab.objectives.sampled import log_normalisers
 from lmlab.training.runs import build_system, load_run
 from lmlab.training.train import train
 
@@ -42,7 +42,7 @@ def law(power: float, tokens: np.ndarray = TOKENS) -> NoiseLaw:
 
 
 def nce(samples: int, *, power: float = 1.0, learned_z: bool = False) -> NoiseContrastive:
-    return NoiseContrastive(NextToken(), law(power), samples=samples, learned_z=learned_z)
+    return NoiseContrastive(law(power), samples=samples, learned_z=learned_z)
 
 
 @pytest.mark.parametrize("power", [0.0, 0.75, 1.0])
@@ -76,9 +76,9 @@ def test_the_loss_worked_by_hand():
     assert learned.lost(scores, log_noise).item() == pytest.approx(expected, abs=1e-6)
     # Importance: -log 2 + log((1·4 + 3·4) / 2); sampled softmax: -log(8 / (8 + 4 + 12)).
     words = {"samples": 2, "shared": False}
-    importance = ImportanceSampled(NextToken(), law(0.0), **words).lost(scores, log_noise)
+    importance = ImportanceSampled(law(0.0), **words).lost(scores, log_noise)
     assert importance.item() == pytest.approx(-math.log(2) + math.log(8), abs=1e-6)
-    sampled = SampledSoftmax(NextToken(), law(0.0), **words).lost(scores, log_noise)
+    sampled = SampledSoftmax(law(0.0), **words).lost(scores, log_noise)
     assert sampled.item() == pytest.approx(math.log(3), abs=1e-6)
 
 
@@ -209,8 +209,7 @@ def test_the_four_sentences_of_002():
     asked = Batch.from_sequences([[2, i, am], [2, i, burst]], pad=0)
     with torch.no_grad():
         after = system.eval().log_prob(asked).per_token[:, 1].exp().tolist()
-        assert isinstance(system.objective, SampledObjective)
-        normalisers = system.objective.log_normalisers(system, asked).spread()[:, 1]
+        normalisers = log_normalisers(system, system.objective.view(asked)).spread()[:, 1]
     assert after == pytest.approx([2 / 3, 1 / 3], abs=0.03)
     # And it normalises by itself there, though no sum over tokens was ever taken: Z is near 1.
     assert normalisers.exp().tolist() == pytest.approx([1.0, 1.0], abs=0.1)
@@ -222,11 +221,8 @@ def test_scores_of_a_few_tokens_are_those_of_the_softmax(shared):
     config = {"objective": "nce", "noise_samples": 5, "noise_shared": shared, "width": 8}
     system = build_system("lstm", config, VOCABULARY, seed=3).eval()
     assert isinstance(system, Assembly)
-    objective = system.objective
-    assert isinstance(objective, NoiseContrastive)
     system.meet_data(TOKENS, np.array([0, 4, 9, 12]))
-    batch = Batch.from_sequences([[2, 5, 6, 3], [2, 5, 5, 7, 3]], pad=0)
-    view = objective.view(batch)
+    view = system.objective.view(Batch.from_sequences([[2, 5, 6, 3], [2, 5, 5, 7, 3]], pad=0))
     hidden = system.hidden(view)
     assert view.targets is not None
     places = view.targets >= 0
@@ -239,16 +235,61 @@ def test_scores_of_a_few_tokens_are_those_of_the_softmax(shared):
     columns = [5, 7, 3, 9, 9] if shared else [5, 7]
     torch.testing.assert_close(found, logits[:, columns])
     sums = torch.logsumexp(logits[:, PREDICTABLE], 1)
-    torch.testing.assert_close(objective.log_normalisers(system, batch).log_probs, sums)
+    torch.testing.assert_close(log_normalisers(system, view).log_probs, sums)
     torch.testing.assert_close(full[:, 5], logits[:, 5] - sums)
-    # Its loss is lost() of those scores with the noise of the same generator.
-    loss, _ = system.loss(batch, generator=torch.Generator().manual_seed(0))
-    shape = (5,) if shared else (int(places.sum()), 5)
-    noise = objective.noise.sample(shape, generator=torch.Generator().manual_seed(0))
-    drawn = torch.cat([view.targets[places][:, None], noise.expand(int(places.sum()), -1)], 1)
-    lost = objective.lost(logits.gather(1, drawn), objective.noise.log_prob(drawn))
-    torch.testing.assert_close(loss.total, lost.sum())
-    assert loss.count.item() == int(places.sum())
+
+
+MIXTURES = ("rnn-mixture", "gru-mixture", "lstm-mixture", "gru-minimal", "mgru")
+SOFTMAX = {
+    **{name: {"emission": "softmax", "starts": 0} for name in MIXTURES},
+    "lstm-sphere": {"emission": "softmax"},
+    "spanbert": {"span_places": 0},
+}
+"""What systems whose own emission is another, or that ask more, must be told."""
+
+
+def sampled(name: str, **settings) -> tuple[Assembly, Batch]:
+    """A tiny system that has met the data, and texts to train it on, given sources if it takes
+    any."""
+    card, tiny = catalogue()[name], vars(system_module(name).SIZES["tiny"])
+    system = build_system(name, {**tiny, **SOFTMAX.get(name, {}), **settings}, VOCABULARY, seed=0)
+    assert isinstance(system, Assembly)
+    system.meet_data(TOKENS, np.array([0, 4, 9, 12]))
+    rows = [[2, 5, 6, 8, 7, 3], [2, 5, 5, 7, 3]] * 8
+    # An image is a source of its own kind, and without one there is an empty one.
+    given = card.conditional and "source" not in card.exempt
+    condition = Batch.from_sequences([[2, 6, 7, 3]] * 16, pad=0) if given else None
+    return system, Batch.from_sequences(rows, pad=0, condition=condition)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("name", SAMPLED)
+def test_the_loss_is_its_formula_on_scores_of_the_softmax(name, shared):
+    """-log σ(Δ_0) - Σ_j log σ(-Δ_j), Δ = s - log(k q), with the noise of the same generator."""
+    system, batch = sampled(name, objective="nce", noise_samples=5, noise_shared=shared)
+    noise, emission = law(1.0), system.emission
+    loss, _ = system.loss(batch, generator=torch.Generator().manual_seed(1))
+    generator = torch.Generator().manual_seed(1)
+    view = system.objective.view(batch, generator=generator)
+    asked = [(view, system.hidden(view))]
+    if "both-ways" in catalogue()[name].objectives:
+        backwards = system.objective.backward_view(batch)
+        asked.append((backwards, system.objective.backward(backwards)))
+    expected, count = 0.0, 0
+    for each, hidden in asked:
+        places = each.asked.targets >= 0
+        targets = each.asked.targets[places]
+        drawn = noise.sample((5,) if shared else (len(targets), 5), generator=generator)
+        with torch.no_grad():
+            logits = emission.logits(hidden.values[places])
+        tokens = torch.cat([targets[:, None], drawn.expand(len(targets), 5)], 1)
+        odds = logits.gather(1, tokens) - torch.log(5 * noise.log_probs().exp()[tokens])
+        told = torch.cat([odds[:, :1], -odds[:, 1:]], 1)
+        expected -= torch.sigmoid(told.double()).log().sum().item()
+        count += len(targets)
+    found = loss.parts.get("masked", loss)
+    assert count > 3 and found.count.item() == count
+    assert found.total.item() == pytest.approx(expected, rel=1e-4)
 
 
 def test_scores_start_as_the_unigram_law():
@@ -264,40 +305,75 @@ def test_scores_start_as_the_unigram_law():
 
 @pytest.mark.parametrize("objective", ["nce", "importance", "sampled-softmax"])
 @pytest.mark.parametrize("name", SAMPLED)
-def test_systems_that_name_it_train_by_it_exactly_scored(name, objective):
-    """Every weight gets a gradient, log_prob is exact, and all next tokens sum to one."""
-    module = system_module(name)
-    assert "nce" in catalogue()[name].objectives
-    config = {**vars(module.SIZES["tiny"]), "objective": objective, "log_z": "learned"}
-    system = build_system(name, config, VOCABULARY, seed=0)
-    assert isinstance(system, Assembly)
-    system.meet_data(TOKENS, np.array([0, 4, 9, 12]))
-    batch = Batch.from_sequences([[2, 5, 6, 3], [2, 5, 5, 7, 3]], pad=0)
+def test_systems_that_name_it_train_by_it_and_score_as_they_did(name, objective):
+    """Every weight gets a gradient; of an exact system all next tokens still sum to one."""
+    system, batch = sampled(name, objective=objective, log_z="learned")
     loss, _ = system.loss(batch, generator=torch.Generator().manual_seed(0))
     loss.total.backward()
-    still = [n for n, p in system.named_parameters() if p.grad is None or not p.grad.any()]
-    assert still == []
+    assert not system.loss_compares
+    own, _ = sampled(name)
+    assert own.loss_compares and own.contrast is None
+    plain, _ = own.loss(batch, generator=torch.Generator().manual_seed(0))
+    plain.total.backward()
+    trained = {n for n, p in own.named_parameters() if p.grad is not None and p.grad.any()}
+    more = {"contrast.log_z"} if objective == "nce" else set()
+    more |= {"emission.bias"} if "emission.bias" in dict(system.named_parameters()) else set()
+    found = {n for n, p in system.named_parameters() if p.grad is not None and p.grad.any()}
+    assert found == trained | more
     every = Batch.from_sequences([[2, 5, token] for token in PREDICTABLE], pad=0)
     with torch.no_grad():
-        found = system.eval().log_prob(every)
-    assert found.kind == "exact"
-    assert found.per_token[:, 1].exp().sum().item() == pytest.approx(1.0, abs=1e-5)
+        scored = system.eval().log_prob(every)
+    assert scored.kind == catalogue()[name].kind
+    if scored.kind == "exact":
+        assert scored.per_token[:, 1].exp().sum().item() == pytest.approx(1.0, abs=1e-5)
 
 
-def test_at_least_the_recurrent_ones_the_window_and_gpt_are_trained_by_it():
-    assert {"rnn", "gru", "lstm", "lstm-coupled", "lstm-peephole", "window", "gpt"} <= set(SAMPLED)
+def test_every_softmax_that_predicts_tokens_one_by_one_can_be_trained_by_it():
+    """Of left-to-right and masked systems, those whose parts the contrast takes, and no others."""
+    contrast, able = nce(1), set()
+    for name, card in catalogue().items():
+        if card.needs or card.objectives[0] not in ("next-token", "both-ways", "masked"):
+            continue
+        tiny = {**vars(system_module(name).SIZES["tiny"]), **SOFTMAX.get(name, {})}
+        system = build_system(name, tiny, VOCABULARY, seed=0)
+        if isinstance(system, Assembly):
+            with contextlib.suppress(UserError):
+                system.train_by(contrast)
+                able.add(name)
+    assert able == set(SAMPLED)
+    assert {"gpt", "transformer-xl", "lstm", "window", "seq2seq", "elmo", "bert", "mgru"} < able
 
 
-def test_other_emissions_are_refused_with_what_fits(tmp_path: Path):
-    with pytest.raises(UserError, match="those that fit: next-token"):
-        train("lstm-sphere", data="capitals", out=tmp_path / "a", objective="nce", quiet=True)
+def test_held_out_losses_of_a_masked_model_are_those_of_its_softmax():
+    """Its log-probabilities of what is hidden, while training loses a contrast of 200 tokens."""
+    system, batch = sampled("roberta", objective="nce", noise_samples=200)
+    generators = [torch.Generator().manual_seed(0) for _ in range(3)]
+    with torch.no_grad():
+        held_out, _ = system.held_out_loss(batch, state=None, generator=generators[0])
+        contrast, _ = system.loss(batch, generator=generators[1])
+        view = system.objective.view(batch, generator=generators[2])
+        expected = -system.target_log_probs(view).log_probs.sum()
+    torch.testing.assert_close(held_out.total, expected)
+    assert abs(contrast.mean - held_out.mean) > 0.5
+
+
+def test_what_is_no_softmax_is_refused_with_what_fits(tmp_path: Path):
+    words = {"data": "capitals", "out": tmp_path / "a", "objective": "nce", "quiet": True}
+    with pytest.raises(UserError, match=r"fit: next-token; it trains .*gpt, gru, .*window\.$"):
+        train("ngram", **words)
+    with pytest.raises(UserError, match=r"fit: masked, .*sampled-softmax\.$"):
+        train("bert", **(words | {"objective": "next"}))
     config = {"objective": "nce", "emission": "sphere"}
     with pytest.raises(UserError, match=r"which a softmax on one vector .* Sphere .*=softmax"):
         build_system("lstm", config, VOCABULARY, seed=0)
-    with pytest.raises(UserError, match="starts=0"):
-        build_system("lstm", {"objective": "nce", "starts": 2}, VOCABULARY, seed=0)
-    mixture = {"objective": "nce", "emission": "softmax", "starts": 0}
-    assert isinstance(build_system("gru-mixture", mixture, VOCABULARY, seed=0), Assembly)
+    for name, setting, advice in (
+        ("lstm", {"starts": 2}, "starts=0"),
+        ("seq2seq", {"choices": 2}, "choices=1"),
+        ("transformer", {"smoothing": 0.1}, "smoothing=0"),
+        ("spanbert", {}, "span_places=0"),
+    ):
+        with pytest.raises(UserError, match=advice):
+            build_system(name, {"objective": "nce", **setting}, VOCABULARY, seed=0)
 
 
 def test_the_law_is_saved_with_the_weights_and_resuming_changes_nothing(tmp_path: Path):
@@ -311,9 +387,9 @@ def test_the_law_is_saved_with_the_weights_and_resuming_changes_nothing(tmp_path
     train("gru", out=tmp_path / "halves", steps=4, settings=settings, **words)
     train("gru", out=tmp_path / "halves", steps=8, settings=settings, resume=True, **words)
     whole, halves = (load_run(tmp_path / name).system.state_dict() for name in ("whole", "halves"))
-    assert "objective.noise.cumulative" in whole and "objective.log_z" in whole
+    assert "contrast.noise.cumulative" in whole and "contrast.log_z" in whole
     assert all(torch.equal(whole[name], halves[name]) for name in whole)
-    noise = load_run(tmp_path / "whole").system.objective.noise
+    noise = load_run(tmp_path / "whole").system.contrast.noise
     # a stands 20 · 5 times in the text, b 20 · 4, c 20, the end 80; unseen <unk> counts once.
     counts = {"a": 100, "b": 80, "c": 20}
     tokenizer = load_run(tmp_path / "whole").tokenizer
