@@ -10,7 +10,9 @@ folder of the Hub's format.
 - norm-8000: the same with a vocabulary of 8,000, where logits that nobody asks for cost less.
 - gpt: left to right by a GPT-2 of the same sizes, against minicons at its best batch size, with one
   call a sentence, and with all sentences in one call, which is how its list argument is used.
-  Beside it the matrix products of the same tokens alone: no way of scoring is faster than that.
+  Beside it the matrix products of the same tokens alone, one for each map: what a scorer takes that
+  makes all logits of every token at once. Ours makes them in blocks, which stay in the cache, and
+  once for texts that begin alike, so that it can be faster.
 
 Each side has a process of its own, one thread, and takes its turn; ours with the memory settings
 that lmlab makes, minicons with those that it finds. Seconds are those that the process computes

@@ -57,6 +57,14 @@ class Beginnings:
         """(B, T, …) what was computed of the beginnings, (1, U, …), wherever they stand."""
         return values[0][self.index]
 
+    def ends_of(self, places: Tensor) -> tuple[Tensor, Tensor]:
+        """The M different beginnings that end at the N true entries of `places` (B, T).
+
+        (M,) one place where each ends, as a number b · T + t, and (N,) which of them each is.
+        """
+        numbers, which = torch.unique(self.index[places], return_inverse=True)
+        return self.firsts[numbers], which
+
     def asked_once(self, targets: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
         """Which of the N true entries of `places` (B, T) need be asked for their `targets` (B, T).
 

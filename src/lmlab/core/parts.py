@@ -87,6 +87,13 @@ class Emission(nn.Module):
         """(…, V) the whole distribution; -inf at tokens that are never predicted."""
         raise TypeError(f"{type(self).__name__} does not define log_probs")
 
+    def log_prob_given_some(self, hidden: Tensor, which: Tensor, targets: Tensor) -> Tensor:
+        """(N,) log-probability of N targets, the n-th given the hidden state which[n] of (U, W).
+
+        The clear version; a fast one normalises each hidden state once.
+        """
+        return self.log_prob(hidden[which], targets)
+
     def log_prob_and_mean(self, hidden: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """(N,) log-probabilities of the targets, and (N,) the mean over all tokens that can come.
 

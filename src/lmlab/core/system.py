@@ -206,7 +206,7 @@ class Assembly(System):
 
     def target_log_probs(self, view: View, state: State | None = None) -> Predictions:
         """Log-probabilities of a view's targets; the emission is asked only where there is one,
-        and once where texts begin alike."""
+        and of texts that begin alike once for all that may follow."""
         hidden = self.hidden(view, state)
         alike = None if state is not None else beginnings_of(view)
         places = target_places(view)
@@ -214,7 +214,13 @@ class Assembly(System):
             return self.predict(view, hidden)
         assert view.targets is not None
         once, which = alike.asked_once(view.targets, places)
-        found = self._log_prob_at(hidden, once, view.targets[once])
+        targets = view.targets[once]
+        if hidden.log_weights is None:
+            ends, beginning = alike.ends_of(once)
+            values = hidden.values.flatten(0, 1)[ends]
+            found = self.emission.log_prob_given_some(values, beginning, targets)
+        else:
+            found = self._log_prob_at(hidden, once, targets)
         return Predictions(log_probs=found[which], places=places, state=hidden.state)
 
     def hidden(self, view: View, state: State | None = None) -> Hidden:

@@ -45,6 +45,12 @@ class Softmax(Emission):
     def log_prob(self, hidden: Tensor, targets: Tensor) -> Tensor:
         return linear_log_prob(self._heard(hidden), self.weight, self._offsets(), targets)
 
+    def log_prob_given_some(self, hidden: Tensor, which: Tensor, targets: Tensor) -> Tensor:
+        """Inner products of targets with their hidden states, less each one's own normaliser."""
+        heard = self._heard(hidden)
+        scores = (heard[which] * self.weight[targets]).sum(-1) + self._offsets()[targets]
+        return scores - self._log_normaliser(heard)[which]
+
     def log_prob_and_mean(self, hidden: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """The mean of all scores is the score of the mean vector, so it costs no second product."""
         heard, offsets = self._heard(hidden), self._offsets()

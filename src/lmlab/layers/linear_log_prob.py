@@ -55,18 +55,29 @@ def linear_log_prob(hidden: Tensor, weight: Tensor, bias: Tensor, targets: Tenso
 
 _ROWS_AT_ONCE = 1024
 """Rows of logits held at once while scoring, so that a long text needs no more memory."""
+_COLUMNS_AT_ONCE = 1024
+"""Tokens whose logits a CPU makes at once: they are summed up while they are in its cache. All
+30,522 of BERT in one product take 1.4 times as long."""
 
 
 def _score_in_blocks(hidden: Tensor, weight: Tensor, bias: Tensor, targets: Tensor) -> Tensor:
-    """Without gradients: blocks of rows, all through one buffer, which spares the allocator."""
-    rows = min(len(hidden), _ROWS_AT_ONCE)
-    buffer = hidden.new_empty(rows, len(weight))
-    result = hidden.new_empty(len(hidden))
-    for first in range(0, len(hidden), max(rows, 1)):
-        block = hidden[first : first + rows]
-        logits = torch.addmm(bias, block, weight.t(), out=buffer[: len(block)])
-        chosen = logits.gather(1, targets[first : first + rows, None]).squeeze(1)
-        highest = logits.amax(1, keepdim=True)
-        scale = logits.sub_(highest).exp_().sum(1)
-        result[first : first + rows] = chosen - highest.squeeze(1) - scale.log()
-    return result
+    """Without gradients: the target's score less the normaliser, which is summed block by block."""
+    scores = (hidden * weight[targets]).sum(1) + bias[targets]
+    for first in range(0, len(hidden), _ROWS_AT_ONCE):
+        rows = slice(first, first + _ROWS_AT_ONCE)
+        scores[rows] -= log_normaliser(hidden[rows], weight, bias)
+    return scores
+
+
+def log_normaliser(hidden: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """(N,) log Σ_k exp(hidden · weight_k + bias_k), without gradients, all through one buffer."""
+    columns = min(_COLUMNS_AT_ONCE, len(weight)) if hidden.is_cpu else len(weight)
+    buffer, lowest = hidden.new_empty(len(hidden) * columns), torch.finfo(hidden.dtype).min
+    parts = []
+    for vectors, offsets in zip(weight.split(columns), bias.split(columns), strict=True):
+        logits = buffer[: len(hidden) * len(vectors)].view(len(hidden), -1)
+        torch.addmm(offsets, hidden, vectors.t(), out=logits)
+        # Where a block has nothing but tokens that are never predicted, its sum is zero.
+        highest = logits.amax(1).clamp_(min=lowest)
+        parts.append(logits.sub_(highest[:, None]).exp_().sum(1).log_().add_(highest))
+    return torch.logsumexp(torch.stack(parts), 0)
