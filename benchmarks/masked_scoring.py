@@ -202,7 +202,7 @@ def measure(
 ) -> dict[str, Any]:
     """Sums compared, the best batch size found, then both sides in turns.
 
-    `least` is what no way of scoring can do without; it takes its turns with minicons too.
+    `least` is the products alone; it takes its turns with minicons too.
     """
     sample = texts[: max(8, len(texts) // 4)]
     pairs = zip(ours(sample)[1], peer(sample, 8)[1], strict=True)

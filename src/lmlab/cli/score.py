@@ -162,7 +162,7 @@ def print_scores(scores: Iterator[Score], *, per_token: bool, per_word: bool) ->
             given = "" if score.source is None else f"{score.source} | "
             shown = f"{given}{score.text}".replace("\n", "\\n")
             unit = "nats in the mean" if score.convention.mean else "nats"
-            each = f"{-score.mean:.4f} nats/token"
+            each = f"{0.0 - score.mean:.4f} nats/token"
             print(f"{score.figure:.4f} {unit}\t{counted(score.tokens, 'token')}\t{each}\t{shown}")
             if (per_token or per_word) and score.tokens and not score.per_token:
                 print("\tthe text is scored as a whole, and its tokens have no scores of their own")

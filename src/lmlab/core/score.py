@@ -117,7 +117,7 @@ class Summary:
 
     @property
     def nats_per_token(self) -> float:
-        return -self.total / max(self.tokens, 1)
+        return 0.0 - self.total / max(self.tokens, 1)
 
     @property
     def bits_per_character(self) -> float | None:

@@ -29,8 +29,8 @@ def convention_words(convention: Convention) -> str:
         parts.append("state carried from line to line")
     if convention.window is not None:
         stride = "" if convention.stride is None else f", stride {convention.stride}"
-        ahead = f", at least {convention.ahead} to the right" if convention.ahead else ""
-        parts.append(f"context of {convention.window} tokens{ahead}{stride}")
+        middle = " in the middle of its windows" if convention.ahead else ""
+        parts.append(f"context of {convention.window} tokens{stride}{middle}")
     if convention.cut is not None:
         parts.append(f"cut at {convention.cut} tokens")
     if convention.method != "own":

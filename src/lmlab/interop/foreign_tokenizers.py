@@ -59,7 +59,13 @@ class ForeignTokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Ids of a text, without start or end."""
-        found = self._encode(text)
+        try:
+            found = self._encode(text)
+        except (LookupError, ValueError) as error:  # what a table says of a letter it has not
+            raise UserError(
+                f"the tokeniser can't read {text[:40]!r} ({type(error).__name__}: {error}); leave "
+                "such texts out, or give it an unknown token."
+            ) from error
         return [int(id) for id in getattr(found, "ids", found)]
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
@@ -108,7 +114,10 @@ class ForeignTokenizer:
         if self._table is not None:
             found = self._table.get(token)
             return None if found is None else int(found)
-        ids = self.encode(token)
+        try:
+            ids = self.encode(token)
+        except UserError:
+            return None
         return ids[0] if len(ids) == 1 and self._spelled(ids) == token else None
 
     def with_vocabulary(self, vocabulary: Vocabulary) -> ForeignTokenizer:

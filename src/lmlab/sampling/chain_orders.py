@@ -93,8 +93,8 @@ class Schedule:
         needed = self.thin * (self.keep - 1) + 1
         if self.steps - self.burn_in < needed:
             raise UserError(
-                f"{self.keep} texts of each chain, {self.thin} steps apart, take {needed} steps, "
-                f"and {max(self.steps - self.burn_in, 0)} remain after the burn-in of "
+                f"with {self.keep} of its texts kept, every {self.thin} steps, a chain takes "
+                f"{needed}, and {max(self.steps - self.burn_in, 0)} remain after the burn-in of "
                 f"{self.burn_in}; give more --steps or --chains, or ask for fewer texts."
             )
 

@@ -34,7 +34,9 @@ def test_conventions_tell_what_differs() -> None:
     ):
         assert part in convention_words(stream)
     both_ways = replace(stream, window=8, ahead=3)
-    assert "context of 8 tokens, at least 3 to the right, stride 2" in convention_words(both_ways)
+    assert "context of 8 tokens, stride 2 in the middle of its windows" in convention_words(
+        both_ways
+    )
 
 
 def test_a_summary_gives_a_perplexity_only_where_there_is_one() -> None:

@@ -443,8 +443,6 @@ ASKED: dict[str, tuple[dict[str, object], str]] = {
 @pytest.mark.parametrize(("words", "sentence"), ASKED.values(), ids=ASKED)
 def test_wrong_words_are_told_in_a_sentence(words, sentence):
     tokenizer = letters()
-    # '!' is no letter, and encode of such an object fails as it likes.
-    tokenizer.encode = lambda text: [LETTERS.index(c) for c in text if c in LETTERS]
     with pytest.raises(UserError, match=sentence):
         lmlab.wrap(Recurrent(), tokenizer, **words)
 
@@ -460,6 +458,15 @@ def test_wrong_tokenizers_are_told_in_a_sentence():
     framing.encode = lambda text: [28]
     with pytest.raises(UserError, match=r"writes \[28\] for an empty text"):
         lmlab.wrap(Recurrent(), framing)
+
+
+def test_a_tokenizer_that_knows_few_letters_fills_in_and_tells_of_others():
+    """Its encode raises at < and at !, which no name of a symbol and no text may bring about."""
+    model = lmlab.wrap(Recurrent(both=True), letters(), kind="masked", mask="#", end=".")
+    [filled] = model.fill(["the <mask>at"], top=2)
+    assert len(filled.gaps[0].options) == 2
+    with pytest.raises(UserError, match=r"can't read 'the cat!' \(ValueError: substring not"):
+        model.score(["the cat!"])
 
 
 def test_more_scores_than_tokens_are_told_and_left_out():
