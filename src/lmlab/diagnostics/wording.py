@@ -26,7 +26,8 @@ def convention_words(convention: Convention) -> str:
     if convention.source:
         parts.append("each text given its source")
     if convention.carried:
-        parts.append("state carried from line to line")
+        what = "windows go on" if convention.ahead else "state carried"
+        parts.append(f"{what} from line to line")
     if convention.window is not None:
         stride = "" if convention.stride is None else f", stride {convention.stride}"
         middle = " in the middle of its windows" if convention.ahead else ""

@@ -33,10 +33,9 @@ def test_conventions_tell_what_differs() -> None:
         "cut at 9 tokens",
     ):
         assert part in convention_words(stream)
-    both_ways = replace(stream, window=8, ahead=3)
-    assert "context of 8 tokens, stride 2 in the middle of its windows" in convention_words(
-        both_ways
-    )
+    both_ways = convention_words(replace(stream, window=8, ahead=3))
+    assert "context of 8 tokens, stride 2 in the middle of its windows" in both_ways
+    assert "windows go on from line to line" in both_ways
 
 
 def test_a_summary_gives_a_perplexity_only_where_there_is_one() -> None:
