@@ -514,6 +514,19 @@ def test_a_run_of_ours_goes_out_with_the_same_logits_and_ids(trained):
         assert [i for i in framed if i in words] == words and len(framed) > len(words)
 
 
+@WENT
+def test_a_masked_model_trained_by_a_contrast_goes_out_as_any(tmp_path):
+    (tmp_path / "corpus.txt").write_text("\n".join(TEXTS * 4) + "\n", encoding="utf-8")
+    words = {"data": tmp_path / "corpus.txt", "out": tmp_path / "run", "size": "tiny"}
+    settings = {"noise_samples": 5, "log_z": "learned", "noise": "uniform"}
+    train("roberta", objective="nce", settings=settings, steps=2, quiet=True, **words)
+    export_hf(tmp_path / "run", tmp_path / "out")
+    scored = [
+        [each.total for each in lmlab.load(tmp_path / name).score(TEXTS)] for name in ("run", "out")
+    ]
+    assert scored[0] == pytest.approx(scored[1], abs=1e-4)
+
+
 def exchanged(logits: Tensor, first: int, second: int) -> Tensor:
     order = list(range(logits.shape[-1]))
     order[first], order[second] = second, first

@@ -52,7 +52,14 @@ def with_defaults(settings: Iterable[Setting], defaults: Mapping[str, Any]) -> l
     return [replace(each, default=defaults.get(each.theirs, each.default)) for each in kept]
 
 
-MASKED_FREE = Family.free | {"rate", "masking", "duplicates", "masking_seed", "full_sentences"}
+MASKED_FREE = Family.free | {
+    "objective",
+    "rate",
+    "masking",
+    "duplicates",
+    "masking_seed",
+    "full_sentences",
+}
 """What concerns the training of a masked model alone."""
 
 

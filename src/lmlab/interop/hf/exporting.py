@@ -31,7 +31,9 @@ def export_hf(run: str | Path, folder: str | Path) -> Family:
     family = family_of_system(model.card.name)
     tokenizer, shape = numbered(model, family)
     config = family.their_config(shape)
-    table, state = family.table(shape), model.system.state_dict()
+    # What trained a softmax (the law of its noise) is no part of a checkpoint.
+    held = model.system.state_dict().items()
+    table, state = family.table(shape), {n: v for n, v in held if not n.startswith("contrast.")}
     assert table.our_names == state.keys(), f"not in the table: {table.our_names ^ state.keys()}"
     weights = {**table.to_theirs(state), **family.fillers(shape)}
     imported: Mapping[str, Any] = model.config.get("imported", {})

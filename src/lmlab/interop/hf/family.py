@@ -57,7 +57,9 @@ class Family:
     """Further settings of ours that `read_more` and `tell_more` translate."""
     fixed: ClassVar[Mapping[str, Any]] = {}
     """Settings of ours that all checkpoints of the family have, where not our own default."""
-    free: ClassVar[frozenset[str]] = frozenset({"reach", "buckets", "furthest"})
+    free: ClassVar[frozenset[str]] = frozenset(
+        {"reach", "buckets", "furthest", "noise", "noise_samples", "noise_shared", "log_z"}
+    )
     """Settings of ours that no checkpoint tells, because they concern training alone, or parts
     that the family does not have."""
     required: ClassVar[Mapping[str, Any]] = {}

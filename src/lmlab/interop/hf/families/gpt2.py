@@ -32,7 +32,6 @@ class Gpt2(Family):
     }
     # What it was trained for is no part of a checkpoint, but sampled objectives add an output bias.
     fixed = {"objective": "next-token"}
-    free = Family.free | {"noise", "noise_samples", "noise_shared", "log_z"}
     prefix = "transformer."
     # Causal masks, which old versions kept beside the weights.
     ignored = (r"\.attn\.(bias|masked_bias)$",)
