@@ -40,6 +40,9 @@ class Card:
     documents, knowledge."""
     base: str = ""
     """A system that can be its base, where it needs one: what tests and pictures build it on."""
+    told_mentions: bool = False
+    """Whether it has a use for mentions that a corpus tells though it has no knowledge of
+    entities."""
     tries: Mapping[str, str] = field(default_factory=dict)
     """What it looks things up in unless told otherwise: built-in documents, built-in knowledge."""
     conditional: bool = False

@@ -126,8 +126,8 @@ class MaskedTokens(FillingObjective):
         return tuple(filter(None, told))
 
     def mention(self, id: int) -> str:
-        """The name that a view's mention has in the lexicon."""
-        return self.units.names[id] if isinstance(self.units, Mentions) else str(id)
+        """The name that a view's mention has in the lexicon, where it is of the lexicon."""
+        return self.units.name(id) if isinstance(self.units, Mentions) else str(id)
 
     def asked_from(self, view: View) -> dict[int, tuple[int, ...]]:
         """By place of the first row that is asked from outside of its span, the span's two ends."""

@@ -10,11 +10,14 @@ from typing import Any
 from accelerate import Accelerator
 
 from lmlab.core.allocator import keep_memory
+from lmlab.core.card import Card
 from lmlab.core.errors import UserError
 from lmlab.core.registry import find_system
 from lmlab.core.system import A_TOKEN, System
 from lmlab.data.corpus import Corpus
+from lmlab.data.encoding import Named
 from lmlab.data.tokenizers import Tokenizer
+from lmlab.data.told_entities import told_entities
 from lmlab.training.bases import Base, find_base
 from lmlab.training.config import TrainingConfig
 from lmlab.training.data import TrainingData, training_data
@@ -146,7 +149,7 @@ def train(
             plan.training,
             progress=not quiet,
             source_tokenizer=tokenizers.sources,
-            entities=memories.knowledge,
+            entities=_named(card, memories, opened.trained_on),
         )
     _check_data(prepared, plan, accelerator)
     model = _model(plan, opened.corpus, tokenizers, prepared, others, memories)
@@ -186,6 +189,13 @@ def train(
     result = _result(outcome, run, model, prepared)
     reporter.tell(_farewell(outcome, run, result, reporter.unit))
     return result
+
+
+def _named(card: Card, memories: Memories, corpus: Corpus) -> Named | None:
+    """What numbers the entities that texts mention: the system's knowledge, or the corpus."""
+    if memories.knowledge is None and card.told_mentions:
+        return told_entities(corpus)
+    return memories.knowledge
 
 
 def _model(

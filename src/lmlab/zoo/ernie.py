@@ -2,10 +2,11 @@
 
     loss = -Σ_{t hidden} log p(s_t | what is shown)
 
-Names come of a lexicon and are found in the text as tokens, the longest first; what is in none is
-hidden word by word. Sun et al. 2019 go from tokens to phrases to entities in three stages; here a
-name counts as one unit beside words from the start. `positions=nezha` with `reach=64` gives the
-fixed relative positions of NEZHA (Wei et al. 2019), which hides words whole as well.
+Names are those that the corpus tells (JSON lines with `mentions`); in a text that tells none they
+come of a lexicon and are found as tokens, the longest first. What is in none is hidden word by
+word. Sun et al. 2019 go from tokens to phrases to entities in three stages; here a name counts as
+one unit beside words from the start. `positions=nezha` with `reach=64` gives the fixed relative
+positions of NEZHA (Wei et al. 2019), which hides words whole as well.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ CARD = Card(
     source="004 §1.3.3",
     protocols=("LogProb", "Fill", "Logits", "Encode", "EncodeTokens"),
     objectives=("masked", "nce", "importance", "sampled-softmax"),
+    told_mentions=True,
     exempt={
         "distribution": "a sum of conditionals that need not come from one joint distribution",
         "sample": "it gives single tokens given all the others, and no way to draw a text",
@@ -43,7 +45,8 @@ class Config(MaskedConfig):
     """Settings of ERNIE."""
 
     mentions: str = "countries,wordnet"
-    """countries, wordnet (lemmas of several words) or a file of one name a line; or several."""
+    """countries, wordnet (lemmas of several words) or a file of one name a line; or several. For
+    texts that do not tell their mentions."""
 
 
 SIZES = {

@@ -1,7 +1,8 @@
-"""Mentions of names, found by a lexicon and hidden whole."""
+"""Mentions of names, told by the corpus or found by a lexicon, and hidden whole."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -10,12 +11,18 @@ import torch
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.registry import system_module
+from lmlab.data.corpus import open_corpus
 from lmlab.data.languages import capitals, capitals_en
 from lmlab.data.tokenizers import Tokenizer, train_tokenizer
+from lmlab.data.told_entities import told_entities
 from lmlab.objectives.lexicons import country_names, phrases_of_wordnet, read_lexicon
+from lmlab.objectives.masked import MaskedTokens
 from lmlab.objectives.masking import ordinary_places
 from lmlab.objectives.mentions import Mentions
 from lmlab.objectives.whole_units import WholeUnits, Words
+from lmlab.training.config import TrainingConfig
+from lmlab.training.data import training_data
+from lmlab.training.train import train
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -103,6 +110,78 @@ def test_the_view_of_ernie_tells_its_mentions():
     names = system.objective.units.names
     told = [names[i] if i >= 0 else "" for i in view.mentions[0].tolist()]
     assert told == ["", "中国", "中国", "", "", "", "", "北京", "北京", ""]
+
+
+TOLD = [
+    # A name that is in no lexicon, and one that ends within a word of characters.
+    {"text": "old Zorro of Paris sleeps", "mentions": [[0, 9, "Zorro"]]},
+    {"text": "New Yorkers like Zorro", "mentions": [[0, 8, "New York"], [17, 22, "Zorro"]]},
+    {"text": "nobody sleeps in Paris", "mentions": []},
+]
+
+
+def told_file(folder):
+    path = folder / "told.jsonl"
+    path.write_text("\n".join(json.dumps(row) for row in TOLD * 4), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("kind", ["char", "word"])
+def test_a_corpus_that_tells_its_mentions_is_believed(tmp_path, kind: str):
+    """From the file to the units: told mentions are one each, and the lexicon's where none is told.
+
+    By words `Yorkers` is one token and belongs to the mention that holds a part of it.
+    """
+    corpus = open_corpus(told_file(tmp_path))
+    tokenizer = train_tokenizer(kind, [row["text"] for row in TOLD])
+    entities = told_entities(corpus)
+    assert entities is not None and entities.names == ("New York", "Zorro")
+    config = TrainingConfig(tokens_per_batch=10_000)
+    data = training_data(corpus, tokenizer, config, progress=False, entities=entities)
+    batch = next(data.train.epoch(0))
+    mentions = mentions_in(tokenizer, ["Paris"])
+    allowed = ordinary_places(batch, tokenizer.vocabulary)
+    starts, covering = mentions.starts(batch, allowed), mentions.covering(batch, allowed)
+    found = {}
+    for row in range(len(batch)):
+        places = allowed[row].nonzero().flatten().tolist()
+        units: list[tuple[str, int]] = []
+        for place in places:
+            piece = tokenizer.token(int(batch.tokens[row, place]))
+            if starts[row, place]:
+                units.append((piece, int(covering[row, place])))
+            else:
+                joint = " " if kind == "word" else ""
+                units[-1] = (units[-1][0] + joint + piece, units[-1][1])
+        text = tokenizer.decode(batch.tokens[row, places].tolist())
+        found[text] = [unit for unit in units if unit[1] >= 0 or unit[0] == "ers"]
+    # Number 0 is the lexicon's Paris, 1 and 2 the corpus's New York and Zorro.
+    york = [("New Yorkers", 1)] if kind == "word" else [("New York", 1), ("ers", -1)]
+    assert found == {
+        TOLD[0]["text"]: [("old Zorro", 2)],
+        TOLD[1]["text"]: [*york, ("Zorro", 2)],
+        TOLD[2]["text"]: [("Paris", 0)],
+    }
+
+
+def test_ernie_is_trained_on_the_mentions_that_its_corpus_tells(tmp_path, monkeypatch):
+    """No one takes them away between the file and the objective."""
+    met, view = [], MaskedTokens.view
+
+    def noted(self, batch, **words):
+        met.append(batch)
+        return view(self, batch, **words)
+
+    monkeypatch.setattr(MaskedTokens, "view", noted)
+    train("ernie", data=told_file(tmp_path), out=tmp_path / "run", size="tiny", steps=1, quiet=True)
+    told = {int(number) for batch in met for number in batch.entities.unique()}
+    assert told == {-1, 0, 1}
+
+
+def test_a_corpus_that_tells_nothing_has_no_entities(tmp_path):
+    path = tmp_path / "texts.txt"
+    path.write_text("a b\nb a\n" * 5, encoding="utf-8")
+    assert told_entities(open_corpus(path)) is None
 
 
 def test_lexicons_are_joined_and_read_from_files(tmp_path):
