@@ -30,6 +30,12 @@ class Convention:
     """Of a rolling score by a model that reads both ways: tokens of each window behind those that
     it counts, so that these stand in its middle. The first and the last window count to the ends of
     the text."""
+    stretch: int | None = None
+    """Tokens that are read at once, where a longer text is read so, stretch after stretch, each
+    with what is remembered of those before it; None where texts are read as one."""
+    memory: int | None = None
+    """Places before a stretch (without stretches: before each token) that are remembered; None
+    where nothing is forgotten."""
     carried: bool = False
     """Whether the state goes on from one line to the next (contiguous text)."""
     source: bool = False

@@ -45,6 +45,12 @@ class System(nn.Module):
     vocabulary: Vocabulary
     window: int | None = None
     """The longest input it can take at once; None where there is no limit."""
+    stretch: int | None = None
+    """Tokens that it reads at once of a text of any length, before it forgets all but what it
+    `remembers`; None where it reads texts as one."""
+    remembers: int | None = None
+    """Places before a stretch (without stretches: before each token) that scores see; None where
+    nothing is forgotten."""
     built_length: int | None = None
     """The setting `length` that it was built with, on which the window depends; None without."""
     fitting: str = "gradient"

@@ -32,6 +32,9 @@ def convention_words(convention: Convention) -> str:
         stride = "" if convention.stride is None else f", stride {convention.stride}"
         middle = " in the middle of its windows" if convention.ahead else ""
         parts.append(f"context of {convention.window} tokens{stride}{middle}")
+    if convention.memory is not None:
+        every = "each" if convention.stretch is None else f"stretches of {convention.stretch}, each"
+        parts.append(f"{every} with a memory of {convention.memory} tokens")
     if convention.cut is not None:
         parts.append(f"cut at {convention.cut} tokens")
     if convention.method != "own":

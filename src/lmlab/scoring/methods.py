@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -165,8 +166,13 @@ def own_convention(system: Any, found: Convention) -> Convention:
     """The conventions of the score that a system defines itself, given those of its layout.
 
     A masked model's is `norm`; an energy is one of texts of a length, unless a base that it
-    stands on says how long texts are.
+    stands on says how long texts are. Windows that are shorter than what is read at once, or
+    remembered, leave nothing of that to tell.
     """
+    window = math.inf if found.window is None else found.window
+    stretch, memory = getattr(system, "stretch", None), getattr(system, "remembers", None)
+    if memory is not None and window > (stretch or memory + 1):
+        found = replace(found, stretch=stretch, memory=memory)
     if isinstance(system, Energy):
         ended = found.end and isinstance(system, Residual)
         return replace(found, end=ended, order=ORDERS["energy"])

@@ -314,7 +314,9 @@ class Scorer:
 
     def _stream(self, generator: torch.Generator) -> Stream:
         if self.window is None:
-            block = self.tokens_per_batch
+            # Whole stretches, so that a text is cut where it would be if it were read at once.
+            stretch = getattr(self.system, "stretch", None) or 1
+            block = max(stretch, self.tokens_per_batch // stretch * stretch)
             return Carried(self.system, self._first, block=block, generator=generator)
         assert self.stride is not None
         return Rolling(

@@ -62,9 +62,11 @@ RECIPES = SEGMENT_RECIPES
 
 def build(config: Config, vocabulary: Vocabulary) -> Writing:
     tokens = make_tokens(config, vocabulary)
-    return Writing(
+    system = Writing(
         vocabulary=vocabulary,
         backbone=make_segment_recurrent(config, tokens),
         emission=make_softmax(config, vocabulary, tokens, bias=True),
         objective=NextToken(),
     )
+    system.remembers = config.memory_evaluation
+    return system
