@@ -554,6 +554,53 @@ def test_out_and_in_again_is_the_same_system(trained):
         assert torch.equal(found, value), name
 
 
+@WENT
+def test_out_and_in_again_scores_the_same(trained):
+    """Also what config.json has no word for: whether a source begins with <s>, say."""
+    _, folder = trained
+    if not (folder / "back").exists():
+        export_hf(folder / "run", folder / "out")
+        import_hf(folder / "out", folder / "back")
+    assert_scores_alike(folder / "run", folder / "back")
+
+
+UNSAID = {
+    "bart": {"source_start": False, "noises": ("infilling", "permutation")},
+    "pegasus": {"source_start": False, "whole": 0.25},
+    "t5": {"objective": "language-modelling"},
+    "xlnet": {"length": 3, "memory": 2},
+}
+"""Settings that a text's score depends on, or further training, and theirs can't say."""
+
+
+@WENT
+@pytest.mark.parametrize("name", UNSAID)
+def test_settings_without_a_word_of_theirs_come_back(name, tmp_path):
+    (tmp_path / "corpus.txt").write_text("\n".join(TEXTS * 4) + "\n", encoding="utf-8")
+    words = {"settings": UNSAID[name], "size": "tiny", "steps": 1, "quiet": True}
+    train(name, data=tmp_path / "corpus.txt", out=tmp_path / "run", **words)
+    enlarge(tmp_path / "run")
+    export_hf(tmp_path / "run", tmp_path / "out")
+    back = import_hf(tmp_path / "out", tmp_path / "back")
+    for setting, value in UNSAID[name].items():
+        found = back.config["system_config"][setting]
+        assert found == (list(value) if isinstance(value, tuple) else value), setting
+    assert_scores_alike(tmp_path / "run", tmp_path / "back")
+    # A stranger's entry is read as a setting is, and refused as one.
+    path = tmp_path / "out" / "config.json"
+    for told in ({"width": "9"}, {"whole": 1}, "x"):
+        config = json.loads(path.read_text(encoding="utf-8")) | {"lmlab": told}
+        path.write_text(json.dumps(config), encoding="utf-8")
+        with pytest.raises(UserError, match=r"has lmlab=.* remove it"):
+            import_hf(tmp_path / "out", tmp_path / "other")
+
+
+def assert_scores_alike(before: Path, after: Path) -> None:
+    """With every token known: where ids were exchanged, the same words have the same scores."""
+    ours, again = (lmlab.load(path).score(TEXTS) for path in (before, after))
+    assert [s.total for s in again] == pytest.approx([s.total for s in ours], abs=1e-5, rel=1e-6)
+
+
 @pytest.fixture(scope="module")
 def electra(tmp_path_factory):
     """A detector and a generator of transformers over one embedding, each in its folder."""

@@ -159,5 +159,5 @@ def test_settings_go_there_and_back(family):
     again = resolved(family.our_settings(config, names, Known()))
     said = family.told() - {"opening", "decoder_start", "sentinels", "sentinel_step"}
     sizes = {"decoder_layers", "generator_width", "generator_layers", "generator_heads"}
-    for name in said - sizes - {"generator_inner", "source_start", "segments"}:
+    for name in said - sizes - {"generator_inner", "segments"}:
         assert again[name] == settings[name], name

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from lmlab.core.errors import UserError
+from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.tokenizers import Tokenizer
 from lmlab.interop.hf.family import Family, Shape
 from lmlab.interop.hf.settings import Setting, activation, number
@@ -34,9 +35,10 @@ class RestoringFamily(Family):
         Setting("scaled", "scale_embedding", False),
         activation("activation_function", "gelu"),
     )
-    told_more = frozenset({"decoder_layers", "opening", "source_start"})
+    told_more = frozenset({"decoder_layers", "opening"})
     required = {"tie_word_embeddings": True, "is_encoder_decoder": True}
-    free = Family.free | {"rate", "whole", "mask"}
+    # Whether a source begins with the start symbol is read of the family, and told by no config.
+    free = Family.free | {"rate", "whole", "mask", "source_start"}
     # Numbers that the first versions kept.
     ignored: ClassVar[tuple[str, ...]] = (r"\.version$",)
     prefix = "model."
@@ -83,21 +85,25 @@ class RestoringFamily(Family):
                 )
         vocabulary = tokenizer.vocabulary
         begin = number(config, "decoder_start_token_id", vocabulary.opening)
-        start = vocabulary.start if self.begins_with_start else None
-        opening = (begin,) if start in (None, begin) else (begin, start)
         return {
             "decoder_layers": number(config, "decoder_layers", 12),
-            "opening": opening,
+            "opening": self._opening(begin, vocabulary),
             "source_start": self.begins_with_start,
         }
 
+    def _opening(self, begin: int, vocabulary: Vocabulary) -> tuple[int, ...]:
+        """What their decoder is given before the text, where it begins with this id."""
+        start = vocabulary.start if self.begins_with_start else None
+        return (begin,) if start in (None, begin) else (begin, start)
+
     def tell_more(self, shape: Shape) -> dict[str, Any]:
         settings = shape.settings
-        begin, *more = settings["opening"] or (shape.vocabulary.opening,)
-        if len(more) > 1:
+        opening = tuple(settings["opening"]) or (shape.vocabulary.opening,)
+        begin, *more = opening
+        if opening != self._opening(begin, shape.vocabulary):
             raise UserError(
-                f"the run's decoder is given {1 + len(more)} ids first, and a {self.model_type} "
-                "checkpoint can tell two; it can't be exported."
+                f"the run's decoder is given the ids {', '.join(map(str, opening))} first, which a "
+                f"{self.model_type} checkpoint can't tell; it can't be exported."
             )
         return {
             "decoder_layers": decoder_layers(settings),

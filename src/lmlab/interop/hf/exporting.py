@@ -9,7 +9,7 @@ from typing import Any
 from lmlab.core.errors import UserError
 from lmlab.data.tokenizers import Tokenizer
 from lmlab.interop.hf.catalogue import family_of_system
-from lmlab.interop.hf.family import Family, Shape
+from lmlab.interop.hf.family import OWN_WORD, Family, Shape
 from lmlab.interop.hf.folders import WEIGHTS, appearing_whole, write_weights
 from lmlab.interop.hf.settings import resolved
 from lmlab.interop.hf.tokenizer_files import exchanged, has_pad, write_tokenizer
@@ -18,14 +18,15 @@ from lmlab.training.runs import Model, RunFolder, load_run
 
 DROPPED = ("tokenizer_class", "auto_map", "tokenizer_file", "vocab_file", "name_or_path")
 """Entries of another's tokenizer_config.json that do not hold in a new folder."""
-OUTDATED = ("auto_map", "torch_dtype", "quantization_config", "_name_or_path")
+OUTDATED = ("auto_map", "torch_dtype", "quantization_config", "_name_or_path", OWN_WORD)
 """Entries of another's config.json that do not hold of float32 weights in a new folder."""
 
 
 def export_hf(run: str | Path, folder: str | Path) -> Family:
     """Write a run as config.json, model.safetensors and a tokeniser; the family it is written as.
 
-    A setting of ours that theirs can't express is a UserError, and nothing is written.
+    A setting of ours that the network depends on and theirs can't express is a UserError, and
+    nothing is written; one that only training or a score depends on goes out under a word of ours.
     """
     model = load_run(run)
     family = family_of_system(model.card.name)
@@ -36,6 +37,8 @@ def export_hf(run: str | Path, folder: str | Path) -> Family:
     table, state = family.table(shape), {n: v for n, v in held if not n.startswith("contrast.")}
     assert table.our_names == state.keys(), f"not in the table: {table.our_names ^ state.keys()}"
     weights = {**table.to_theirs(state), **family.fillers(shape)}
+    if unsaid := family.unsaid(shape.settings, config, frozenset(weights), tokenizer):
+        config[OWN_WORD] = unsaid
     imported: Mapping[str, Any] = model.config.get("imported", {})
     # What came with an imported checkpoint and says nothing about its shape goes out with it again.
     before = {k: v for k, v in imported.get("config", {}).items() if k not in OUTDATED}

@@ -15,9 +15,13 @@ from lmlab.core.registry import system_module
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.tokenizers import Tokenizer
 from lmlab.interop.hf.folders import read_weights
-from lmlab.interop.hf.settings import Setting, plain
+from lmlab.interop.hf.settings import Setting, as_set, plain
 from lmlab.interop.hf.tables import NameTable, Pair, Rows
-from lmlab.training.config import check_ranges
+from lmlab.training.config import apply_settings
+
+OWN_WORD = "lmlab"
+"""The entry of config.json under which settings go out that it has no word for; transformers keeps
+it, and makes nothing of it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,8 +64,8 @@ class Family:
     free: ClassVar[frozenset[str]] = frozenset(
         {"reach", "buckets", "furthest", "noise", "noise_samples", "noise_shared", "log_z"}
     )
-    """Settings of ours that no checkpoint tells, because they concern training alone, or parts
-    that the family does not have."""
+    """Settings of ours that their config.json has no word for: they concern training, what a score
+    asks, or parts that the family does not have. They go out under a word of ours, `OWN_WORD`."""
     required: ClassVar[Mapping[str, Any]] = {}
     """Settings of theirs that we know at one value only; silence means that value."""
     prefix: ClassVar[str] = ""
@@ -166,8 +170,7 @@ class Family:
             raise UserError(
                 f"the checkpoint's config.json makes no sense for {self.model_type} ({error})."
             ) from error
-        check_ranges(settings)
-        return asdict(settings)
+        return asdict(apply_settings(settings, self._own_words(config)))
 
     def their_config(self, shape: Shape) -> dict[str, Any]:
         """Their config.json of our settings, or a UserError where it can't say one of them."""
@@ -183,6 +186,32 @@ class Family:
             "dtype": "float32",
             **self.tell_more(shape),
         }
+
+    def unsaid(
+        self,
+        settings: Mapping[str, Any],
+        config: Mapping[str, Any],
+        names: frozenset[str],
+        tokenizer: Tokenizer,
+    ) -> dict[str, Any]:
+        """Our settings that config.json, read again, would not give, each as --set takes it."""
+        read = self.our_settings(config, names, tokenizer)
+        return {
+            name: as_set(settings[name])
+            for name in sorted(self.free & read.keys() & settings.keys())
+            if plain(read[name]) != plain(settings[name])
+        }
+
+    def _own_words(self, config: Mapping[str, Any]) -> dict[str, str]:
+        """What an export of ours wrote beside their settings; nothing in other checkpoints."""
+        told = config.get(OWN_WORD, {})
+        strings = isinstance(told, dict) and all(isinstance(each, str) for each in told.values())
+        if not strings or not told.keys() <= self.free:
+            raise UserError(
+                f"the checkpoint's config.json has {OWN_WORD}={told!r}, and an object of settings "
+                f"as --set takes them was expected, of {', '.join(sorted(self.free))}; remove it."
+            )
+        return dict(told)
 
     def told(self) -> set[str]:
         """Settings of ours that their config.json tells."""

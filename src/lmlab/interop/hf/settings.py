@@ -83,3 +83,10 @@ def resolved(settings: Mapping[str, Any]) -> dict[str, Any]:
 def plain(value: Any) -> Any:
     """The value as JSON has it, which knows no tuples."""
     return list(value) if isinstance(value, tuple) else value
+
+
+def as_set(value: Any) -> str:
+    """The value as `--set` takes it."""
+    if isinstance(value, (tuple, list)):
+        return ",".join(map(as_set, value))
+    return str(value).lower() if isinstance(value, bool) or value is None else str(value)

@@ -1,0 +1,123 @@
+"""Documents about countries, and the task to tell which country one is about, and its capital.
+
+A document is ten sentences of the templates of `capitals-en`, in random order: five about one
+country, three about another, two about a third. The task is `generate`: from a document to
+`China : Beijing`, the country that has the five sentences and its capital. Countries of the test
+documents are in the text that is trained on, and in no row that is fine-tuned on.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from finishing import finished
+
+from lmlab.data.languages.capitals_en import TEMPLATES, Country, pairs
+
+SENTENCES_EACH = (5, 3, 2)
+DOCUMENTS = {"train": 6000, "valid": 200}
+ROWS = {"train": 1000, "valid": 100, "test": 200}
+HELD_OUT = 5
+"""One country in so many is kept for the test rows."""
+NETWORK = {
+    "width": 64,
+    "layers": 2,
+    "heads": 4,
+    "length": 192,
+    "dropout": 0.0,
+    "attention_dropout": 0.0,
+}
+
+
+def document(generator: np.random.Generator, first: list[Country]) -> tuple[str, Country]:
+    """A document and the country it is about, which is one of `first`."""
+    about = first[generator.integers(len(first))]
+    others = [each for each in pairs() if each is not about]
+    chosen = [about, *(others[i] for i in generator.choice(len(others), 2, replace=False))]
+    sentences = [
+        TEMPLATES[generator.integers(len(TEMPLATES) if country.city_en else 4)].fill(country)
+        for country, count in zip(chosen, SENTENCES_EACH, strict=True)
+        for _ in range(count)
+    ]
+    return " . ".join(sentences[i] for i in generator.permutation(len(sentences))), about
+
+
+def write_data(folder: Path) -> tuple[Path, Path]:
+    """The folder of documents and that of rows, made once and always alike."""
+    texts, rows = folder / "documents", folder / "rows"
+    if (rows / "test.jsonl").exists():
+        return texts, rows
+    generator, every = np.random.default_rng(0), list(pairs())
+    held_out = every[::HELD_OUT]
+    seen = [each for each in every if each not in held_out]
+    for place in (texts, rows):
+        place.mkdir(parents=True, exist_ok=True)
+    for split, count in DOCUMENTS.items():
+        lines = [document(generator, every)[0] for _ in range(count)]
+        (texts / f"{split}.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    for split, count in ROWS.items():
+        lines = []
+        for _ in range(count):
+            text, country = document(generator, held_out if split == "test" else seen)
+            target = f"{country.country_en} : {country.capital_en}"
+            lines.append(json.dumps({"source": text, "target": target}))
+        (rows / f"{split}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return texts, rows
+
+
+def pretrained(system: str, out: Path, settings: dict[str, Any], *, steps: int, seed: int) -> Path:
+    """A run on the documents; one step is as good as none, and is what the others are held to."""
+    import lmlab
+
+    # The word tokeniser must know the sign that targets are written with.
+    texts, _ = write_data(out.parent)
+    finished(
+        lmlab.train(
+            system,
+            data=str(texts),
+            out=out,
+            settings=NETWORK | settings,
+            tokenizer=str(tokenizer(out.parent)),
+            steps=steps,
+            seed=seed,
+            resume=(out / "config.json").exists(),
+            quiet=True,
+        )
+    )
+    return out
+
+
+def tokenizer(folder: Path) -> Path:
+    """Words of the documents and of the targets."""
+    from lmlab.data.tokenizers import train_tokenizer
+
+    path = folder / "tokenizer.json"
+    if not path.exists():
+        lines = (folder / "documents" / "train.txt").read_text(encoding="utf-8").splitlines()
+        train_tokenizer("word", [*lines, ":"]).save(path)
+    return path
+
+
+def finetuned(
+    base: Path, out: Path, settings: dict[str, Any], *, examples: int, steps: int, seed: int
+) -> dict[str, float]:
+    """What the run gets right of the test rows after fine-tuning on so many rows."""
+    import lmlab
+
+    _, rows = write_data(base.parent)
+    found = lmlab.finetune(
+        base,
+        task="generate",
+        data=rows,
+        out=out,
+        examples=examples,
+        steps=steps,
+        settings={"tokens_per_batch": 2048, "evaluate_every": 50} | settings,
+        seed=seed,
+        resume=(out / "config.json").exists(),
+        quiet=True,
+    )
+    return {name: float(found.metrics[name]) for name in ("exact_match", "rouge1", "rougeL")}

@@ -1,0 +1,53 @@
+"""Records of a benchmark in one JSON file, kept as they come, so that a stopped one goes on."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+Record = dict[str, Any]
+RESULTS = Path(__file__).parent / "results"
+
+
+def fill(path: Path, asked: Iterable[Record], make: Callable[..., Record]) -> list[Record]:
+    """The records at `path`, with those added that `asked` names by their fields and `path` lacks.
+
+    `make` is called with these fields; what it gives is recorded beside them at once.
+    """
+    records = read(path)
+    for fields in asked:
+        if any(fields.items() <= record.items() for record in records):
+            continue
+        records.append(fields | make(**fields))
+        print(records[-1], flush=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(records, indent=1) + "\n", encoding="utf-8")
+    return records
+
+
+def read(path: Path) -> list[Record]:
+    if not path.exists():
+        return []
+    found: list[Record] = json.loads(path.read_text(encoding="utf-8"))
+    return found
+
+
+def spread(values: list[float], digits: int = 3) -> str:
+    """The mean of several seeds, with half of their range."""
+    if not values:
+        return ""
+    half = (max(values) - min(values)) / 2
+    return f"{statistics.mean(values):.{digits}f} ± {half:.{digits}f}"
+
+
+def options(description: str, out: Path, seeds: int) -> argparse.ArgumentParser:
+    """What every such benchmark can be told."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--out", type=Path, default=out)
+    parser.add_argument("--seeds", type=int, default=seeds)
+    parser.add_argument("--table", action="store_true", help="print what has been measured")
+    return parser
