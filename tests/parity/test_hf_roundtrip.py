@@ -19,6 +19,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import Tensor
 
 import lmlab
+from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.view import View
 from lmlab.core.visibility import Causal, Full
@@ -677,11 +678,46 @@ def test_electra_of_one_folder_says_what_is_missing(electra, tmp_path):
     one = import_hf(folder / "detector", tmp_path / "one")
     inputs = make_inputs(one, ("segments",))
     assert one.config["imported"]["notes"] == [
-        "the checkpoint has no generator, which got random first weights."
+        "the checkpoint has no generator, so the run neither scores nor fills."
     ]
     assert_detects(one, detector, inputs)
     other = import_hf(folder / "generator", tmp_path / "other")
     assert other.config["imported"]["notes"] == [
-        "the checkpoint has no detector, which got random first weights."
+        "the checkpoint has no detector, so the run neither detects nor encodes."
     ]
     assert_writes(other, generator, inputs)
+
+
+@CAME
+def test_electra_of_one_folder_does_only_what_its_network_can(electra, tmp_path):
+    """Whenever the run is loaded again; and only what it has goes out."""
+    folder, _, _ = electra
+    for name in ("detector", "generator"):
+        import_hf(folder / name, tmp_path / name)
+    detector, generator = (lmlab.load(tmp_path / name) for name in ("detector", "generator"))
+    for refused in (detector.score, detector.fill):
+        with pytest.raises(UserError, match=r"a detector alone .* lmlab finetune"):
+            refused(["the <mask> sat"])
+    batch = Batch.from_sequences([[2, *detector.tokenizer.encode(TEXTS[0]), 3]], pad=0)
+    assert detector.system.detect(batch).shape == (1, 8)
+    assert detector.system.encode(batch).shape == (1, 24)
+    rows = tmp_path / "rows.jsonl"
+    row = {"text": "the cat sat", "label": "cat"}, {"text": "the dog ran", "label": "dog"}
+    rows.write_text("\n".join(json.dumps(each) for each in row * 20), encoding="utf-8")
+    words = {"task": "classify", "data": rows, "steps": 1, "quiet": True}
+    lmlab.finetune(tmp_path / "detector", out=tmp_path / "tuned", **words)
+    assert generator.score([TEXTS[0]])[0].kind == "pseudo"
+    assert generator.fill(["the <mask> sat"])
+    for refused in (generator.system.detect, generator.system.encode):
+        with pytest.raises(UserError, match=r"a generator alone .* lmlab score or fill"):
+            refused(batch)
+    for name in ("detector", "generator"):
+        export_hf(tmp_path / name, tmp_path / f"{name}-out")
+        assert not (tmp_path / f"{name}-out" / "generator").exists()
+        before, after = (
+            load_file(path / "model.safetensors")
+            for path in (folder / name, tmp_path / f"{name}-out")
+        )
+        assert after.keys() <= before.keys() and len(after) > 10
+        again = import_hf(tmp_path / f"{name}-out", tmp_path / f"{name}-again")
+        assert again.config["system_config"]["networks"] == name

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from lmlab.core.batch import Batch
 from lmlab.core.distribution import Categorical
+from lmlab.core.errors import UserError
 from lmlab.core.filling import Filling
 from lmlab.core.framing import text_numbers
 from lmlab.core.kinds import Kind
+from lmlab.core.loss import Loss
 from lmlab.core.parts import Network, Objective
 from lmlab.core.protocols import LogProbs
 from lmlab.core.state import State
@@ -51,11 +53,14 @@ class Detecting(Assembly):
     """A detector, whose emission has two outcomes, 0 written and 1 replaced, and its generator."""
 
     objective: DetectingObjective
+    lacks: Literal["detector", "generator"] | None = None
+    """The network that it was given no weights of, where a checkpoint has but the other."""
     # What a detector loses rises as its generator gets better, so it can't tell a better epoch.
     watched = "masked"
 
     def detect(self, batch: Batch) -> Tensor:
         """(B, T) log-odds that the token at each place was replaced; -inf at padding."""
+        self._check_detector()
         hidden = self.hidden(self.objective.clean_view(batch))
         written, replaced = self.emission.log_probs(hidden.values).unbind(-1)
         return (replaced - written).masked_fill(~batch.mask(), float("-inf"))
@@ -66,6 +71,7 @@ class Detecting(Assembly):
 
     def encode_tokens(self, batch: Batch) -> Tensor:
         """(B, T, W) the detector's hidden states; what stands after an end is the next segment."""
+        self._check_detector()
         view = self.objective.clean_view(batch)
         numbers = text_numbers(batch.tokens, self.vocabulary)
         if numbers is not None:
@@ -76,4 +82,42 @@ class Detecting(Assembly):
         self, batch: Batch, masked: Tensor, *, generator: torch.Generator | None = None
     ) -> Categorical:
         """(N, V) the generator's distribution at each masked place, in reading order."""
+        self._check_generator()
         return self.objective.generator.fill(batch, masked, generator=generator)
+
+    def log_prob(
+        self,
+        batch: Batch,
+        *,
+        state: State | None = None,
+        generator: torch.Generator | None = None,
+    ) -> LogProbs:
+        self._check_generator()
+        return super().log_prob(batch, state=state, generator=generator)
+
+    def loss(
+        self,
+        batch: Batch,
+        *,
+        state: State | None = None,
+        generator: torch.Generator | None = None,
+    ) -> tuple[Loss, State | None]:
+        self._check_detector()
+        self._check_generator()
+        return super().loss(batch, state=state, generator=generator)
+
+    def _check_generator(self) -> None:
+        if self.lacks == "generator":
+            raise UserError(
+                "this run has a detector alone (its checkpoint came without a generator), and "
+                "scores and fillings are a generator's; put it to a task by lmlab finetune, or "
+                "import a folder that has generator/ in it."
+            )
+
+    def _check_detector(self) -> None:
+        if self.lacks == "detector":
+            raise UserError(
+                "this run has a generator alone (its checkpoint came without a detector), and it "
+                "is the detector that detects and encodes; ask it by lmlab score or fill, or "
+                "import a folder that has both."
+            )

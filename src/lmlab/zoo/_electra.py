@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from torch import nn
 
@@ -30,6 +31,8 @@ class ElectraConfig(TransformerConfig):
     """Share of the tokens that are hidden from the generator."""
     detection_weight: float = field(default=50.0, metadata={"at_least": 0})
     """What the detector's mean loss is multiplied by before the generator's is added."""
+    networks: Literal["both", "detector", "generator"] = "both"
+    """Which of its two networks have weights; a checkpoint of the Hub may have one alone."""
     generator_width: int = field(default=0, metadata={"at_least": 0})
     """Numbers in a hidden state of the generator; 0 for a quarter of the detector's."""
     generator_layers: int = field(default=0, metadata={"at_least": 0})
@@ -74,6 +77,14 @@ def make_generator(
         emission=make_softmax(small, vocabulary, tokens, bias=True, head=True),
         objective=MaskedTokens(vocabulary, choice, replacement),
     )
+
+
+LACKING: dict[str, Literal["detector", "generator"] | None] = {
+    "both": None,
+    "detector": "generator",
+    "generator": "detector",
+}
+"""By the networks that have weights, the one that has none."""
 
 
 def make_detection(config: ElectraConfig) -> Detection:

@@ -14,7 +14,7 @@ from lmlab.core.card import Card
 from lmlab.core.detecting import Detecting
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.objectives.replaced_tokens import ReplacedTokens
-from lmlab.zoo._electra import ElectraConfig, make_detection, make_generator
+from lmlab.zoo._electra import LACKING, ElectraConfig, make_detection, make_generator
 from lmlab.zoo._transformer import TRANSFORMER_RECIPES, make_tokens, make_transformer
 
 CARD = Card(
@@ -72,4 +72,5 @@ def build(config: Config, vocabulary: Vocabulary) -> Detecting:
         objective=ReplacedTokens(generator, weight=config.detection_weight),
     )
     system.window = config.length - 1
+    system.lacks = LACKING[config.networks]
     return system

@@ -136,7 +136,7 @@ def _check_names(family: Family, table: NameTable, theirs: Mapping[str, Tensor])
         part = [name for name in table.their_names if re.search(pattern, name)]
         if set(part) <= set(missing):
             missing = [name for name in missing if name not in part]
-            notes.append(f"the checkpoint has no {what}, which got random first weights.")
+            notes.append(f"the checkpoint has no {what}.")
     if missing:
         raise UserError(
             f"the checkpoint lacks weights of {family.model_type}: {_listed(missing)}; a model "

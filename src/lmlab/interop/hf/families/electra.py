@@ -1,12 +1,14 @@
 """ELECTRA (Clark et al. 2020): two networks, which the Hub keeps in two checkpoints.
 
 The folder is the detector's (ElectraForPreTraining), its subfolder `generator` the generator's
-(ElectraForMaskedLM). Where one of them is missing, or the folder is the generator's own, the other
-network gets random weights. They share their embeddings.
+(ElectraForMaskedLM). Where one of them is missing, or the folder is the generator's own, `networks`
+tells the run which one it has, so that what the other would do is refused. They share their
+embeddings.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -40,13 +42,17 @@ SIZES = ("width", "layers", "heads", "inner")
 """Settings that the generator has of its own, with `generator_` before them."""
 DEFAULTS = {"hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 1024}
 HEAD = "generator_predictions."
+NETWORKS = "networks"
+"""Our setting of that name, while the config is that of both folders; it goes out in neither."""
+DETECTOR_NAMES = r"^(electra\.(encoder|embeddings_project)|discriminator_predictions)\."
+GENERATOR_NAMES = r"^generator/(electra\.(encoder|embeddings_project)|generator_)"
 
 
 class Electra(MaskedFamily):
     model_type = "electra"
     systems = ("electra",)
     settings = (*with_defaults(ENCODER_SETTINGS, DEFAULTS), LENGTH, SEGMENTS)
-    told_more = frozenset({"embedding_width", *(f"generator_{name}" for name in SIZES)})
+    told_more = frozenset({"embedding_width", "networks", *(f"generator_{name}" for name in SIZES)})
     # The generator's head has gelu whatever the layers have, and ours are the same.
     fixed = {**ENCODER_FIXED, "activation": "gelu"}
     required = {**ENCODER_REQUIRED, "hidden_act": "gelu"}
@@ -55,8 +61,8 @@ class Electra(MaskedFamily):
     prefix = "electra."
     heads = ("discriminator_predictions.", HEAD, "generator_lm_head.", f"{GENERATOR}/")
     may_lack = {
-        r"^(electra\.(encoder|embeddings_project)|discriminator_predictions)\.": "detector",
-        r"^generator/(electra\.(encoder|embeddings_project)|generator_)": "generator",
+        DETECTOR_NAMES: "detector, so the run neither detects nor encodes",
+        GENERATOR_NAMES: "generator, so the run neither scores nor fills",
     }
 
     def pairs(self, shape: Shape) -> Iterator[Pair]:
@@ -92,7 +98,10 @@ class Electra(MaskedFamily):
     def read_more(
         self, config: Mapping[str, Any], names: frozenset[str], tokenizer: Tokenizer
     ) -> dict[str, Any]:
-        found = {"embedding_width": number(config, "embedding_size", 128)}
+        found: dict[str, Any] = {
+            "embedding_width": number(config, "embedding_size", 128),
+            "networks": _networks(names),
+        }
         small = config.get(GENERATOR)
         if small is not None:
             own = {each.ours: each.ours_of(small) for each in self.settings}
@@ -103,6 +112,7 @@ class Electra(MaskedFamily):
         settings, small = shape.settings, generator_shape(shape).settings
         told = {each.theirs: small[each.ours] for each in self.settings if each.ours in SIZES}
         return {
+            NETWORKS: settings["networks"],
             "embedding_size": settings["embedding_width"] or settings["width"],
             GENERATOR: {**told, "architectures": ["ElectraForMaskedLM"]},
         }
@@ -127,11 +137,24 @@ class Electra(MaskedFamily):
     def parts(
         self, config: Mapping[str, Any], weights: Mapping[str, Tensor]
     ) -> dict[str, tuple[Mapping[str, Any], Mapping[str, Tensor]]]:
-        own = {name: value for name, value in config.items() if name != GENERATOR}
+        own = {n: value for n, value in config.items() if n not in (GENERATOR, NETWORKS)}
         mine = {name: value for name, value in weights.items() if GENERATOR not in name}
         shared = {n: value for n, value in mine.items() if n.startswith("electra.embeddings.")}
         beside = {n.removeprefix(f"{GENERATOR}/"): weights[n] for n in weights if n not in mine}
-        return {"": (own, mine), GENERATOR: ({**own, **config[GENERATOR]}, {**shared, **beside})}
+        small = ({**own, **config[GENERATOR]}, {**shared, **beside})
+        # A network without weights of its own does not go out.
+        if config[NETWORKS] == GENERATOR:
+            return {"": small}
+        return {"": (own, mine)} | ({} if config[NETWORKS] == "detector" else {GENERATOR: small})
+
+
+def _networks(names: frozenset[str]) -> str:
+    """Which networks have weights among these names, as the table spells them."""
+    has = [
+        any(re.search(pattern, name) for name in names)
+        for pattern in (DETECTOR_NAMES, GENERATOR_NAMES)
+    ]
+    return {(True, False): "detector", (False, True): GENERATOR}.get((has[0], has[1]), "both")
 
 
 def _network(shape: Shape, ours: str, theirs: str) -> Iterator[Pair]:
