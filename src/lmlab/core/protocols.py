@@ -266,6 +266,18 @@ class Answering(Step, Protocol):
 
 
 @runtime_checkable
+class Rewrites(Answering, Protocol):
+    """What writes a whole text, the words around its blanks too, which are forced."""
+
+    ordinary: Tensor
+    """(V,) bool: the tokens that may stand in a blank."""
+
+    def stretches(self, row: int) -> list[tuple[int, ...]]:
+        """What stands before the first blank of text `row`, between blanks, and behind the last."""
+        ...
+
+
+@runtime_checkable
 class Infill(Protocol):
     """Blanks of unknown length, written from left to right given all that stands around them."""
 

@@ -68,13 +68,13 @@ RECIPES = {**parts.TRANSFORMER_RECIPES, "sentences": SENTENCES}
 
 def build(config: Config, vocabulary: Vocabulary) -> Asking:
     tokens, length = parts.make_tokens(config, vocabulary), config.length
-    one_in, left_to_right = config.one_in, config.left_to_right
+    shown = config.left_to_right
     system = Asking(
         vocabulary=vocabulary,
         backbone=make_remembering(config, tokens, config.memory),
         emission=parts.make_softmax(config, vocabulary, tokens, bias=True),
         objective=Permutation(
-            vocabulary, one_in=one_in, left_to_right=left_to_right, stretch=length
+            vocabulary, one_in=config.one_in, left_to_right=shown, stretch=length
         ),
     )
     system.stretch, system.remembers = length, config.memory

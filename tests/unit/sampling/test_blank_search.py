@@ -1,0 +1,93 @@
+"""Blanks of unknown length in a text that is written whole, against all that could stand there."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import pytest
+import torch
+
+from lmlab.core.batch import Batch
+from lmlab.core.protocols import Rewrites
+from lmlab.data.corpus import Layout
+from lmlab.data.tokenizers import Tokenizer, train_tokenizer
+from lmlab.sampling.blank_search import BlankSearch
+from lmlab.sampling.filling import Filler
+from lmlab.zoo import bart
+
+WORDS = "a b c d e"
+LONGEST = 3
+
+
+@pytest.fixture(scope="module")
+def words() -> Tokenizer:
+    return train_tokenizer("word", [WORDS])
+
+
+@pytest.fixture(scope="module")
+def system(words):
+    """One whose next words differ much in probability, as a trained one's do."""
+    torch.manual_seed(3)
+    made = bart.build(replace(bart.SIZES["tiny"], width=8, layers=1), words.vocabulary).eval()
+    for parameter in made.parameters():
+        torch.nn.init.normal_(parameter, std=0.7)
+    return made
+
+
+def every_text(words: Tokenizer, text: str, system) -> list[tuple[str, float]]:
+    """All texts with at most LONGEST words in the blanks and log p(text | text with blanks)."""
+    vocabulary = words.vocabulary
+    # The unknown word is a word like others.
+    known = [*WORDS.split(), "<unk>"]
+    pieces, found = text.split("<mask>"), {}
+    for lengths in itertools.product(range(LONGEST + 1), repeat=len(pieces) - 1):
+        if sum(lengths) > LONGEST:
+            continue
+        for chosen in itertools.product(known, repeat=sum(lengths)):
+            given, parts = iter(chosen), [pieces[0].split()]
+            for length, piece in zip(lengths, pieces[1:], strict=True):
+                parts += [list(itertools.islice(given, length)), piece.split()]
+            found[tuple(word for part in parts for word in part)] = None
+    masked = [
+        vocabulary.start,
+        *(vocabulary.mask if word == "<mask>" else words.encode(word)[0] for word in text.split()),
+        vocabulary.end,
+    ]
+    rows = [[vocabulary.start, *map(words.id, each), vocabulary.end] for each in found]
+    source = Batch.from_sequences([masked] * len(rows), pad=vocabulary.pad)
+    batch = Batch.from_sequences(rows, pad=vocabulary.pad, condition=source)
+    with torch.no_grad():
+        totals = system.log_prob(batch).totals.tolist()
+    return sorted(
+        zip([" ".join(each) for each in found], totals, strict=True), key=lambda each: -each[1]
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["a <mask> b c", "<mask> d", "c <mask>", "<mask>", "a <mask> b <mask>", "b <mask> <mask>"],
+)
+def test_the_fillings_listed_are_the_likeliest_of_all(system, words, text: str):
+    filler = Filler(system=system, tokenizer=words, layout=Layout(), top=8, max_length=LONGEST)
+    [filled] = filler.blanks([text])
+    expected = every_text(words, text, system)[:8]
+    assert [" ".join(each.text.split()) for each in filled.fillings] == [t for t, _ in expected]
+    assert [each.log_prob for each in filled.fillings] == pytest.approx(
+        [log_prob for _, log_prob in expected], abs=1e-4
+    )
+    assert all(each.finished for each in filled.fillings)
+
+
+def test_a_search_as_wide_as_the_answers_finds_every_text(system, words):
+    expected = every_text(words, "a <mask> b <mask>", system)
+    vocabulary = words.vocabulary
+    row = [vocabulary.start, *words.encode("a"), vocabulary.mask, *words.encode("b")]
+    row += [vocabulary.mask, vocabulary.end]
+    writer = system.infilling(Batch.from_sequences([row], pad=vocabulary.pad))
+    assert isinstance(writer, Rewrites)
+    assert writer.stretches(0) == [tuple(words.encode("a")), tuple(words.encode("b")), ()]
+    count = len(expected)
+    with torch.no_grad():
+        found = BlankSearch(writer=writer, width=count, best=count, most=LONGEST)()
+    assert [words.decode(each.tokens) for each in found] == [text for text, _ in expected]
