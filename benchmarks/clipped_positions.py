@@ -21,7 +21,7 @@ from kept_records import RESULTS, Record, fill, options, read, spread
 
 SYSTEMS = ("gpt", "bert")
 REACHES = (0, 1, 2, 4, 8, 16)
-SENTENCES, STEPS, SCORED = 30_000, 600, 1000
+SENTENCES, STEPS, SCORED = 30_000, 500, 1000
 
 
 def settings(system: str, reach: int) -> dict[str, Any]:

@@ -18,12 +18,12 @@ from country_documents import finetuned, pretrained
 from kept_records import RESULTS, Record, fill, options, read, spread
 
 EXAMPLES = (10, 100, 1000)
-STEPS, FINETUNING = 800, 200
+STEPS, FINETUNING = 1000, 200
 TRAINING = {
     "learning_rate": 2e-3,
     "schedule": "cosine",
     "warmup_steps": 100,
-    "tokens_per_batch": 2048,
+    "tokens_per_batch": 1024,
 }
 
 

@@ -20,13 +20,13 @@ from typing import Any
 from country_documents import finetuned, pretrained
 from kept_records import RESULTS, Record, fill, options, read, spread
 
-EXAMPLES, STEPS, FINETUNING = 300, 400, 150
+EXAMPLES, STEPS, FINETUNING = 300, 500, 150
 TRAINING = {
     "optimizer": "adafactor",
     "learning_rate": 0.03,
     "schedule": "cosine",
     "warmup_steps": 40,
-    "tokens_per_batch": 2048,
+    "tokens_per_batch": 1024,
 }
 VARIANTS: dict[str, dict[str, Any]] = {
     "spans of 3, 15 %": {},

@@ -68,14 +68,12 @@ RECIPES = {**parts.TRANSFORMER_RECIPES, "sentences": SENTENCES}
 
 def build(config: Config, vocabulary: Vocabulary) -> Asking:
     tokens, length = parts.make_tokens(config, vocabulary), config.length
-    shown = config.left_to_right
+    one_in, shown = config.one_in, config.left_to_right
     system = Asking(
         vocabulary=vocabulary,
         backbone=make_remembering(config, tokens, config.memory),
         emission=parts.make_softmax(config, vocabulary, tokens, bias=True),
-        objective=Permutation(
-            vocabulary, one_in=config.one_in, left_to_right=shown, stretch=length
-        ),
+        objective=Permutation(vocabulary, one_in=one_in, left_to_right=shown, stretch=length),
     )
     system.stretch, system.remembers = length, config.memory
     return system
