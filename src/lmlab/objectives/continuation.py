@@ -30,13 +30,13 @@ from lmlab.objectives.masking import Choice, Replacement, ordinary_places
 
 class Continuation(HiddenSource):
     """Stage one: -Σ_{t hidden} log q(s_t | what is shown), q at the encoder by its own `head`.
-    Stage two: -log p(second part | first part, masked), and the same of the first part.
+    Stage two: -log p(second part | first part, masked); `joint` adds stage one's of the first part.
 
     The first `stage_one_steps` steps of training show whole texts to the encoder alone; from then
     on it reads a share `first` of a text, from the left (Bi et al. 2020: 0.8), in which tokens are
     hidden as before, and the decoder writes the rest, at least one token (of a text that has only
-    one: the end alone). Every predicted token counts alike. The paper's formula of stage two has
-    the decoder's loss alone: so has `joint` False. Held-out text is asked stage two's question all
+    one: the end alone). Every predicted token counts alike. In stage two encoder and decoder are
+    trained together by what the decoder writes (Bi et al. 2020; 004). Held-out text is asked stage two's question all
     along, since losses of two stages don't compare. A pair's first part is its source, clean.
     """
 
@@ -49,7 +49,7 @@ class Continuation(HiddenSource):
         *,
         first: float = 0.8,
         stage_one_steps: int = 0,
-        joint: bool = True,
+        joint: bool = False,
         whole: float = 0.0,
     ) -> None:
         super().__init__(spelling, whole=whole)

@@ -3,8 +3,9 @@
     stage one: q(s_t | masked s) at the encoder;  stage two: p(s_>c | masked s_≤c), c = 0.8 T
 
 15 % of the tokens that the encoder reads are hidden as in BERT; the decoder may copy words of its
-source (`copies`). Stage two adds both losses (`joint`). A text's score is p(s | <mask>): all of it
-a continuation of nothing known. It is exact and sums to one, but poor after training with short
+source (`copies`). Stage two trains both by the continuation alone, as 004 tells it and the paper's
+formula has it; `joint` adds stage one's loss to it. A text's score is p(s | <mask>): all of it a
+continuation of nothing known. It is exact and sums to one, but poor after training with short
 continuations alone, which `whole` mends. Left out: starting stage one from RoBERTa's weights.
 """
 
@@ -49,8 +50,8 @@ class Config(PostNormConfig):
     """Share of a text that the encoder reads; the decoder writes the rest."""
     rate: float = field(default=0.15, metadata={"at_least": 0, "below": 1})
     """Share of the tokens that are hidden from the encoder."""
-    joint: bool = True
-    """Whether the encoder goes on to restore hidden tokens in stage two."""
+    joint: bool = False
+    """Whether the encoder goes on to restore hidden tokens in stage two; not so in the paper."""
     copies: bool = True
     """Whether the decoder may copy words of its source."""
 

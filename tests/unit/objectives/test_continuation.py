@@ -149,14 +149,13 @@ def trained(system: palm.Restoring, step: int) -> set[str]:
 
 
 def test_each_stage_trains_what_it_should():
-    """Stage one: the encoder and its head; stage two: all, or all but the head if not joint."""
+    """Stage one: the encoder and its head; stage two: all but the head, or all of it if joint."""
     first = {"backbone.encoder.stack", "backbone.encoder.embedding", "objective.head.transform"}
     everything = first | {"backbone.decoder", "backbone.pointer", "emission.bias"}
     system = build(stage_one_steps=5)
     assert trained(system, 4) == first
-    assert trained(system, 5) == everything
-    alone = build(stage_one_steps=5, joint=False)
-    assert trained(alone, 5) == everything - {"objective.head.transform"}
+    assert trained(system, 5) == everything - {"objective.head.transform"}
+    assert trained(build(stage_one_steps=5, joint=True), 5) == everything
 
 
 def test_held_out_text_is_asked_stage_two_s_question_all_along():
@@ -172,9 +171,11 @@ def test_held_out_text_is_asked_stage_two_s_question_all_along():
 
 
 def test_losses_are_those_of_their_views():
-    """Stage two's total is the sum of what the emission and the head give to their targets."""
-    system, batch = build(), batch_of([6, 7, 8, 9, 10], [6, 11, 7])
+    """Stage two's is what the emission gives to its targets; joint, what the head gives besides."""
+    alone, system = build(), build(joint=True)
+    batch = batch_of([6, 7, 8, 9, 10], [6, 11, 7])
     with torch.no_grad():
+        continued, _ = alone.loss(batch, generator=torch.Generator().manual_seed(3))
         loss, _ = system.loss(batch, generator=torch.Generator().manual_seed(3))
         view = drawn(system, batch, 3)
         written = -system.target_log_probs(view).log_probs
@@ -183,6 +184,8 @@ def test_losses_are_those_of_their_views():
         read = system.backbone.read_source(view)[places]
         every = system.objective.head.log_probs(read)
         restored = -every[torch.arange(len(every)), view.targets[places]]
+    torch.testing.assert_close(continued.total, written.sum())
+    assert continued.count.item() == len(written)
     torch.testing.assert_close(loss.parts["continuation"].total, written.sum())
     torch.testing.assert_close(loss.parts["masked"].total, restored.sum())
     torch.testing.assert_close(loss.total, written.sum() + restored.sum())
