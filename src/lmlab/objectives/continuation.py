@@ -36,8 +36,9 @@ class Continuation(HiddenSource):
     on it reads a share `first` of a text, from the left (Bi et al. 2020: 0.8), in which tokens are
     hidden as before, and the decoder writes the rest, at least one token (of a text that has only
     one: the end alone). Every predicted token counts alike. In stage two encoder and decoder are
-    trained together by what the decoder writes (Bi et al. 2020; 004). Held-out text is asked stage two's question all
-    along, since losses of two stages don't compare. A pair's first part is its source, clean.
+    trained together by what the decoder writes (Bi et al. 2020; 004). Held-out text is asked stage
+    two's question all along, since losses of two stages don't compare. A pair's first part is its
+    source, clean.
     """
 
     def __init__(
