@@ -23,6 +23,8 @@ from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.view import View
 from lmlab.core.visibility import Causal, Full
+from lmlab.diagnostics.sentences import surprisal_pictures
+from lmlab.diagnostics.subjects import make_subjects
 from lmlab.interop.hf.catalogue import families
 from lmlab.interop.hf.exporting import export_hf
 from lmlab.interop.hf.importing import import_hf
@@ -698,6 +700,8 @@ def test_electra_of_one_folder_does_only_what_its_network_can(electra, tmp_path)
     for refused in (detector.score, detector.fill):
         with pytest.raises(UserError, match=r"a detector alone .* lmlab finetune"):
             refused(["the <mask> sat"])
+    # Pictures leave out what a generator would tell.
+    assert surprisal_pictures(make_subjects([detector.model], [TEXTS[0]])) == []
     batch = Batch.from_sequences([[2, *detector.tokenizer.encode(TEXTS[0]), 3]], pad=0)
     assert detector.system.detect(batch).shape == (1, 8)
     assert detector.system.encode(batch).shape == (1, 24)

@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from lmlab.core.batch import Batch
+from lmlab.core.errors import UserError
 from lmlab.core.kinds import Kind
 from lmlab.core.protocols import LogProb
 from lmlab.core.system import Assembly
@@ -104,13 +105,16 @@ def _surprisal(subjects: Sequence[Subject], sentence: Sentence, *, name: str) ->
 def surprisal(subject: Subject, sentence: Sentence) -> tuple[Values, Kind] | None:
     """(T,) −log p of each token after the opening one, and what kind of figure it is.
 
-    None where the text is scored as a whole.
+    None where the text is scored as a whole, or the run says that it can't (half an ELECTRA).
     """
     system = subject.system
     assert isinstance(system, LogProb)
-    with evaluating(system):
-        generator = torch.Generator().manual_seed(0)
-        found = system.log_prob(batch_of(system, [sentence]), generator=generator)
+    try:
+        with evaluating(system):
+            generator = torch.Generator().manual_seed(0)
+            found = system.log_prob(batch_of(system, [sentence]), generator=generator)
+    except UserError:
+        return None
     if found.whole:
         return None
     return -found.per_token[0].double().cpu().numpy(), found.kind
