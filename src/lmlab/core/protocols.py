@@ -245,13 +245,15 @@ class Detect(Protocol):
 class Answering(Step, Protocol):
     """What writes the answers to the blanks of some texts, token by token, as any text is written.
 
-    So one decoding loop and one beam search serve it. What it writes for a text is one sequence of
+    So one decoding loop and one search serve it. What it writes for a text is one sequence of
     its own `vocabulary`: all answers one after another, with whatever stands between them, to its
     end symbol. `peek` gives the system's own log-probabilities, but -inf where a token could not
     lead to an answer (T5: the sentinel of a blank out of turn), so they may sum to less than one.
     """
 
     vocabulary: Vocabulary
+    ordinary: Tensor
+    """(V,) bool: the tokens of its vocabulary that may stand in an answer."""
 
     def answers(self, row: int, tokens: Sequence[int]) -> list[tuple[int, ...]]:
         """The answer to each blank of text `row`, read out of what was written, its end left out.
@@ -262,18 +264,6 @@ class Answering(Step, Protocol):
 
     def written(self, row: int, answers: Sequence[Sequence[int]]) -> list[int]:
         """The other way: what is written where these are the answers, its end left out."""
-        ...
-
-
-@runtime_checkable
-class Rewrites(Answering, Protocol):
-    """What writes a whole text, the words around its blanks too, which are forced."""
-
-    ordinary: Tensor
-    """(V,) bool: the tokens that may stand in a blank."""
-
-    def stretches(self, row: int) -> list[tuple[int, ...]]:
-        """What stands before the first blank of text `row`, between blanks, and behind the last."""
         ...
 
 

@@ -176,6 +176,10 @@ class SentinelAnswers(nn.Module):
         objective = system.objective
         self.vocabulary = objective.written
         self.sentinels = objective.sentinels
+        device = batch.tokens.device
+        self.ordinary = torch.ones(self.vocabulary.size, dtype=torch.bool, device=device)
+        closing = (self.sentinels.end, *self.sentinels.ids)
+        self.ordinary[[*system.vocabulary.unpredictable, *closing]] = False
         self.view = objective.blanked_view(batch)
         self.blanks = objective.count_blanks(batch)
         most = len(self.sentinels.ids)

@@ -127,6 +127,10 @@ class BlanksInTurn:
         self.batch = batch
         self.separator = system.objective.start
         self.vocabulary = replace(system.vocabulary, size=self.separator + 1)
+        self.ordinary = torch.ones(self.separator + 1, dtype=torch.bool, device=batch.tokens.device)
+        # Symbols of its own stand behind the tokeniser's tokens.
+        self.ordinary[[*system.vocabulary.unpredictable, system.objective.end]] = False
+        self.ordinary[system.vocabulary.size :] = False
         masks = (batch.tokens == system.objective.mask) & batch.mask()
         self.counts = masks.sum(1)
         if not bool((self.counts > 0).all()):

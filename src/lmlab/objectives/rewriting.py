@@ -108,16 +108,6 @@ class Rewriting:
         """What stands in each blank of text `row`, given the text that was written, without end."""
         return aligned(self.patterns[row].tolist(), list(tokens))
 
-    def stretches(self, row: int) -> list[tuple[int, ...]]:
-        """What stands before the first blank of text `row`, between blanks, and behind the last."""
-        found: list[tuple[int, ...]] = [()]
-        for one in self.patterns[row].tolist():
-            if one == BLANK:
-                found.append(())
-            else:
-                found[-1] += (one,)
-        return found
-
     def written(self, row: int, answers: Sequence[Sequence[int]]) -> list[int]:
         """Text `row` with these answers in its blanks, without end."""
         given = iter(answers)

@@ -1,9 +1,10 @@
-"""Search for what stands in blanks of unknown length, where the text around them is written too.
+"""Search for what stands in blanks of unknown length.
 
-A beam compares texts of one length. Where the words around the blanks are forced, such texts stand
-at different places: one that stays in a blank goes on with whatever is likely, and pushes out one
-that has left it and pays for the word that must come. So here only texts at the same place compete:
-those with as many tokens in a blank, and those that have just come to the end of it.
+A beam compares texts of one length, and with blanks such texts stand at different places: one that
+stays in a blank goes on with whatever is likely, and pushes out one that has left it and pays for
+what must come there, the end of the blank (GLM, T5) or the words around it (BART). So here only
+texts at the same place compete: those with as many tokens in a blank, and those that have just come
+to the end of it.
 """
 
 from __future__ import annotations
@@ -16,8 +17,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from lmlab.core.protocols import Rewrites
+from lmlab.core.protocols import Answering
 from lmlab.sampling.decode import Generated, look
+
+ANSWER = -1
+"""Stands for an answer, where it is asked what is written around answers."""
 
 
 class Text(NamedTuple):
@@ -82,7 +86,9 @@ class BlankSearch:
     and one for each word from there to the next blank, of at most `width` rows.
     """
 
-    writer: Rewrites
+    writer: Answering
+    blanks: int
+    """How many the text has."""
     width: int
     best: int
     most: int
@@ -92,7 +98,7 @@ class BlankSearch:
         """Best first; the end is part of each log-probability."""
         end = self.writer.vocabulary.end
         assert end is not None, "what writes blanks ends"
-        first, *others = self.writer.stretches(0)
+        first, *others = self.stretches()
         others[-1] = (*others[-1], end)
         fronts, forced = [Front([Text((), 0.0)], self.writer.start(1))], len(first)
         fronts = [self._follow(fronts[0], first, Best(count=1))]
@@ -108,6 +114,16 @@ class BlankSearch:
             Generated(tokens=text.tokens[:-1], log_prob=text.log_prob, finished=True)
             for text in texts
         ]
+
+    def stretches(self) -> list[tuple[int, ...]]:
+        """What is written before the first answer, between answers, and behind the last."""
+        found: list[tuple[int, ...]] = [()]
+        for token in self.writer.written(0, [(ANSWER,)] * self.blanks):
+            if token == ANSWER:
+                found.append(())
+            else:
+                found[-1] += (token,)
+        return found
 
     def _fill(self, front: Front, stretch: Sequence[int], room: int, found: Best) -> None:
         """Put 0, 1, … `room` tokens into a blank, and after each number the stretch behind it."""
@@ -130,8 +146,9 @@ class BlankSearch:
         inside = log_probs.masked_fill(~self.writer.ordinary, -math.inf).double()
         totals = inside + inside.new_tensor(front.log_probs)[:, None]
         best = totals.flatten().topk(min(self.width, totals.numel()))
-        size = totals.shape[1]
-        return self._advanced(front, best.indices // size, best.indices % size, best.values)
+        size, kept = totals.shape[1], best.values > -math.inf
+        ways = best.indices[kept]
+        return self._advanced(front, ways // size, ways % size, best.values[kept])
 
     def _follow(self, front: Front, stretch: Sequence[int], found: Best) -> Front:
         """The texts with what must come next, but for those that `found` wants no more."""
@@ -152,7 +169,9 @@ class BlankSearch:
             Text((*text.tokens, token), log_prob)
             for text, (token, log_prob) in zip(before.texts, numbers, strict=True)
         ]
-        return Front(texts, self.writer.advance(before.state, tokens))
+        # Nothing follows the end, and not every writer could go on.
+        ended = bool(len(tokens)) and int(tokens[0]) == self.writer.vocabulary.end
+        return Front(texts, before.state if ended else self.writer.advance(before.state, tokens))
 
     def _tensor(self, rows: Sequence[int]) -> Tensor:
         return torch.tensor(rows, dtype=torch.long, device=self.writer.ordinary.device)

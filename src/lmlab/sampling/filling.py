@@ -2,8 +2,7 @@
 
 `Fill` gives the distribution of a token at each gap, the other gaps unknown; by the chain rule it
 also gives them together, and `JointFill` gives that by itself. `Infill` writes blanks of unknown
-length, by the same beam search and the same sampling as any other text; where the words around them
-are written too, by a search of its own (`blank_search.py`).
+length: drawn as any other text is, and searched for place by place (`blank_search.py`).
 """
 
 from __future__ import annotations
@@ -19,8 +18,7 @@ from torch import Tensor
 
 from lmlab.core.errors import UserError
 from lmlab.core.kinds import Kind
-from lmlab.core.protocols import Answering, Fill, Infill, JointFill, Rewrites, require
-from lmlab.sampling.beam import Beam, beam_search
+from lmlab.core.protocols import Answering, Fill, Infill, JointFill, require
 from lmlab.sampling.blank_search import BlankSearch
 from lmlab.sampling.decode import Generated, look, sample
 from lmlab.sampling.gaps import GappedText, gap_id, read_gaps
@@ -38,8 +36,8 @@ from lmlab.scoring.batching import batch_of
 from lmlab.scoring.evaluating import evaluating
 
 WIDER = 8
-"""By how much wider than the beam blanks are searched within a text that is written whole: it is
-the word behind a blank that decides on what stands in it."""
+"""By how much wider than the beam blanks are searched: what comes behind a blank decides on what
+stands in it."""
 UNFINISHED = "No answer came to its end; allow more by --max-length, or search by a wider --beam."
 
 
@@ -316,14 +314,14 @@ class Filler:
         if generator is not None:
             drawn = sample(writer, rows, max_length=most, generator=generator)
             return [self._answered(read, writer, each) for each in drawn]
-        found: Sequence[Generated]
-        width = max(self.beam, self.top)
-        if isinstance(writer, Rewrites):
-            wide, room = WIDER * width, most - beside
-            found = BlankSearch(writer=writer, width=wide, best=self.top, most=room)()
-        else:
-            found = beam_search(writer, Beam(width=width, best=self.top, max_length=most))[0]
-        return _unlike([self._answered(read, writer, each) for each in found])
+        search = BlankSearch(
+            writer=writer,
+            blanks=len(read.spans),
+            width=WIDER * max(self.beam, self.top),
+            best=self.top,
+            most=most - beside,
+        )
+        return _unlike([self._answered(read, writer, each) for each in search()])
 
     def _answered(self, read: GappedText, writer: Answering, written: Generated) -> Filling:
         # All rows are the same text, so that the first one's blanks are those of any.

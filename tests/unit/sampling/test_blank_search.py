@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from lmlab.core.batch import Batch
-from lmlab.core.protocols import Rewrites
+from lmlab.core.registry import system_module
 from lmlab.data.corpus import Layout
 from lmlab.data.tokenizers import Tokenizer, train_tokenizer
 from lmlab.sampling.blank_search import BlankSearch
-from lmlab.sampling.filling import Filler
+from lmlab.sampling.filling import Filler, written_log_probs
 from lmlab.zoo import bart
 
 WORDS = "a b c d e"
@@ -85,9 +85,44 @@ def test_a_search_as_wide_as_the_answers_finds_every_text(system, words):
     row = [vocabulary.start, *words.encode("a"), vocabulary.mask, *words.encode("b")]
     row += [vocabulary.mask, vocabulary.end]
     writer = system.infilling(Batch.from_sequences([row], pad=vocabulary.pad))
-    assert isinstance(writer, Rewrites)
-    assert writer.stretches(0) == [tuple(words.encode("a")), tuple(words.encode("b")), ()]
     count = len(expected)
+    search = BlankSearch(writer=writer, blanks=2, width=count, best=count, most=LONGEST)
+    assert search.stretches() == [tuple(words.encode("a")), tuple(words.encode("b")), ()]
     with torch.no_grad():
-        found = BlankSearch(writer=writer, width=count, best=count, most=LONGEST)()
+        found = search()
     assert [words.decode(each.tokens) for each in found] == [text for text, _ in expected]
+
+
+@pytest.mark.parametrize("name", ["glm", "t5"])
+@pytest.mark.parametrize("text", ["a <mask> b c", "<mask>", "a <mask> b <mask>"])
+def test_answers_one_after_another_are_the_likeliest_of_all(words, name: str, text: str):
+    """Where closing a blank is unlikely too, and likely tokens go on without end."""
+    module = system_module(name)
+    torch.manual_seed(3)
+    config = replace(module.SIZES["tiny"], layers=1)
+    system = module.build(config, words.vocabulary).eval()
+    for parameter in system.parameters():
+        torch.nn.init.normal_(parameter, std=0.7)
+    filler = Filler(system=system, tokenizer=words, layout=Layout(), top=6, max_length=LONGEST)
+    [filled] = filler.blanks([text])
+    blanks, known = text.count("<mask>"), [words.id(word) for word in [*WORDS.split(), "<unk>"]]
+    every = []
+    for lengths in itertools.product(range(LONGEST + 1), repeat=blanks):
+        if sum(lengths) <= LONGEST:
+            for chosen in itertools.product(known, repeat=sum(lengths)):
+                given = iter(chosen)
+                every.append([tuple(itertools.islice(given, length)) for length in lengths])
+    ids = {"<mask>": words.vocabulary.mask} | {word: words.id(word) for word in WORDS.split()}
+    row = [words.vocabulary.start, *(ids[word] for word in text.split()), words.vocabulary.end]
+    writer = system.infilling(Batch.from_sequences([row] * len(every), pad=words.vocabulary.pad))
+    with torch.no_grad():
+        rows = [writer.written(place, each) for place, each in enumerate(every)]
+        log_probs = written_log_probs(writer, rows)
+    best = sorted(zip(log_probs, every, strict=True), key=lambda each: -each[0])[:6]
+    assert [each.log_prob for each in filled.fillings] == pytest.approx(
+        [log_prob for log_prob, _ in best], abs=1e-4
+    )
+    assert [each.answers for each in filled.fillings] == [
+        tuple(map(words.decode, answers)) for _, answers in best
+    ]
+    assert all(each.finished for each in filled.fillings)
