@@ -2,8 +2,9 @@
 
 A document is ten sentences of the templates of `capitals-en`, in random order: five about one
 country, three about another, two about a third. The task is `generate`: from a document to
-`China : Beijing`, the country that has the five sentences and its capital. Countries of the test
-documents are in the text that is trained on, and in no row that is fine-tuned on.
+`China : Beijing`, the country that has the five sentences and its capital. Test documents are new;
+their countries are those of the training rows. (Where they are not, a fine-tuned model answers with
+another country of the document, one that was among the answers.)
 """
 
 from __future__ import annotations
@@ -22,8 +23,6 @@ DOCUMENTS = {"train": 6000, "valid": 200}
 ROWS = {"train": 1000, "valid": 100, "test": 200}
 COUNTRIES = 80
 """The best known, so that a small network learns their names in some minutes."""
-HELD_OUT = 5
-"""One country in so many is kept for the test rows."""
 NETWORK = {
     "width": 64,
     "layers": 2,
@@ -34,10 +33,11 @@ NETWORK = {
 }
 
 
-def document(generator: np.random.Generator, first: list[Country]) -> tuple[str, Country]:
-    """A document and the country it is about, which is one of `first`."""
-    about = first[generator.integers(len(first))]
-    others = [each for each in pairs()[:COUNTRIES] if each is not about]
+def document(generator: np.random.Generator) -> tuple[str, Country]:
+    """A document and the country it is about."""
+    known = pairs()[:COUNTRIES]
+    about = known[generator.integers(len(known))]
+    others = [each for each in known if each is not about]
     chosen = [about, *(others[i] for i in generator.choice(len(others), 2, replace=False))]
     sentences = [
         TEMPLATES[generator.integers(len(TEMPLATES) if country.city_en else 4)].fill(country)
@@ -52,18 +52,16 @@ def write_data(folder: Path) -> tuple[Path, Path]:
     texts, rows = folder / "documents", folder / "rows"
     if (rows / "test.jsonl").exists():
         return texts, rows
-    generator, every = np.random.default_rng(0), list(pairs()[:COUNTRIES])
-    held_out = every[::HELD_OUT]
-    seen = [each for each in every if each not in held_out]
+    generator = np.random.default_rng(0)
     for place in (texts, rows):
         place.mkdir(parents=True, exist_ok=True)
     for split, count in DOCUMENTS.items():
-        lines = [document(generator, every)[0] for _ in range(count)]
+        lines = [document(generator)[0] for _ in range(count)]
         (texts / f"{split}.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
     for split, count in ROWS.items():
         lines = []
         for _ in range(count):
-            text, country = document(generator, held_out if split == "test" else seen)
+            text, country = document(generator)
             target = f"{country.country_en} : {country.capital_en}"
             lines.append(json.dumps({"source": text, "target": target}))
         (rows / f"{split}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")

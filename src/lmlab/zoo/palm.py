@@ -2,11 +2,10 @@
 
     stage one: q(s_t | masked s) at the encoder;  stage two: p(s_>c | masked s_≤c), c = 0.8 T
 
-15 % of the tokens that the encoder reads are hidden as in BERT; the decoder may copy words of its
-source (`copies`). Stage two trains both by the continuation alone, as 004 tells it and the paper's
-formula has it; `joint` adds stage one's loss to it. A text's score is p(s | <mask>): all of it a
-continuation of nothing known. It is exact and sums to one, but poor after training with short
-continuations alone, which `whole` mends. Left out: starting stage one from RoBERTa's weights.
+15 % of the tokens that the encoder reads are hidden as in BERT; the decoder may copy its source's
+words (`copies`). Stage two trains both by the continuation alone, as 004 and the paper have it;
+`joint` adds stage one's loss. A text's score is p(s | <mask>), all of it a continuation of nothing
+known: exact, poor after short continuations alone, which `whole` mends. No start from RoBERTa.
 """
 
 from __future__ import annotations
