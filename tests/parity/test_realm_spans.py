@@ -171,6 +171,48 @@ def test_an_edited_document_gives_another_answer():
     assert "b b" in [a.text for a in system.ask(["e"], answers=100)[0]]
 
 
+class Halves(Letters):
+    """The same words, of which e and f go on the word before them: `c d e f` is `c` and `def`."""
+
+    kind = "wordpiece"
+
+    def token(self, id: int) -> str:
+        return f"##{WORDS[id]}" if WORDS[id] in ("e", "f") else WORDS[id]
+
+
+def pieced(**settings) -> AnswersFromDocuments:
+    system = build(longest_answer=3, **settings)
+    system.pieces = None
+    system.meet_tokenizer(Halves())
+    system.retriever.embed()
+    return system
+
+
+def test_answers_are_whole_words_where_words_are_cut_in_pieces():
+    """A text begins with a word whatever its first piece: `e` is one, and `f a b` are f, a, b."""
+    system = pieced()
+    [answers] = system.ask(["d c"], answers=100)
+    words = {"a", "b", "c", "a b", "b c", "a b c", "b b", "d e f", "e", "f", "f a", "f a b"}
+    assert {a.text for a in answers} == words
+    assert sum(math.exp(a.log_prob or 0) for a in answers) == pytest.approx(1)
+    batch = rows("d", "d e f", condition=rows("a", "a"))
+    assert (system.log_prob(batch).totals > -torch.inf).tolist() == [False, True]
+    held = system.retriever.holds(torch.arange(5).expand(2, -1), batch)
+    assert held.int().tolist() == [[0, 0, 0, 0, 0], [0, 0, 1, 0, 0]]
+
+
+def test_a_word_that_was_cut_through_is_no_answer():
+    """Of `c d e f` are read c, d and e; of the document `d e f` alone nothing could be said."""
+    system = pieced(document_length=5)
+    told = {a.text for a in system.ask(["a"], answers=100)[0]}
+    assert "c" in told
+    assert not {"d", "d e", "c d", "c d e"} & told
+    alone = system.with_documents(Documents([Document(name="x", text="d e f e")]))
+    assert alone.ask(["a"]) == [[]]
+    loss, _ = alone.loss(rows("d", condition=rows("a")))
+    assert math.isfinite(loss.total.item())
+
+
 def test_a_text_without_a_question_is_refused():
     with pytest.raises(UserError, match="learns answers to questions"):
         build().loss(rows("a"))

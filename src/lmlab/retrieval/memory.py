@@ -14,6 +14,7 @@ from lmlab.core.errors import UserError
 from lmlab.core.framing import with_symbols
 from lmlab.core.protocols import Pieces
 from lmlab.core.vocabulary import Vocabulary
+from lmlab.objectives.whole_units import Words
 from lmlab.retrieval.documents import Document, Documents, words_of
 
 NO_DOCUMENT = -1
@@ -59,6 +60,7 @@ class DocumentMemory(nn.Module):
         self.vocabulary = vocabulary
         self.width = width
         self.longest = longest
+        self.words = Words(vocabulary)
         self.register_buffer("tokens", torch.zeros(0, dtype=torch.int32))
         self.register_buffer("offsets", torch.zeros(1, dtype=torch.int64))
         self.register_buffer("vectors", torch.zeros(0, width))
@@ -72,6 +74,7 @@ class DocumentMemory(nn.Module):
 
     def meet_tokenizer(self, pieces: Pieces) -> None:
         """Tokenise all documents; their vectors are zero until `embed`."""
+        self.words.meet(pieces)
         every = [pieces.encode(words_of(document)) for document in self.documents]
         self.tokens, self.offsets = self._joined([each[: self.longest - 2] for each in every])
         rest = self._joined([each[self.longest - 2 :] for each in every])
@@ -95,6 +98,16 @@ class DocumentMemory(nn.Module):
         tokens[place < ends] = kept[place[: kept.shape[1]] < ends]
         tokens[(place >= ends) & (place < whole)] = rest[place[: rest.shape[1]] < more[:, None]]
         return tokens, lengths + more
+
+    def word_starts(self, numbers: Tensor) -> Tensor:
+        """(M, L + 1) bool: where words begin in whole documents (M,); all is true behind the end.
+
+        So a word ends before each of these places, and one that was cut through does not end.
+        """
+        tokens, lengths = self.whole(numbers)
+        batch = Batch(tokens=tokens, lengths=lengths, rows=numbers)
+        inside = torch.arange(tokens.shape[1], device=numbers.device) < lengths[:, None]
+        return nn.functional.pad(self.words.starts(batch, inside) | ~inside, (0, 1), value=True)
 
     def _at(self, numbers: Tensor, tokens: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
         real = numbers.clamp(min=0)

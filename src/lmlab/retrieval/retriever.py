@@ -125,12 +125,13 @@ class Retriever(nn.Module):
         return numbers.masked_fill(trivial, NO_DOCUMENT).gather(1, order)
 
     def holds(self, numbers: Tensor, texts: Batch) -> Tensor:
-        """(B, k) bool: whether the documents (B, k) hold all of each text, word by word.
+        """(B, k) bool: whether the documents (B, k) hold all of each text, in whole words.
 
         The text must begin in what is read of a document; its end may stand in what was cut off.
         """
         tokens, lengths = self.memory.whole(numbers.flatten())
         tokens, lengths = tokens.unflatten(0, numbers.shape), lengths.view(numbers.shape)
+        starts = self.memory.word_starts(numbers.flatten()).unflatten(0, numbers.shape)
         sought, size = texts.tokens[:, 1:], inner_lengths(texts, self.memory.vocabulary)
         place = torch.arange(sought.shape[1], device=sought.device)
         beyond = (place >= size[:, None])[:, None]
@@ -138,5 +139,8 @@ class Retriever(nn.Module):
         tokens = nn.functional.pad(tokens, (0, sought.shape[1]), value=self.memory.vocabulary.pad)
         for first in range(min(tokens.shape[2] - sought.shape[1], self.memory.longest - 2)):
             here = tokens[:, :, first : first + sought.shape[1]] == sought[:, None]
-            found |= (here | beyond).all(-1) & (first + size[:, None] <= lengths)
+            inside = first + size[:, None] <= lengths
+            after = (first + size).clamp(max=starts.shape[2] - 1)[:, None, None]
+            whole = starts[..., first] & starts.gather(2, after.expand(*lengths.shape, 1))[..., 0]
+            found |= (here | beyond).all(-1) & inside & whole
         return found

@@ -55,10 +55,11 @@ class SpanScores(nn.Module):
 class AnswersFromDocuments(LookingUp):
     """p(y | x) = Σ_z p(z | x) Σ_{s ∈ S(z, y)} p(s | z, x), s the places in z where y stands.
 
-    p(s | z, x) is a softmax over all spans of a document. Where no document found holds the answer
-    there is nothing to learn from the sum; so, as Lee et al. 2019 do, the retriever is told too
-    which of more documents (`early` of them) hold it: -log Σ_{z ∋ y} p(z | x), by their vectors in
-    the index. A text is the answer to the question that it is given.
+    p(s | z, x) is a softmax over all spans of whole words of a document. Where no document found
+    holds the answer there is nothing to learn from the sum; so, as Lee et al. 2019 do, the
+    retriever is told too which of more documents (`early` of them) hold it:
+    -log Σ_{z ∋ y} p(z | x), by their vectors in the index. A text is the answer to the question
+    that it is given.
     """
 
     watched = "spans"
@@ -144,7 +145,11 @@ class AnswersFromDocuments(LookingUp):
         return _log_sum(torch.log_softmax(scores, 1).masked_fill(~held, -torch.inf))
 
     def log_spans(self, questions: Batch, numbers: Tensor) -> Tensor:
-        """(B, K, L, A) log p(s | z, x) of all spans of the documents (B, K)."""
+        """(B, K, L, A) log p(s | z, x) of all spans of the documents (B, K).
+
+        Parts of words are none: -inf. A document of one long word has no span that is short
+        enough, and answers nothing.
+        """
         view = View(inputs=questions.tokens, lengths=questions.lengths, visibility=Full())
         beside, time = beside_documents(view, numbers, self.retriever.memory)
         values = self.backbone.reader(beside).values
@@ -154,8 +159,18 @@ class AnswersFromDocuments(LookingUp):
         at = (first[:, None] + place).clamp(max=time - 1)
         inside = values.gather(1, at[..., None].expand(-1, -1, values.shape[2]))
         scores = self.spans(inside, lengths)
-        normal = torch.log_softmax(scores.flatten(1), 1).view_as(scores)
+        scores = scores.masked_fill(~self._whole_words(numbers.flatten(), scores), -torch.inf)
+        possible = (scores > -torch.inf).flatten(1).any(1)[:, None, None]
+        # A softmax over nothing but -inf has no gradient that is a number.
+        safe = torch.where(possible, scores, 0.0).flatten(1)
+        normal = torch.where(possible, torch.log_softmax(safe, 1).view_as(scores), -torch.inf)
         return normal.unflatten(0, numbers.shape)
+
+    def _whole_words(self, numbers: Tensor, scores: Tensor) -> Tensor:
+        """(M, L, A) bool: whether a span of a document (M,) begins and ends with a word."""
+        time, longest = scores.shape[1:]
+        starts = F.pad(self.retriever.memory.word_starts(numbers), (0, longest), value=True)
+        return starts[:, :time, None] & starts[:, 1:].unfold(1, longest, 1)[:, :time]
 
     def _places(self, batch: Batch, numbers: Tensor, spans: Tensor) -> Tensor:
         """(B, K, L, A) bool: the spans that are the answer, S(z, y)."""
