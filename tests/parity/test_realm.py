@@ -17,6 +17,7 @@ from lmlab.core.vocabulary import Vocabulary
 from lmlab.objectives.masked import masked_view
 from lmlab.retrieval.documents import Document, Documents
 from lmlab.retrieval.masked_beside import MaskedBesideDocuments
+from lmlab.retrieval.retriever import begins, taken_up
 
 WORDS = ["<pad>", "<unk>", "<s>", "</s>", "<mask>", "a", "b", "c", "d", "e", "f"]
 VOCABULARY = Vocabulary(size=len(WORDS))
@@ -280,6 +281,33 @@ def test_in_the_background_an_index_is_made_at_a_refresh_and_used_half_of_one_la
         for step in (7, 8, 9, 10):
             each.begin_step(step)
         torch.testing.assert_close(each.retriever.memory.vectors, third)
+
+
+def test_documents_are_embedded_anew_sooner_at_first_and_taken_up_before_the_next():
+    """By default at 16, 32, 64, 128 and 256, then every 500 steps; 5 is sooner than 16."""
+    of_500 = [step for step in range(1600) if begins(step, 500)]
+    assert of_500 == [16, 32, 64, 128, 256, 500, 1000, 1500]
+    assert [s for s in range(1600) if taken_up(s, 500)] == [24, 48, 96, 192, 384, 750, 1250]
+    assert [step for step in range(16) if begins(step, 5)] == [5, 10, 15]
+    assert [step for step in range(60) if begins(step, 25)] == [16, 25, 50]
+    assert [step for step in range(60) if taken_up(step, 25)] == [24, 37]
+    assert not any(begins(step, 0) or taken_up(step, 0) for step in range(100))
+
+
+def test_what_is_measured_or_kept_amid_training_is_embedded_by_its_own_weights():
+    system = build(refresh=4, background=True)
+    memory = system.retriever.memory
+    for step in range(5):
+        system.begin_step(step)
+    old, now = memory.vectors.clone(), scaled(system, 1.1)
+    with system.settled():
+        torch.testing.assert_close(memory.vectors, now)
+        assert not len(memory.coming)
+        with system.settled():
+            torch.testing.assert_close(memory.vectors, now)
+        torch.testing.assert_close(memory.vectors, now)
+    assert torch.equal(memory.vectors, old)
+    torch.testing.assert_close(memory.coming, old)  # begun at step 4, before the weights changed
 
 
 def test_a_run_that_tells_of_no_index_under_way_is_loaded_too():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.corpus import Corpus, Layout, Split
 from lmlab.data.readers import Example
 from lmlab.retrieval.documents import Document, Documents
+from lmlab.retrieval.looking_up import LookingUp
 from lmlab.retrieval.span_answers import AnswersFromDocuments
 from lmlab.training.runs import load_run
 from lmlab.training.train import train
@@ -230,6 +232,58 @@ def corpus_of(name: str, examples: list[Example], kind: str) -> Corpus:
     return Corpus(name=name, splits=splits, layout=Layout(kind=kind))
 
 
+def embedded(system: LookingUp) -> torch.Tensor:
+    """(N, width) the vectors of all documents, by the encoder as it is."""
+    with torch.no_grad():
+        return system.encode(system.retriever.memory.batch(torch.arange(len(system.documents))))
+
+
+def test_fixed_documents_keep_their_vectors_and_questions_learn_on():
+    system = build(documents_encoder="fixed").train()
+    before = {name: each.clone() for name, each in system.named_parameters()}
+    optimizer = torch.optim.SGD([p for p in system.parameters() if p.requires_grad], lr=0.1)
+    system.begin_step(0)
+    kept = system.retriever.memory.vectors.clone()
+    loss, _ = system.loss(rows("b", condition=rows("e d")))
+    loss.total.backward()
+    optimizer.step()
+    changed = {name for name, each in system.named_parameters() if not each.equal(before[name])}
+    assert not any(name.startswith("backbone.retriever.documents") for name in changed)
+    assert any(name.startswith("backbone.retriever.questions.backbone") for name in changed)
+    torch.testing.assert_close(embedded(system.eval()), kept)
+    found = system.retriever.find(rows("e d"))
+    scores = system.encode_queries(rows("e d")) @ kept.T
+    expected = torch.log_softmax(scores, 1).gather(1, found.numbers)
+    torch.testing.assert_close(found.log_probs, expected)
+
+
+def test_a_short_training_keeps_documents_embedded_by_its_last_weights(tmp_path: Path):
+    """Five steps, none of which embeds anew by default; resumed, losses are the same to the bit."""
+    documents = tmp_path / "documents.txt"
+    documents.write_text("".join(f"{letter} {after}\n" for letter, after in PAIRS))
+    told = [Example(after, condition=f"next {letter}") for letter, after in PAIRS]
+    words = {"size": "tiny", "data": corpus_of("asked", told, "pairs"), "quiet": True}
+    words |= {"documents": str(documents)}
+    words["settings"] = {"objective": "spans", "learning_rate": "0.01", "refresh": "500"}
+    words["settings"] |= {"log_every": "1", "tokens_per_batch": "16", "evaluate_every": "2"}
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    train("realm", out=whole, steps=5, **words)
+    train("realm", out=parts, steps=3, **words)
+    train("realm", out=parts, steps=5, resume=True, **words)
+    losses = [
+        [
+            row["loss"]
+            for row in map(json.loads, (run / "metrics.jsonl").open())
+            if row["event"] == "train"
+        ]
+        for run in (whole, parts)
+    ]
+    assert len(set(losses[0])) == 5
+    system = load_run(whole).system
+    torch.testing.assert_close(system.retriever.memory.vectors, embedded(system))
+    assert losses[1] == losses[0]
+
+
 def test_it_is_trained_from_a_masked_run_and_asked(tmp_path: Path):
     """Both stages, the second one resumed: `next a` is answered by the document `a b`."""
     documents = tmp_path / "documents.txt"
@@ -244,7 +298,12 @@ def test_it_is_trained_from_a_masked_run_and_asked(tmp_path: Path):
     settings |= {"objective": "spans", "early": "8"}
     train("realm", data=questions, out=spans, base=masked, steps=2, settings=settings, **words)
     train("realm", data=questions, out=spans, steps=60, settings=settings, resume=True, **words)
-    answers = load_run(spans).system.ask([f"next {letter}" for letter, _ in PAIRS])
+    fixed, before = load_run(spans).system, load_run(masked).system
+    assert not any(each.requires_grad for each in fixed.retriever.documents.parameters())
+    # From a masked run, documents keep their vectors; those of the masked run are its own.
+    for each in (fixed, before):
+        torch.testing.assert_close(each.retriever.memory.vectors, embedded(before))
+    answers = fixed.ask([f"next {letter}" for letter, _ in PAIRS])
     right = [best.text == after for [best], (_, after) in zip(answers, PAIRS, strict=True)]
     assert sum(right) >= 6
     assert all(best.evidence for [best] in answers)

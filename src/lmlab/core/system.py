@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,6 +86,12 @@ class System(nn.Module):
     def begin_step(self, step: int) -> None:
         """Told before each step of training how many came before it; most need not know."""
         return
+
+    @contextmanager
+    def settled(self) -> Iterator[None]:
+        """While it is measured or saved amid training: what it derives from its weights now and
+        then (an index) is made of them as they are; after it, all is as it was."""
+        yield
 
     def meet_tokenizer(self, tokenizer: Pieces) -> None:
         """Told before training what the tokens look like; few need to know (whole words)."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from copy import deepcopy
 from typing import Self
 
@@ -41,6 +43,11 @@ class LookingUp(System):
     def begin_step(self, step: int) -> None:
         super().begin_step(step)
         self.retriever.begin_step(step)
+
+    @contextmanager
+    def settled(self) -> Iterator[None]:
+        with self.retriever.settled():
+            yield
 
     def meet_tokenizer(self, tokenizer: Pieces) -> None:
         """Documents are tokens from here on; the index is empty until training begins.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +18,8 @@ from lmlab.retrieval.memory import NO_DOCUMENT, DocumentMemory, resting
 
 SPARE = 8
 """Documents that are found beside those asked for, in place of those that may not be used."""
+SOONEST = 16
+"""Steps after which all documents are embedded anew for the first time, or sooner if told."""
 
 
 class Retriever(nn.Module):
@@ -25,6 +29,9 @@ class Retriever(nn.Module):
     they are by the encoders as they are now, so that the gradient reaches both. The null document
     is empty, and has its vector from the encoder like any other. Cost for a batch: a search among
     N documents and B · k passes of the documents' encoder; for a refresh N passes.
+
+    Encoders change most at first, so that before `refresh` steps are over documents are embedded
+    anew at steps 16, 32, 64 …: a training of a few steps searches no index of its beginning.
     """
 
     def __init__(
@@ -54,25 +61,55 @@ class Retriever(nn.Module):
         self.refresh = refresh
         self.background = background
         self.null = null
+        self.fixed = False
+        """Whether the documents' encoder rests, so that their vectors stay."""
         self._embedding: Background | None = None
+        self._settled = False
         # A checkpoint holds the index that is under way: a run that goes on takes it up in time.
         self.register_state_dict_pre_hook(lambda module, *_: module._finish_embedding())
+
+    def fix_documents(self) -> None:
+        """Let the documents' encoder rest from here on, and be no longer shared with questions'."""
+        self.documents = copy.deepcopy(self.documents).requires_grad_(False)
+        self.fixed = True
 
     def begin_step(self, step: int) -> None:
         """Embed all documents anew where it is time, or begin to, or take up what was begun."""
         if not self.retrieved:
             return
-        if step == 0 or (self.refresh and not self.background and step % self.refresh == 0):
+        refresh = 0 if self.fixed else self.refresh
+        if step == 0 or (not self.background and begins(step, refresh)):
             self.embed()
             return
-        if not self.refresh or not self.background:
+        if not self.background:
             return
-        if step % self.refresh == self.refresh // 2:
+        if taken_up(step, refresh):
             self._finish_embedding()
             self.memory.take_coming()
-        if step % self.refresh == 0:
+        if begins(step, refresh):
             encoder = copy.deepcopy(self.documents).eval()
             self._embedding = Background(lambda: self.memory.embedded(encoder))
+
+    @contextmanager
+    def settled(self) -> Iterator[None]:
+        """Inside, the index is that of the documents' encoder as it is now; then as it was.
+
+        So what is measured and kept of a training is not older than its weights, and the training
+        goes on as if nobody had looked.
+        """
+        if self.fixed or self._settled or not self.retrieved:
+            yield
+            return
+        self._finish_embedding()
+        memory, before = self.memory, (self.memory.vectors, self.memory.coming)
+        self._settled = True
+        try:
+            self.embed()
+            memory.coming = memory.coming.new_zeros(0, memory.width)
+            yield
+        finally:
+            self._settled = False
+            memory.vectors, memory.coming = before
 
     def _finish_embedding(self) -> None:
         """Wait for what is being embedded in the background, and keep it."""
@@ -114,6 +151,9 @@ class Retriever(nn.Module):
         """(B, k) q · d, each document read once, however many questions found it."""
         if not numbers.numel():
             return queries.new_zeros(numbers.shape)
+        if self.fixed:
+            vectors = self.memory.vectors[numbers.clamp(min=0)].to(queries.dtype)
+            return (vectors * queries[:, None]).sum(-1)
         every, which = numbers.clamp(min=0).unique(return_inverse=True)
         vectors = self.documents(self.memory.batch(every))
         return (vectors[which] * queries[:, None]).sum(-1)
@@ -144,3 +184,25 @@ class Retriever(nn.Module):
             whole = starts[..., first] & starts.gather(2, after.expand(*lengths.shape, 1))[..., 0]
             found |= (here | beyond).all(-1) & inside & whole
         return found
+
+
+def begins(step: int, refresh: int) -> bool:
+    """Whether all documents are to be embedded anew at a step, the first of all apart.
+
+    Every `refresh` steps, and before the first of these at 16, 32, 64 …, as far as what begins
+    there can be taken up in time; never where `refresh` is 0.
+    """
+    if not refresh or not step:
+        return False
+    power = step & (step - 1) == 0
+    return step % refresh == 0 or (step >= SOONEST and power and step + step // 2 < refresh)
+
+
+def taken_up(step: int, refresh: int) -> bool:
+    """Whether what was begun in the background is to be searched from a step on: half way to the
+    next."""
+    if not refresh or not step:
+        return False
+    if step > refresh:
+        return step % refresh == refresh // 2
+    return step % 3 == 0 and begins(step // 3 * 2, refresh)

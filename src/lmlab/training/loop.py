@@ -210,6 +210,13 @@ def look_at_held_out(
     job: Job, source: BatchSource, progress: Progress, schedule: Schedule
 ) -> float:
     """The held-out loss; where it is of a validation split, the best weights are kept."""
+    with job.system.settled():
+        return _look_at_settled(job, source, progress, schedule)
+
+
+def _look_at_settled(
+    job: Job, source: BatchSource, progress: Progress, schedule: Schedule
+) -> float:
     found = evaluate(job.system, source, job.accelerator)
     figures = figures_of(job)
     job.reporter.evaluated(progress, found, str(job.data.held_out_split), figures)
@@ -250,11 +257,12 @@ def settle_average(job: Job, progress: Progress) -> None:
     if weights is None:
         return
     job.system.load_state_dict(weights)
-    found = evaluate(job.system, job.data.held_out, job.accelerator)
-    figures = figures_of(job)
-    job.reporter.evaluated(progress, found, "average", figures)
-    if progress.validated(found.loss, rank_of(figures)):
-        save_weights(job)
+    with job.system.settled():
+        found = evaluate(job.system, job.data.held_out, job.accelerator)
+        figures = figures_of(job)
+        job.reporter.evaluated(progress, found, "average", figures)
+        if progress.validated(found.loss, rank_of(figures)):
+            save_weights(job)
     if job.accelerator.is_main_process:
         job.run.forget_weights()
 
@@ -263,7 +271,8 @@ def save_weights(job: Job, *, replace: bool = True) -> None:
     """Make the weights of this moment the run's own; without `replace`, only if it has none."""
     # The first process decides alone: what the others see depends on how far it has come.
     if job.accelerator.is_main_process and (replace or not job.run.has_weights()):
-        job.run.save_weights(job.system)
+        with job.system.settled():
+            job.run.save_weights(job.system)
     job.accelerator.wait_for_everyone()
 
 

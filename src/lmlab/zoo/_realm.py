@@ -37,9 +37,13 @@ class RealmConfig(RetrieverConfig):
     retrieved: int = field(default=4, metadata={"at_least": 0})
     """Documents that are looked up for a text, k; 0 for none, to compare with."""
     refresh: int = field(default=500, metadata={"at_least": 0})
-    """Steps after which all documents are embedded anew; 0 for at the first step alone."""
+    """Steps after which all documents are embedded anew, at first sooner (16, 32, 64 …); 0 for at
+    the first step alone. What is measured and kept is always embedded by its own weights."""
     background: bool = True
     """Whether that is done while training goes on; the index then comes half of `refresh` later."""
+    documents_encoder: Literal["auto", "learnt", "fixed"] = "auto"
+    """Whether the documents' encoder learns; fixed, documents are embedded once. auto: fixed by
+    spans from a masked run, as in the paper, else learnt."""
     objective: Literal["masked", "spans"] = "masked"
     """masked: hidden words of single texts; spans: answers to questions, found in documents."""
     rate: float = field(default=0.15, metadata={"at_least": 0, "below": 1})
@@ -96,6 +100,9 @@ def make_realm(
     system.window = config.length - 1
     if base is not None:
         start_from(system, base)
+    pretrained = config.objective == "spans" and isinstance(base, MaskedBesideDocuments)
+    if config.documents_encoder == "fixed" or (config.documents_encoder == "auto" and pretrained):
+        system.retriever.fix_documents()
     return system
 
 

@@ -3,11 +3,12 @@
     p(y | x) = Σ_{z ∈ top-k} p(y | z, x) p(z | x),   p(z | x) ∝ exp(q(x) · d(z))
 
 What is hidden are names (`salient`), the document that a text came from may not help it, and an
-empty one may do as well. All documents are embedded anew every `refresh` steps, by default while
-training goes on (`background`). `--base` is a run of dpr whose encoders it starts from (the paper's
-warm start is the inverse cloze task, which dpr learns from single texts), or one of realm. With
-`objective=spans` texts are answers to the question that each is given, words of the documents
-found: `lmlab train realm --data wordnet-questions --set objective=spans --base RUN`.
+empty one may do as well. All documents are embedded anew every `refresh` steps, sooner at first and
+before anything is kept, by default while training goes on (`background`). `--base` is a run of dpr
+whose encoders it starts from (the paper's warm start is the inverse cloze task, which dpr learns
+from single texts), or one of realm. With `objective=spans` texts are answers to the question that
+each is given, words of the documents found, whose vectors then stay as a masked base has them:
+`lmlab train realm --data wordnet-questions --set objective=spans --base RUN`.
 """
 
 from __future__ import annotations
