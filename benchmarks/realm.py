@@ -3,13 +3,15 @@
     python benchmarks/realm.py [--seeds 1] [--steps 2000] [--runs DIR] [--out FILE] [--set A=B]
 
 For each seed trainings that stand on each other, each as far as --steps: `dpr` by the inverse cloze
-on WordNet's texts; `realm` on the same texts with WordNet's glosses as documents, from those
-encoders; the same without retrieval (retrieved=0); and `realm` by spans on WordNet's examples with
-a blank, from the masked run. Figures on the test split: nats of a hidden token with the documents
-found, with the null document alone, and of the model without retrieval; mean retrieval utility;
-exact match of the word left out, by the likeliest word of both masked models, by spans, and by
-spans of the documents that BM25 finds in place of the retriever's. With --runs the trainings are
-kept, and gone on with; a row is written to --out as soon as it is whole, and not measured again.
+on WordNet's texts, with words in pieces; `realm` on the same texts with WordNet's glosses as
+documents, from those encoders; the same without retrieval (retrieved=0); and `realm` by spans on
+WordNet's examples with a blank, from the masked run, whose documents keep their vectors. Figures on
+the test split: nats of a hidden token with the documents found, with the null document alone, and
+of the model without retrieval; mean retrieval utility; exact match of the word left out, by the
+likeliest piece of both masked models (so that only words of one piece can be right), by spans, and
+by spans of the documents that BM25 finds in place of the retriever's; and how often the answer
+stands in a document that is found. With --runs the trainings are kept, and gone on with; a row is
+written to --out as soon as it is whole, and not measured again.
 """
 
 from __future__ import annotations
@@ -67,6 +69,7 @@ def trained(seed: int, given: argparse.Namespace, folder: Path) -> dict[str, Pat
             train(
                 system,
                 data=corpus,
+                tokenizer="wordpiece" if base is None else None,
                 out=runs[stage],
                 recipe="glosses",
                 base=None if base is None else runs[base],
@@ -147,6 +150,26 @@ def read_from_bm25(run: Path, questions: Sequence[Example]) -> float:
     return exact_match(found, questions)
 
 
+@torch.no_grad()
+def answer_found(run: Path, questions: Sequence[Example]) -> dict[str, float]:
+    """How often a document with the answer is among those found, by the run and by BM25."""
+    system: Any = load_run(run).system
+    index = LexicalIndex.build([document.text for document in system.documents])
+    counts = {"spans": 0, "spans, BM25": 0}
+    for first in range(0, len(questions), AT_ONCE):
+        some = questions[first : first + AT_ONCE]
+        texts = [str(each.condition) for each in some]
+        found = {
+            "spans": system.retrieve(system.as_questions(texts)).numbers.tolist(),
+            "spans, BM25": index.search(texts, system.retriever.retrieved)[1].tolist(),
+        }
+        for way, rows in found.items():
+            for each, numbers in zip(some, rows, strict=True):
+                read = [f" {system.documents[n].text} " for n in numbers if n >= 0]
+                counts[way] += any(f" {each.text} " in text for text in read)
+    return {way: count / len(questions) for way, count in counts.items()}
+
+
 def figures(
     runs: dict[str, Path], texts: Sequence[str], questions: Sequence[Example]
 ) -> dict[str, Any]:
@@ -158,6 +181,7 @@ def figures(
         stage: asked(runs[stage], questions) for stage in ("masked", "without retrieval", "spans")
     }
     row["exact match"]["spans, BM25"] = read_from_bm25(runs["spans"], questions)
+    row["answer found"] = answer_found(runs["spans"], questions)
     return row
 
 
