@@ -31,6 +31,7 @@ from lmlab.training.runs import Model
 if TYPE_CHECKING:
     from lmlab.core.capture import Capture
     from lmlab.retrieval.documents import Documents
+    from lmlab.retrieval.index import DenseIndex
     from lmlab.retrieval.stored import StoredIndex
     from lmlab.sampling.asking import Asked
     from lmlab.sampling.chain_report import Chains
@@ -433,20 +434,24 @@ class LanguageModel:
 
     def _looked_up(
         self, documents: str | Path | Documents | StoredIndex
-    ) -> tuple[Documents, torch.Tensor | None]:
-        """The documents that are meant, and their vectors where this very model made them."""
+    ) -> tuple[Documents, torch.Tensor | None, DenseIndex | None]:
+        """The documents that are meant; where this very model made them, their vectors, and the
+        index of these where not each is looked at."""
         from lmlab.interop.text_encoders import own_vectors
         from lmlab.retrieval.documents import BUILT_IN, Documents, open_documents
         from lmlab.retrieval.stored import StoredIndex, is_index, open_index
 
         if isinstance(documents, Documents):
-            return documents, None
+            return documents, None, None
         if not isinstance(documents, StoredIndex):
             if str(documents) in BUILT_IN or not is_index(documents):
-                return open_documents(documents), None
+                return open_documents(documents), None, None
             documents = open_index(documents)
         vectors = own_vectors(documents, self.model)
-        return documents.documents, None if vectors is None else torch.tensor(vectors)
+        if vectors is None:
+            return documents.documents, None, None
+        index = None if documents.about.kind == "flat" else documents.vectors
+        return documents.documents, torch.tensor(vectors), index
 
     def _condition(self, source: str | None) -> Batch | None:
         """What texts are given, of one row; a UserError where the model does not take it so."""

@@ -133,6 +133,12 @@ def _opened(index: str, model: LanguageModel) -> StoredIndex:
             f"that its {len(found):,} documents are embedded anew.",
             file=sys.stderr,
         )
+    elif found.about.recall is not None and found.about.kind != "flat":
+        print(
+            f"lmlab: {index} is searched by {found.about.kind}, which found "
+            f"{found.about.recall:.1%} of the ten nearest when it was built.",
+            file=sys.stderr,
+        )
     return found
 
 

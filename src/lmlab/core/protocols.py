@@ -319,11 +319,18 @@ class WithDocuments(Retrieve, Protocol):
         """Tokens of a document that are read at most, its symbols counted."""
         ...
 
-    def with_documents(self, documents: Any, *, vectors: Tensor | None = None) -> Any:
+    @property
+    def recall_of_index(self) -> float | None:
+        """Share of the ten nearest documents that its index found when it was built."""
+        ...
+
+    def with_documents(
+        self, documents: Any, *, vectors: Tensor | None = None, index: Any = None
+    ) -> Any:
         """The same system, weights and all, that looks things up in other documents.
 
-        They are embedded by its own encoder, unless it made their vectors (N, width) before; the
-        system itself stays as it is.
+        They are embedded by its own encoder, unless it made their vectors (N, width) before, which
+        may be searched by an index; the system itself stays as it is.
         """
         ...
 

@@ -31,6 +31,7 @@ from lmlab.objectives.marginal import Marginal
 from lmlab.retrieval.beside import BesideDocuments, joined
 from lmlab.retrieval.bi_encoders import BiEncoder
 from lmlab.retrieval.documents import Document, Documents
+from lmlab.retrieval.index import DenseIndex
 from lmlab.retrieval.memory import NO_DOCUMENT, DocumentMemory, resting
 
 LONGEST_ANSWER = 50
@@ -82,6 +83,11 @@ class RetrievalAugmented(System):
         return self.memory.longest
 
     @property
+    def recall_of_index(self) -> float | None:
+        """Share of the ten nearest documents that its index found when it was built."""
+        return self.memory.recall
+
+    @property
     def decodings(self) -> tuple[str, ...]:
         """Ways to find likely texts, the usual one first."""
         return self.marginal.decodings
@@ -114,21 +120,24 @@ class RetrievalAugmented(System):
     def meet_data(self, tokens: NDArray[np.generic], offsets: NDArray[np.int64]) -> None:
         self._embed()
 
-    def with_documents(self, documents: Documents, *, vectors: Tensor | None = None) -> Self:
+    def with_documents(
+        self,
+        documents: Documents,
+        *,
+        vectors: Tensor | None = None,
+        index: DenseIndex | None = None,
+    ) -> Self:
         """The same system, weights and all, that looks things up in other documents.
 
-        `vectors` (N, width) are those of its own encoder, where somebody has them already.
+        `vectors` (N, width) are those of its own encoder, where somebody has them already, and
+        `index` what they are searched by, where that is not each of them.
         """
-        other = self._copy(
-            DocumentMemory(
-                documents, self.vocabulary, width=self.memory.width, longest=self.memory.longest
-            ).to(self.ready.device)
-        )
-        other.memory.meet_tokenizer(self._known_pieces())
+        memory = self.memory.of_other(documents, self._known_pieces())
+        other = self._copy(memory.to(self.ready.device))
         if vectors is None:
             other._embed()
         else:
-            other.memory.vectors = vectors.to(other.memory.vectors)
+            memory.take(vectors, index)
             other.ready = torch.ones_like(other.ready)
         return other
 

@@ -16,7 +16,8 @@ from lmlab.core.errors import UserError
 from lmlab.core.protocols import Pieces, Retrieved
 from lmlab.core.system import System
 from lmlab.retrieval.documents import Document, Documents
-from lmlab.retrieval.memory import NO_DOCUMENT, DocumentMemory
+from lmlab.retrieval.index import DenseIndex
+from lmlab.retrieval.memory import NO_DOCUMENT
 from lmlab.retrieval.retriever import Retriever
 
 
@@ -39,6 +40,11 @@ class LookingUp(System):
     def longest_document(self) -> int:
         """Tokens of a document that are read at most, its symbols counted."""
         return self.retriever.memory.longest
+
+    @property
+    def recall_of_index(self) -> float | None:
+        """Share of the ten nearest documents that its index found when it was built."""
+        return self.retriever.memory.recall
 
     def begin_step(self, step: int) -> None:
         super().begin_step(step)
@@ -102,21 +108,25 @@ class LookingUp(System):
         document = self.documents[number]
         return Evidence(name=document.name, text=document.text, probability=probability)
 
-    def with_documents(self, documents: Documents, *, vectors: Tensor | None = None) -> Self:
+    def with_documents(
+        self,
+        documents: Documents,
+        *,
+        vectors: Tensor | None = None,
+        index: DenseIndex | None = None,
+    ) -> Self:
         """The same system, weights and all, that looks things up in other documents.
 
-        `vectors` (N, width) are those of its own encoder, where somebody has them already.
+        `vectors` (N, width) are those of its own encoder, where somebody has them already, and
+        `index` what they are searched by, where that is not each of them.
         """
         pieces, before = self.known_pieces(), self.retriever.memory
-        memory = DocumentMemory(
-            documents, before.vocabulary, width=before.width, longest=before.longest
-        ).to(before.vectors)
-        memory.meet_tokenizer(pieces)
+        memory = before.of_other(documents, pieces)
         other = deepcopy(self, {id(pieces): pieces, id(before): memory})
         if vectors is None:
             other.retriever.embed()
         else:
-            memory.vectors = vectors.to(memory.vectors)
+            memory.take(vectors, index)
         return other
 
     def with_document(self, document: Document) -> Self:

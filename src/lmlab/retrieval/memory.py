@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from copy import deepcopy
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +17,7 @@ from lmlab.core.protocols import Pieces
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.objectives.whole_units import Words
 from lmlab.retrieval.documents import Document, Documents, words_of
+from lmlab.retrieval.index import DenseIndex, Kind
 
 NO_DOCUMENT = -1
 """Number of the null document, which is empty."""
@@ -33,8 +35,8 @@ class DocumentMemory(nn.Module):
 
     Tokens and vectors are buffers, so that a checkpoint holds the very index that training stood
     at: between two refreshes it is older than the encoder. Before the tokeniser is known there is
-    no document, and nothing is found. Cost of a search: B · N · width; of the memory: N · width
-    numbers and all tokens.
+    no document, and nothing is found. Cost of a search: B · N · width, or less through an index of
+    FAISS (`kind`), which misses some; of the memory: N · width numbers and all tokens.
     """
 
     tokens: Tensor
@@ -51,9 +53,19 @@ class DocumentMemory(nn.Module):
     """(N + 1,) where that of each begins."""
 
     def __init__(
-        self, documents: Documents, vocabulary: Vocabulary, *, width: int, longest: int
+        self,
+        documents: Documents,
+        vocabulary: Vocabulary,
+        *,
+        width: int,
+        longest: int,
+        kind: Kind = "flat",
     ) -> None:
-        """`longest`: tokens of a document at most, <s> and </s> counted; the rest is cut off."""
+        """`longest`: tokens of a document at most, <s> and </s> counted; the rest is cut off.
+
+        `kind`: flat compares every vector; ivf and hnsw are built of the vectors when a search
+        finds them changed.
+        """
         super().__init__()
         assert longest > 2, "a document has tokens between <s> and </s>"
         self.documents = documents
@@ -61,6 +73,9 @@ class DocumentMemory(nn.Module):
         self.width = width
         self.longest = longest
         self.words = Words(vocabulary)
+        self.kind: Kind = kind
+        self._index: tuple[Tensor, int, DenseIndex] | None = None
+        """The vectors that an index was built of, their version then, and the index."""
         self.register_buffer("tokens", torch.zeros(0, dtype=torch.int32))
         self.register_buffer("offsets", torch.zeros(1, dtype=torch.int64))
         self.register_buffer("vectors", torch.zeros(0, width))
@@ -80,6 +95,19 @@ class DocumentMemory(nn.Module):
         rest = self._joined([each[self.longest - 2 :] for each in every])
         self.rest_tokens, self.rest_offsets = rest
         self.vectors = self.vectors.new_zeros(len(every), self.width)
+
+    def of_other(self, documents: Documents, pieces: Pieces) -> DocumentMemory:
+        """A memory like this one of other documents, whose vectors are not known yet."""
+        words: dict[str, Any] = {"width": self.width, "longest": self.longest, "kind": self.kind}
+        other = DocumentMemory(documents, self.vocabulary, **words).to(self.vectors)
+        other.meet_tokenizer(pieces)
+        return other
+
+    def take(self, vectors: Tensor, index: DenseIndex | None = None) -> None:
+        """Vectors (N, width) that were made before, and an index of them where there is one."""
+        self.vectors = vectors.to(self.vectors)
+        if index is not None:
+            self.search_by(index)
 
     def inner(self, numbers: Tensor) -> tuple[Tensor, Tensor]:
         """(M, L) tokens of documents (M,) without start and end, and (M,) their lengths.
@@ -173,6 +201,11 @@ class DocumentMemory(nn.Module):
         found = min(k, len(self))
         if found == 0:
             return torch.zeros(len(queries), 0, dtype=torch.int64, device=queries.device)
+        if self.kind != "flat":
+            return self._by_index(queries, found, without)
+        return self._by_product(queries, found, without)
+
+    def _by_product(self, queries: Tensor, found: int, without: Tensor | None) -> Tensor:
         size = max(1, SCORES_AT_ONCE // len(self))
         parts = []
         for first in range(0, len(queries), size):
@@ -187,6 +220,53 @@ class DocumentMemory(nn.Module):
             scores[row[without >= 0], without[without >= 0]] = -torch.inf
         best = scores.topk(k, dim=1)
         return best.indices.masked_fill(best.values == -torch.inf, NO_DOCUMENT)
+
+    def _by_index(self, queries: Tensor, found: int, without: Tensor | None) -> Tensor:
+        """The same as far as the index finds it; where it finds too few, by comparing them all."""
+        if not len(queries):
+            return queries.new_zeros(0, found, dtype=torch.int64)
+        spare = 0 if without is None else without.shape[1]
+        asked = queries.detach().float().cpu().numpy()
+        _, numbers = self.index().search(asked, min(found + spare, len(self)))
+        best = torch.from_numpy(numbers).to(queries.device)
+        if without is not None:
+            left_out = (best[..., None] == without[:, None]).any(-1)
+            order = left_out.long().argsort(dim=1, stable=True)
+            best = best.masked_fill(left_out, NO_DOCUMENT).gather(1, order)[:, :found]
+        short = (best == NO_DOCUMENT).any(1)
+        if bool(short.any()):
+            fewer = None if without is None else without[short]
+            best[short] = self._by_product(queries[short], found, fewer)
+        return best
+
+    def index(self) -> DenseIndex:
+        """The vectors by the way they are searched, built anew where they have changed."""
+        built = self._index
+        if built is None or built[0] is not self.vectors or built[1] != self.vectors._version:
+            vectors = self.vectors.detach().float().cpu().numpy()
+            self.search_by(DenseIndex.build(vectors, kind=self.kind))
+        assert self._index is not None
+        return self._index[2]
+
+    def search_by(self, index: DenseIndex) -> None:
+        """Let searches go through an index of these very vectors."""
+        self.kind = index.kind
+        self._index = (self.vectors, self.vectors._version, index)
+
+    @property
+    def recall(self) -> float | None:
+        """Share of the ten nearest that its index found when it was built; None where unknown."""
+        if self.kind == "flat":
+            return 1.0
+        return None if self._index is None else self._index[2].recall
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """A copy has vectors of its own, and so builds an index of its own."""
+        other = type(self).__new__(type(self))
+        memo[id(self)] = other
+        for name, value in self.__dict__.items():
+            other.__dict__[name] = None if name == "_index" else deepcopy(value, memo)
+        return other
 
     @torch.no_grad()
     def replace(self, document: Document, pieces: Pieces, encode: EncodeBatch) -> None:

@@ -16,6 +16,7 @@ from lmlab.core.errors import UserError, unknown_name
 from lmlab.core.protocols import WithDocuments, WithFacts, require
 from lmlab.knowledge.opening import open_knowledge
 from lmlab.retrieval.documents import Documents
+from lmlab.retrieval.index import DenseIndex
 from lmlab.sampling.beam import Beam
 from lmlab.sampling.finding import BySearch, Drawn, Greedily, Way
 from lmlab.sampling.rag_decoding import BesideEachDocument, WritesBesideDocuments
@@ -183,17 +184,23 @@ def _answers(found: Translation, evidence: tuple[Evidence, ...]) -> tuple[Answer
     )
 
 
-def with_documents(system: Any, documents: Documents, vectors: Tensor | None = None) -> Any:
+def with_documents(
+    system: Any,
+    documents: Documents,
+    vectors: Tensor | None = None,
+    index: DenseIndex | None = None,
+) -> Any:
     """The system, looking things up in other documents; a UserError where it can't.
 
-    `vectors` (N, width) are those that the system itself made of them before, if it did.
+    `vectors` (N, width) are those that the system itself made of them before, if it did, and
+    `index` what these are searched by, where that is not each of them.
     """
     if not isinstance(system, WithDocuments):
         raise UserError(
             "this system can't be given other documents than it was trained with; leave "
             "--documents and --index out."
         )
-    return system.with_documents(documents, vectors=vectors)
+    return system.with_documents(documents, vectors=vectors, index=index)
 
 
 def with_facts(

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from lmlab.core.protocols import Pieces, Retrieve
+from lmlab.core.protocols import Pieces, Retrieve, WithDocuments
 from lmlab.core.system import System
 from lmlab.retrieval.memory import resting
 from lmlab.training.data import BatchSource
@@ -45,6 +45,11 @@ def looked_up(system: System, source: BatchSource) -> list[dict[str, Any]]:
         }
         for (tokens, length), (numbers, shares) in zip(texts, documents, strict=True)
     ]
+
+
+def recall_of(system: System) -> float | None:
+    """Share of the ten nearest documents that a system's index found when it was built."""
+    return system.recall_of_index if isinstance(system, WithDocuments) else None
 
 
 def _words(system: Any, tokens: list[int]) -> str:

@@ -25,7 +25,7 @@ from lmlab.training.checkpoints import (
 from lmlab.training.config import TrainingConfig
 from lmlab.training.data import BatchSource, Watched, groups
 from lmlab.training.evaluate import evaluate
-from lmlab.training.lookups import LOOKED_UP, looked_up
+from lmlab.training.lookups import LOOKED_UP, looked_up, recall_of
 from lmlab.training.optimizers import build_optimizer
 from lmlab.training.processes import (
     gather_rows,
@@ -221,7 +221,7 @@ def _look_at_settled(
     figures = figures_of(job)
     job.reporter.evaluated(progress, found, str(job.data.held_out_split), figures)
     if (lookups := looked_up(job.system, source)) and job.accelerator.is_main_process:
-        job.reporter.write(LOOKED_UP, progress, texts=lookups)
+        job.reporter.write(LOOKED_UP, progress, texts=lookups, recall=recall_of(job.system))
     if job.data.selects:
         schedule.validated(found.loss)
         if progress.validated(found.loss, rank_of(figures)):

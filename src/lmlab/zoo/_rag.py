@@ -19,6 +19,7 @@ from lmlab.objectives.marginal import Marginal
 from lmlab.retrieval.augmented import RetrievalAugmented
 from lmlab.retrieval.bi_encoders import BagOfWords, Trained
 from lmlab.retrieval.documents import Documents
+from lmlab.retrieval.index import Kind
 from lmlab.retrieval.memory import DocumentMemory
 from lmlab.zoo._transformer import (
     DecoderConfig,
@@ -40,6 +41,9 @@ class RagConfig(DecoderConfig):
     """Blocks of the decoder; 0 for as many as the encoder has."""
     retrieved: int = field(default=5, metadata={"at_least": 1})
     """Documents that are looked up for a question, K."""
+    index: Kind = "flat"
+    """How they are found: flat compares all vectors; ivf and hnsw, by FAISS, some of them, for
+    documents by the hundred thousand."""
     document_length: int = field(default=48, metadata={"at_least": 3})
     """Tokens of a document that are read at most, with its symbols; its question has the rest of
     the length."""
@@ -94,7 +98,11 @@ def make_rag(
         writer=make_writer(config, vocabulary),
         retriever=retriever,
         memory=DocumentMemory(
-            documents, vocabulary, width=retriever.width, longest=config.document_length
+            documents,
+            vocabulary,
+            width=retriever.width,
+            longest=config.document_length,
+            kind=config.index,
         ),
         marginal=marginal,
         retrieved=config.retrieved,

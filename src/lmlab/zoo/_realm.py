@@ -14,6 +14,7 @@ from lmlab.objectives.masking import Choice, EachToken, Replacement, needed_mask
 from lmlab.objectives.mentions import Mentions
 from lmlab.objectives.whole_units import Words
 from lmlab.retrieval.documents import Document, Documents
+from lmlab.retrieval.index import Kind
 from lmlab.retrieval.looking_up import LookingUp
 from lmlab.retrieval.masked_beside import MaskedBeside, MaskedBesideDocuments
 from lmlab.retrieval.memory import DocumentMemory
@@ -36,6 +37,9 @@ class RealmConfig(RetrieverConfig):
     """Tokens of a document that are read at most, its symbols counted."""
     retrieved: int = field(default=4, metadata={"at_least": 0})
     """Documents that are looked up for a text, k; 0 for none, to compare with."""
+    index: Kind = "flat"
+    """How they are found: flat compares all vectors; ivf and hnsw, by FAISS, some of them, for
+    documents by the hundred thousand."""
     refresh: int = field(default=500, metadata={"at_least": 0})
     """Steps after which all documents are embedded anew, at first sooner (16, 32, 64 …); 0 for at
     the first step alone. What is measured and kept is always embedded by its own weights."""
@@ -111,7 +115,11 @@ def make_retriever(config: RealmConfig, vocabulary: Vocabulary, documents: Docum
     longest = max(config.length, config.document_length)
     questions, encoder = make_encoders(replace(config, length=longest), vocabulary)
     memory = DocumentMemory(
-        documents, vocabulary, width=questions.width, longest=config.document_length
+        documents,
+        vocabulary,
+        width=questions.width,
+        longest=config.document_length,
+        kind=config.index,
     )
     return Retriever(
         questions,

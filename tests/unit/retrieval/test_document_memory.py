@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+
 import pytest
 import torch
 from torch import nn
@@ -68,6 +70,54 @@ def test_what_is_left_out_is_not_found(memory: DocumentMemory):
     queries = torch.tensor([[1.0, 0, 0], [0.1, 1, 0]])
     without = torch.tensor([[2, -1], [0, 1]])
     assert memory.search(queries, 2, without=without).tolist() == [[0, 1], [2, -1]]
+
+
+def many(kind: str, *, documents: int = 400, width: int = 8) -> DocumentMemory:
+    """Random vectors of so many documents."""
+    told = Documents(Document(name=str(number), text="a") for number in range(documents))
+    made = DocumentMemory(told, Vocabulary(size=8), width=width, longest=5, kind=kind)
+    made.meet_tokenizer(Letters())
+    made.vectors = torch.randn(documents, width, generator=torch.Generator().manual_seed(0))
+    return made
+
+
+@pytest.mark.parametrize("kind", ["ivf", "hnsw"])
+def test_an_index_of_faiss_finds_what_it_says_of_what_all_products_find(kind: str):
+    pytest.importorskip("faiss")
+    queries = torch.randn(200, 8, generator=torch.Generator().manual_seed(1))
+    scores = queries @ many("flat").vectors.T
+    truth = scores.argsort(dim=1, descending=True)[:, :10]
+    assert torch.equal(many("flat").search(queries, 10), truth)
+    memory = many(kind)
+    found = memory.search(queries, 10)
+    here = (found[..., None] == truth[:, None]).any(-1).float().mean()
+    assert memory.recall is not None and memory.recall >= 0.95
+    assert here >= 0.9
+    assert torch.equal(memory.search(queries, 10), found)
+    # All documents are more than an index comes upon: then they are compared one by one.
+    assert torch.equal(memory.search(queries[:2], 400), many("flat").search(queries[:2], 400))
+    best = truth[:, :2]
+    others = memory.search(queries, 5, without=best)
+    assert not (others[..., None] == best[:, None]).any()
+    assert (others >= 0).all()
+
+
+def test_an_index_is_built_anew_where_vectors_change_and_kept_where_they_do_not():
+    pytest.importorskip("faiss")
+    memory = many("ivf")
+    query = torch.randn(1, 8, generator=torch.Generator().manual_seed(2))
+    memory.search(query, 1)
+    first = memory.index()
+    assert memory.index() is first
+    memory.vectors[7] = 100 * query[0]  # in place
+    assert memory.search(query, 1).tolist() == [[7]]
+    assert memory.index() is not first
+    memory.vectors = memory.vectors.flip(0)
+    assert memory.search(query, 1).tolist() == [[392]]
+    copied = deepcopy(memory)
+    copied.vectors[392] = -copied.vectors[392]
+    assert copied.search(query, 1).tolist() != [[392]]
+    assert memory.search(query, 1).tolist() == [[392]]
 
 
 def test_a_search_in_parts_is_the_same(memory: DocumentMemory, monkeypatch: pytest.MonkeyPatch):

@@ -11,6 +11,7 @@ import pytest
 import lmlab
 from lmlab.interop.text_encoders import own_vectors
 from lmlab.language_model import LanguageModel
+from lmlab.retrieval.approximate import Approximate
 from lmlab.retrieval.stored import META, open_index
 from lmlab.sampling.asking import Asked
 from lmlab.training.train import train
@@ -95,3 +96,57 @@ def test_an_index_of_an_earlier_lmlab_is_embedded_anew(model: LanguageModel, tmp
     del meta["encoder"]["longest"]
     (tmp_path / "index" / META).write_text(json.dumps(meta), encoding="utf-8")
     assert own_vectors(open_index(tmp_path / "index"), model.model) is None
+
+
+@pytest.mark.parametrize("kind", ["ivf", "hnsw"])
+def test_an_index_of_faiss_is_searched_as_it_is(
+    model: LanguageModel, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Five documents are few enough to be all found, so that answers are the same."""
+    pytest.importorskip("faiss")
+    documents = documents_with_titles(tmp_path / "documents.jsonl")
+    lmlab.build_index(documents, model.model.path, tmp_path / kind, kind=kind, recall=1)
+    searched: list[str] = []
+    search = Approximate.search
+
+    def told_of(self: Approximate, queries: Any, k: int) -> Any:
+        searched.append(self.kind)
+        return search(self, queries, k)
+
+    monkeypatch.setattr(Approximate, "search", told_of)
+    ours = list(map(told, model.ask(QUESTIONS)))
+    assert not searched
+    theirs = list(map(told, model.ask(QUESTIONS, documents=tmp_path / kind)))
+    assert set(searched) == {kind}
+    for (text, log_prob, shares), (same, log_same, shares_same) in zip(ours, theirs, strict=True):
+        assert same == text
+        assert log_same == pytest.approx(log_prob, abs=1e-5)
+        assert shares_same == pytest.approx(shares, abs=1e-5)
+
+
+@pytest.mark.parametrize("system", ["rag-token", "realm"])
+def test_a_run_may_search_by_an_index_of_its_own(system: str, tmp_path: Path):
+    """Losses of a few steps and what is found are those of all products, as all is found."""
+    pytest.importorskip("faiss")
+    lines = [f"where is {name}\t{place}\n" for name, place in PLACES.items()] * 8
+    (tmp_path / "pairs.tsv").write_text("".join(lines), encoding="utf-8")
+    documents = documents_with_titles(tmp_path / "documents.jsonl")
+    settings = {"retrieved": 2, "document_length": 10, "log_every": 1, "tokens_per_batch": 400}
+    settings |= REALM if system == "realm" else {}
+    losses: list[list[float]] = []
+    for kind in ("flat", "ivf"):
+        words = {"data": str(tmp_path / "pairs.tsv"), "documents": str(documents), "quiet": True}
+        train(
+            system,
+            out=tmp_path / kind,
+            size="tiny",
+            settings={**settings, "index": kind},
+            steps=3,
+            **words,
+        )
+        events = list(map(json.loads, (tmp_path / kind / "metrics.jsonl").open(encoding="utf-8")))
+        losses.append([each["loss"] for each in events if each["event"] == "train"])
+        assert {e["recall"] for e in events if e["event"] == "looked up"} == {1.0}
+    assert losses[1] == pytest.approx(losses[0], abs=1e-6)
+    flat, ivf = (lmlab.load(tmp_path / kind).ask(QUESTIONS) for kind in ("flat", "ivf"))
+    assert [told(each)[2].keys() for each in ivf] == [told(each)[2].keys() for each in flat]
