@@ -167,8 +167,8 @@ def _print_description(about: IndexDescription, path: str, *, as_json: bool) -> 
     if as_json:
         print_json({"path": path, **asdict(about)})
         return
-    mebibytes = sum(about.files.values()) / 2**20
-    print(f"{path}: {about.documents:,} documents, {about.kind}, {mebibytes:,.1f} MiB on the disk")
+    count = f"{about.documents:,} document{'' if about.documents == 1 else 's'}"
+    print(f"{path}: {count}, {about.kind}, {sized(sum(about.files.values()))} on the disk")
     if about.encoder is not None:
         where = f" ({about.encoder.path})" if about.encoder.path else ""
         print(f"encoder: {about.encoder.name}{where}, vectors of width {about.width}")
@@ -180,6 +180,11 @@ def _print_description(about: IndexDescription, path: str, *, as_json: bool) -> 
                 "divide them if their ends should be found."
             )
     print(f"written by lmlab {about.lmlab}, format {about.format}")
+
+
+def sized(count: int) -> str:
+    """So many bytes, in the larger of two units that gives a number to look at."""
+    return f"{count / 2**20:,.1f} MiB" if count >= 2**20 else f"{count / 2**10:,.1f} KiB"
 
 
 @contextmanager

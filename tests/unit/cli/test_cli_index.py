@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lmlab.cli.index import shortened
+from lmlab.cli.index import shortened, sized
 from lmlab.cli.main import main
 from lmlab.training.runs import load_run
 
@@ -142,6 +142,15 @@ def test_a_mistake_is_one_sentence(
     assert found.err.startswith("lmlab: ") and found.err.count("\n") == 1
     assert sentence in found.err
     assert not (made / "new").exists()
+
+
+def test_one_document_is_one_and_little_is_not_nothing(lmlab, tmp_path: Path):
+    (tmp_path / "one.txt").write_text("a dog\n", encoding="utf-8")
+    found = lmlab(
+        "index", "build", tmp_path / "one.txt", "--encoder", "bm25", "--out", tmp_path / "i"
+    )
+    assert ": 1 document, bm25, " in found.out and " KiB on the disk" in found.out
+    assert (sized(2**10), sized(3 * 2**20)) == ("1.0 KiB", "3.0 MiB")
 
 
 def test_long_texts_are_shown_short():
