@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
+import numpy as np
 import pytest
 import torch
 
@@ -12,6 +14,7 @@ from lmlab.core.registry import system_module
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.objectives.in_batch import DualEncoder, in_batch_log_probs, same_texts
 from lmlab.objectives.inverse_cloze import InverseCloze
+from lmlab.retrieval.hard_negatives import LexicalNegatives
 
 VOCABULARY = Vocabulary(size=9)
 START, END = 2, 3
@@ -66,6 +69,70 @@ def test_the_loss_is_that_of_loops_over_single_pairs(shared: str, pooling: str):
         loss, _ = system.loss(batch)
     assert loss.total.item() == pytest.approx(total, abs=1e-5)
     assert loss.count.item() == 3
+
+
+def test_a_hard_negative_is_what_bm25_finds_beside_the_right_document():
+    """Against `bm25s`, which counts the same documents in its own way."""
+    bm25s = pytest.importorskip("bm25s")
+    generator = torch.Generator().manual_seed(0)
+    draw = partial(torch.randint, 5, 60, generator=generator)
+    documents = [draw((int(n),)).tolist() for n in torch.randint(3, 12, (80,), generator=generator)]
+    questions = [draw((5,)).tolist() for _ in range(20)]
+    found = LexicalNegatives(Vocabulary(size=60), count=2)
+    found.meet([[START, *each, END] for each in [*documents, documents[0]]])
+    own = list(range(20))
+    theirs = bm25s.BM25(k1=1.5, b=0.75, method="lucene")
+    theirs.index([[str(token) for token in each] for each in documents], show_progress=False)
+    ours = found.find(rows(*questions), rows(*(documents[n] for n in own)))
+    for row, question in enumerate(questions):
+        known = [str(t) for t in question if str(t) in theirs.vocab_dict]
+        scores = theirs.get_scores(known)
+        scores[own[row]] = -1.0
+        got = ours.tokens[2 * row : 2 * row + 2], ours.lengths[2 * row : 2 * row + 2]
+        texts = [t[1 : n - 1].tolist() for t, n in zip(*map(list, got), strict=True)]
+        numbers = [documents.index(text) for text in texts]
+        assert own[row] not in numbers
+        assert scores[numbers] == pytest.approx(sorted(scores)[:-3:-1], rel=1e-5)
+
+
+def test_hard_negatives_are_set_against_every_question():
+    """Five documents by loops: those of three questions, and the wrong ones of the first two."""
+    questions, documents = [[5], [6, 7, 5], [8, 8]], [[5, 5, 6], [7], [7, 8]]
+    batch = rows(*documents, condition=rows(*questions))
+    wrong = [[8, 5], [6, 6]]
+
+    class Told:
+        def meet(self, documents: list) -> None: ...
+
+        def find(self, questions: Batch, own: Batch) -> Batch:
+            return rows(*wrong, documents[2])
+
+    system = build()
+    system.negatives = Told()
+    with torch.no_grad():
+        total = 0.0
+        for i, question in enumerate(questions):
+            q = system.encode_queries(rows(question))[0]
+            # The right document of the third question is no wrong one of its own.
+            others = [*documents, *wrong, *([documents[2]] if i < 2 else [])]
+            scores = [float(q @ system.encode(rows(document))[0]) for document in others]
+            total -= scores[i] - math.log(sum(math.exp(score) for score in scores))
+        loss, _ = system.loss(batch)
+    assert loss.total.item() == pytest.approx(total, abs=1e-5)
+
+
+def test_hard_negatives_come_from_the_training_split():
+    system = build(hard_negatives=1)
+    texts = [[START, 5, 6, END], [START, 5, 7, END], [START, 8, END]]
+    flat, offsets = np.concatenate(texts), np.array([0, 4, 8, 11])
+    batch = rows([5, 6], condition=rows([5]))
+    assert system.loss(batch)[0].total.item() == 0  # a single document, and none is known yet
+    system.meet_data(flat, offsets)
+    with torch.no_grad():
+        q = system.encode_queries(rows([5]))[0]
+        right, wrong = (float(q @ system.encode(rows(each))[0]) for each in ([5, 6], [5, 7]))
+    expected = math.log(1 + math.exp(wrong - right))
+    assert system.loss(batch)[0].total.item() == pytest.approx(expected, abs=1e-5)
 
 
 def test_encoders_share_what_they_are_told_to():

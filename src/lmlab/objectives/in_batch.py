@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Protocol
+
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -22,13 +25,26 @@ OTHERS = 64
 """Documents of the training split that a text is held against when it is scored."""
 
 
+class Negatives(Protocol):
+    """What finds wrong documents for questions, beside those of the batch."""
+
+    def meet(self, documents: Sequence[Sequence[int]]) -> None:
+        """Shown the documents of the training split before training, with their symbols."""
+        ...
+
+    def find(self, questions: Batch, own: Batch) -> Batch | None:
+        """Some documents, none of which answers its question as `own` (B) do; None for none."""
+        ...
+
+
 class DualEncoder(System):
     """score(x, z) = q(x) · d(z), learnt by finding z among the documents of its batch.
 
         loss = -Σ_i log [exp score(x_i, z_i) / Σ_j exp score(x_i, z_j)]   (Karpukhin et al. 2020)
 
-    A text that is given a question is its document; one that is given none is cut into a question
-    and a document (inverse cloze, Lee et al. 2019). Cost of a batch: B passes of each encoder and
+    with z_j also the hard negatives of all its questions, where `negatives` finds some. A text that
+    is given a question is its document; one that is given none is cut into a question and a
+    document (inverse cloze, Lee et al. 2019). Cost of a batch: B passes of each encoder and
     B² · width. With many processes each has the documents of its own share alone. A few documents
     of the training split are kept, for scores that depend on no batch to have something to choose
     from.
@@ -48,6 +64,7 @@ class DualEncoder(System):
         documents: TextEncoder,
         cloze: InverseCloze,
         length: int,
+        negatives: Negatives | None = None,
     ) -> None:
         """`length`: of the longest text."""
         super().__init__()
@@ -56,20 +73,27 @@ class DualEncoder(System):
         self.questions = questions
         self.documents = documents
         self.cloze = cloze
+        self.negatives = negatives
         self.window = length - 1
         self.register_buffer("others", torch.zeros(OTHERS, length, dtype=torch.int32))
         self.register_buffer("other_lengths", torch.zeros(OTHERS, dtype=torch.int64))
 
     def meet_data(self, tokens: NDArray[np.generic], offsets: NDArray[np.int64]) -> None:
         """Keep some of the training split, evenly spread over it."""
-        chosen = np.linspace(0, len(offsets) - 2, min(OTHERS, len(offsets) - 1)).astype(int)
-        texts = [tokens[offsets[i] : offsets[i + 1]] for i in chosen]
-        start = [] if self.vocabulary.start is None else [self.vocabulary.start]
-        for row, text in enumerate(texts):
-            kept = [*start, *(int(i) for i in text if int(i) != self.vocabulary.start)]
-            kept = kept[: self.others.shape[1]]
+        count = len(offsets) - 1
+
+        def text(number: int) -> list[int]:
+            start = [] if self.vocabulary.start is None else [self.vocabulary.start]
+            inner = tokens[offsets[number] : offsets[number + 1]].tolist()
+            return [*start, *(each for each in inner if each != self.vocabulary.start)]
+
+        chosen = np.linspace(0, count - 1, min(OTHERS, count)).astype(int)
+        for row, number in enumerate(chosen):
+            kept = text(number)[: self.others.shape[1]]
             self.others[row, : len(kept)] = torch.tensor(kept, dtype=torch.int32)
             self.other_lengths[row] = len(kept)
+        if self.negatives is not None:
+            self.negatives.meet([text(number) for number in range(count)])
 
     @property
     def loss_compares(self) -> bool:
@@ -95,7 +119,8 @@ class DualEncoder(System):
     ) -> tuple[Loss, State | None]:
         """Summed over the questions of the batch."""
         cut = self._cut(batch, generator)
-        found = self._log_probs(cut).diagonal()
+        more = None if self.negatives is None else self.negatives.find(cut.questions, batch)
+        found = self._log_probs(cut, more).diagonal()
         return Loss(-found.sum(), torch.tensor(float(len(batch)), device=found.device)), None
 
     def log_prob(
@@ -136,10 +161,14 @@ class DualEncoder(System):
             return Cut(questions=batch.condition, documents=batch)
         return self.cloze.draw(batch, generator=generator)
 
-    def _log_probs(self, cut: Cut) -> Tensor:
-        """(B, B) log p(document | question) among the documents of the batch."""
-        scores = self.encode_queries(cut.questions) @ self.encode(cut.documents).T
-        return in_batch_log_probs(scores, same_texts(cut.documents, cut.documents))
+    def _log_probs(self, cut: Cut, more: Batch | None = None) -> Tensor:
+        """(B, C) log p(document | question) among those of the batch, and behind them `more`."""
+        questions, vectors = self.encode_queries(cut.questions), self.encode(cut.documents)
+        same = same_texts(cut.documents, cut.documents)
+        if more is not None:
+            vectors = torch.cat([vectors, self.encode(more)])
+            same = torch.cat([same, same_texts(cut.documents, more)], 1)
+        return in_batch_log_probs(questions @ vectors.T, same)
 
     def _others(self, batch: Batch, *, cut: bool) -> Batch:
         """The documents that were kept, of the form of those that are scored."""
@@ -173,12 +202,12 @@ class DualEncoder(System):
 
 
 def in_batch_log_probs(scores: Tensor, same: Tensor) -> Tensor:
-    """(B, B) softmax over the documents, each question's own being that at its place.
+    """(B, C) softmax over C ≥ B documents, each question's own being that at its place.
 
-    `same` (B, B): documents with the same words, which are no wrong answers to each other's
-    questions: they are left out of the choice, but for the question's own.
+    `same` (B, C): documents with the same words as a question's own, which are no wrong answers to
+    it: they are left out of the choice, but for the question's own.
     """
-    own = torch.eye(len(scores), dtype=torch.bool, device=scores.device)
+    own = torch.eye(*scores.shape, dtype=torch.bool, device=scores.device)
     return F.log_softmax(scores.masked_fill(same & ~own, -torch.inf), dim=1)
 
 

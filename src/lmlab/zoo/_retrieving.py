@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from lmlab.backbones.text_encoder import Pooling, TextEncoder
 from lmlab.core.vocabulary import Vocabulary
@@ -36,6 +36,16 @@ class RetrieverConfig(TransformerConfig):
     nothing."""
 
 
+TINY: dict[str, Any] = {
+    "width": 12,
+    "layers": 1,
+    "heads": 2,
+    "vector_width": 8,
+    "pre_norm": True,
+    "dropout": 0.0,
+    "attention_dropout": 0.0,
+}
+"""What tests build."""
 RETRIEVER_RECIPES = {
     # WordNet's examples and glosses: benchmarks/dpr.py has what it reaches.
     "glosses": {

@@ -6,8 +6,9 @@ What a text is given is the question and the text the document that answers it: 
 --data wordnet-examples`. Texts that are given nothing are cut into a question and a document, the
 inverse cloze task of Lee et al. 2019. Its score is that of a document given a question, up to a
 constant; it is no distribution over texts. Documents with the same words are not set against each
-other; the paper's hard negatives of BM25 are left out. `--base` is a run to begin with: of dpr, or
-a Transformer that reads both ways (the paper's is BERT).
+other. `hard_negatives=1` sets the wrong document that BM25 finds for each question against all of
+them too, as in the paper. `--base` is a run to begin with: of dpr, or a Transformer that reads both
+ways (the paper's is BERT).
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ from lmlab.core.system import System
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.objectives.in_batch import DualEncoder
 from lmlab.objectives.inverse_cloze import InverseCloze
+from lmlab.retrieval.hard_negatives import LexicalNegatives
 from lmlab.retrieval.warm_start import start_encoders
-from lmlab.zoo._retrieving import RETRIEVER_RECIPES, RetrieverConfig, make_encoders
+from lmlab.zoo._retrieving import RETRIEVER_RECIPES, TINY, RetrieverConfig, make_encoders
 
 CARD = Card(
     family="retrieval",
@@ -48,18 +50,12 @@ class Config(RetrieverConfig):
 
     keep: float = field(default=0.1, metadata={"at_least": 0, "at_most": 1})
     """How often a question that is cut out of a text stays in it too."""
+    hard_negatives: int = field(default=0, metadata={"at_least": 0})
+    """Wrong documents of the training split for each question, found by BM25; the paper's is 1."""
 
 
 SIZES = {
-    "tiny": Config(
-        width=12,
-        layers=1,
-        heads=2,
-        vector_width=8,
-        pre_norm=True,
-        dropout=0.0,
-        attention_dropout=0.0,
-    ),
+    "tiny": Config(**TINY),
     "small": Config(),
     "base": Config(width=768, layers=12, heads=12, length=512, vector_width=0, shared="nothing"),
 }
@@ -71,10 +67,12 @@ def build(config: Config, vocabulary: Vocabulary, *, base: System | None = None)
     if base is not None:
         start_encoders(questions, documents, base)
     cloze = InverseCloze(vocabulary=vocabulary, keep=config.keep)
+    count = config.hard_negatives
     return DualEncoder(
         vocabulary=vocabulary,
         questions=questions,
         documents=documents,
         cloze=cloze,
         length=config.length,
+        negatives=LexicalNegatives(vocabulary, count=count) if count else None,
     )
