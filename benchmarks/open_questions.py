@@ -8,8 +8,9 @@ the documents `capitals`; on `wordnet-questions` a word is left out of an exampl
 are glosses. Rows:
 
 - rag-sequence, rag-token: both sums over the documents found, questions' encoder and writer learn;
-- best document: RAG with one document, whose retriever gets no gradient and so stays BM25 (on
-  random directions): BM25 with a reader;
+- best document: RAG with one document, whose retriever gets no gradient and so stays what it was:
+  the base, or without one BM25 on random directions (which among 117,659 glosses is noisy;
+  benchmarks/realm.py has BM25 itself with a reader);
 - no documents: the same writer with one document that says nothing;
 - realm: an answer is a span of a document found, and both encoders learn.
 
@@ -111,12 +112,17 @@ def run_one(corpus: str, row: str, seed: int, base: str | None) -> dict[str, Any
         "corpus": corpus,
         "row": row,
         "seed": seed,
-        "base": base,
+        "base": named(base),
         "parameters": result.parameters,
         "processor_seconds": round(seconds, 1),
         "validation_nats_per_token": None if math.isinf(result.best) else result.best,
         **found,
     }
+
+
+def named(base: str | None) -> str | None:
+    """What a record calls a base: the name of its folder, wherever that is."""
+    return None if base is None else Path(base).name
 
 
 def settings_of(task: dict[str, Any], asked: dict[str, Any]) -> dict[str, Any]:
@@ -162,16 +168,19 @@ def documents_found(model: Any, questions: list[str]) -> list[list[str]]:
 
 
 def summary(records: list[dict[str, Any]]) -> list[str]:
-    """A line for each row of each corpus: mean and spread over seeds."""
+    """A line for each row of each corpus, by its base: mean and spread over seeds."""
     lines = []
-    for corpus, row in dict.fromkeys((each["corpus"], each["row"]) for each in records):
-        same = [r for r in records if (r["corpus"], r["row"]) == (corpus, row)]
+    names = ("corpus", "row", "base")
+    for key in dict.fromkeys(tuple(each[name] for name in names) for each in records):
+        same = [each for each in records if tuple(each[name] for name in names) == key]
+        corpus, row, base = key
         told = []
         for name in ("exact_match", "document_found"):
             values = [each[name] for each in same]
             spread = f" ± {statistics.stdev(values):.3f}" if len(values) > 1 else ""
             told.append(f"{name} {statistics.mean(values):.3f}{spread}")
-        lines.append(f"{corpus}, {row} ({len(same)} seeds): {', '.join(told)}")
+        on = "" if base is None else f" on {base}"
+        lines.append(f"{corpus}, {row}{on} ({len(same)} seeds): {', '.join(told)}")
     return lines
 
 
@@ -217,7 +226,7 @@ def main() -> None:
     for seed in range(given.seeds):
         for row in given.rows.split(","):
             base = None if row == "no documents" else given.base
-            if (given.corpus, row, seed, base) in done:
+            if (given.corpus, row, seed, named(base)) in done:
                 continue
             records.append(run_one(given.corpus, row, seed, base))
             given.out.parent.mkdir(parents=True, exist_ok=True)
