@@ -366,6 +366,22 @@ def test_an_answer_is_a_word_and_no_symbol():
     assert len(system.ask(["a ___ c"], answers=3)[0]) == 3
 
 
+@pytest.mark.parametrize(("kind", "words"), [("wordpiece", "abcd"), ("char", "abcdef")])
+def test_an_answer_does_not_begin_inside_a_word(kind: str, words: str):
+    class Halves(Letters):
+        """Of which e and f go on the word before them, if these are pieces of words."""
+
+        def token(self, id: int) -> str:
+            return f"##{WORDS[id]}" if WORDS[id] in ("e", "f") else WORDS[id]
+
+    tokenizer, system = Halves(), build().eval()
+    tokenizer.kind, system.pieces = kind, None
+    system.meet_tokenizer(tokenizer)
+    system.retriever.embed()
+    [found] = system.ask(["a ___ c"], answers=len(WORDS))
+    assert sorted(answer.text for answer in found) == list(words)
+
+
 def test_a_question_without_a_blank_is_refused():
     with pytest.raises(UserError, match="has 0 blanks"):
         build().ask(["a b c"])

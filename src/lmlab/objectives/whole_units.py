@@ -44,15 +44,24 @@ class Words:
         """(V,) bool: the tokens that begin a word wherever they stand."""
         self._ends: Tensor | None = None
         """(V,) bool: the tokens after which a word begins, whatever it is."""
+        self._marked = False
+        """Whether a token tells by itself that it goes on a word."""
 
     def meet(self, pieces: Pieces) -> None:
         """Look at every token once."""
         tokens = [pieces.token(i) for i in range(self.vocabulary.size)]
         ordinary = set(ordinary_tokens(self.vocabulary).tolist())
         begins, ends = WORD_RULES.get(pieces.kind, _every_token)(tokens)
+        self._marked = pieces.kind in ("word", "wordpiece", "bpe", "unigram")
         alone = [i not in ordinary or i == self.vocabulary.unknown for i in range(len(tokens))]
         self._begins = torch.tensor(begins) | torch.tensor(alone)
         self._ends = torch.tensor(ends) | torch.tensor(alone)
+
+    @property
+    def beginnings(self) -> Tensor | None:
+        """(V,) bool: the tokens that a word may begin with; None until the tokeniser is known, and
+        for characters, where it may be any."""
+        return self._begins if self._marked else None
 
     def starts(self, batch: Batch, allowed: Tensor) -> Tensor:
         if self._begins is None or self._ends is None:

@@ -135,8 +135,8 @@ class MaskedBesideDocuments(LookingUp, Assembly):
     def ask(self, questions: Sequence[str], *, answers: int = 1) -> list[list[Answer]]:
         """The likeliest words for the one blank of each question, `___` or `<mask>`.
 
-        Symbols and the unknown word answer nothing and are left out; the others are as likely as
-        they were.
+        Symbols, the unknown word and pieces that go on a word answer nothing and are left out; the
+        others are as likely as they were. A word of several pieces can't be told: it is one token.
         """
         pieces = self.known_pieces()
         rows = [self._with_blank(question, pieces) for question in questions]
@@ -152,7 +152,7 @@ class MaskedBesideDocuments(LookingUp, Assembly):
             )
         return [
             [
-                Answer(text=pieces.token(token), log_prob=log_prob, evidence=rests_on)
+                Answer(text=pieces.decode([token]), log_prob=log_prob, evidence=rests_on)
                 for token, log_prob in zip(tokens, values, strict=True)
                 if log_prob > -math.inf
             ]
@@ -162,7 +162,10 @@ class MaskedBesideDocuments(LookingUp, Assembly):
         ]
 
     def _words_alone(self, log_probs: Tensor) -> Tensor:
-        """(N, V) with nothing for symbols and for <unk>."""
+        """(N, V) with nothing for symbols, for <unk> and for what goes on a word."""
+        beginnings = self.retriever.memory.words.beginnings
+        if beginnings is not None:
+            log_probs = log_probs.masked_fill(~beginnings.to(log_probs.device), -math.inf)
         own = (*self.vocabulary.unpredictable, self.vocabulary.end, self.vocabulary.unknown)
         ids = torch.tensor([id for id in own if id is not None], device=log_probs.device)
         return log_probs.index_fill(1, ids, -math.inf)
