@@ -13,7 +13,7 @@ are glosses. Rows:
   benchmarks/realm.py has BM25 itself with a reader);
 - no documents: the same writer with one document that says nothing;
 - realm: an answer is a span of a document found, and both encoders learn; `by default`, with
-  documents embedded anew as often as nobody says how often.
+  documents embedded anew as often as the system itself has it.
 
 What is told: the share of test questions whose first answer is the right one word for word, and of
 those whose right answer stands in a document that was found. Records are kept as they come, and a
@@ -76,7 +76,7 @@ ROWS: dict[str, dict[str, Any]] = {
     "best document": {"system": "rag-sequence", "settings": {"retrieved": 1}},
     "no documents": {"system": "rag-sequence", "settings": {"retrieved": 1}, "documents": "."},
     "realm": {"system": "realm", "settings": {"objective": "spans"}},
-    "realm, by default": {
+    "realm by default": {
         "system": "realm",
         "settings": {"objective": "spans", "refresh": 500, "background": True},
     },

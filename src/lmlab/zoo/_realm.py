@@ -54,7 +54,7 @@ class RealmConfig(RetrieverConfig):
     """Share of the names (or tokens) that are hidden, at least one of a text."""
     salient: bool = True
     """Whether names are hidden, those of the documents' titles; else any token."""
-    longest_answer: int = field(default=6, metadata={"at_least": 1})
+    longest_answer: int = field(default=4, metadata={"at_least": 1})
     """Tokens of an answer at most, where objective=spans; pieces, where words are cut in pieces."""
     early: int = field(default=64, metadata={"at_least": 1})
     """Documents among which the retriever is told those that hold the answer."""
