@@ -54,8 +54,8 @@ CORPORA: dict[str, dict[str, Any]] = {
     },
     "wordnet-questions": {
         "documents": "wordnet",
-        # Less than one pass over the 42,491 questions: a minute or three for each row.
-        "budget": {"steps": 400},
+        # A fraction of a pass over the 42,491 questions: a minute or two for each row.
+        "budget": {"steps": 150},
         # The longest question has 68 pieces with its symbols, beside a document of 48.
         "settings": {
             "length": 128,
