@@ -53,6 +53,13 @@ SCALES: dict[str, dict[str, Any]] = {
         "bert_steps": 150,
         "knowbert_steps": 400,
     },
+    "laptop": {
+        "bert": {"width": 128, "layers": 3, "heads": 4, "length": 256, "pairs": "none"},
+        "knowbert": {"entity_width": 128, "heads": 4, "linking_steps": 300, "linking_weight": 2.0},
+        "training": {"tokens_per_batch": 2048, "vocabulary_size": 8000},
+        "bert_steps": 800,
+        "knowbert_steps": 900,
+    },
     "small": {
         "bert": {"width": 128, "layers": 4, "heads": 4, "length": 256, "pairs": "none"},
         "knowbert": {"entity_width": 128, "heads": 4, "linking_steps": 500, "linking_weight": 2.0},

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from lmlab.core.answers import Ask
 from lmlab.core.batch import Batch
@@ -123,6 +124,36 @@ def test_facts_are_data_that_are_saved_and_take_the_size_of_what_is_loaded(tmp_p
     assert table.read() == {(3, 1): (2,)}
     table.write({})
     assert len(table) == 0 and table.read() == {}
+
+
+def test_facts_of_runs_of_before_are_read_from_their_padded_rows():
+    table = FactTable({})
+    keys, rows = torch.tensor([[0, 0], [2, 1]]), torch.tensor([[1, -1, -1], [0, 3, 4]])
+    table.load_state_dict({"keys": keys, "objects": rows})
+    assert table.read() == {(0, 0): (1,), (2, 1): (0, 3, 4)}
+
+
+def test_a_fact_of_many_objects_costs_no_other_fact_room():
+    """20,000 facts, of which one has 300 objects: 20,299 objects in all.
+
+    A row of 300 for each would be 24 MB for a hidden mention; the list is 0.08 MB.
+    """
+    facts = {(0, 0): tuple(range(300))} | {(n, 1): (n % 300,) for n in range(1, 20_000)}
+    memory = FactMemory(nn.Embedding(20_000, SIZE), 2, facts, WIDTH, mask=MASK, nearest=5)
+    largest = 0
+
+    class Largest(TorchFunctionMode):
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            nonlocal largest
+            found = func(*args, **(kwargs or {}))
+            if isinstance(found, torch.Tensor):
+                largest = max(largest, found.numel())
+            return found
+
+    with Largest():
+        memory(torch.zeros(2, 5, WIDTH), make_view())
+    # The keys are the most there is; the 2 hidden mentions have 20,299 objects each.
+    assert largest == 20_000 * 2 * SIZE
 
 
 COUNTRIES, CITIES = ("arland", "bornia", "cedonia", "dovia"), ("east", "fort", "gate", "hill")

@@ -21,18 +21,22 @@ Facts = Mapping[tuple[int, int], Sequence[int]]
 class FactTable(nn.Module):
     """F facts by number: (subject, relation) and its objects. Data, no parameters.
 
+    The objects stand in one list, as few facts have many: of WordNet's one has 661, most have one.
     It is saved with the weights, and takes the size of what is loaded.
     """
 
     keys: Tensor
     """(F, 2) subject and relation."""
     objects: Tensor
-    """(F, O) the objects of each, NO_ENTITY where there are fewer."""
+    """(O,) the objects of all facts, those of each side by side."""
+    owners: Tensor
+    """(O,) the fact that each of them is of."""
 
     def __init__(self, facts: Facts) -> None:
         super().__init__()
         self.register_buffer("keys", torch.zeros(0, 2, dtype=torch.long))
-        self.register_buffer("objects", torch.zeros(0, 1, dtype=torch.long))
+        self.register_buffer("objects", torch.zeros(0, dtype=torch.long))
+        self.register_buffer("owners", torch.zeros(0, dtype=torch.long))
         self.write(facts)
 
     def __len__(self) -> int:
@@ -41,22 +45,38 @@ class FactTable(nn.Module):
     def write(self, facts: Facts) -> None:
         """Let these be all facts, from now on."""
         kept = {key: tuple(objects) for key, objects in facts.items() if objects}
-        most = max((len(objects) for objects in kept.values()), default=1)
-        rows = [[*objects, *[NO_ENTITY] * (most - len(objects))] for objects in kept.values()]
+        counts = torch.tensor([len(objects) for objects in kept.values()], dtype=torch.long)
+        flat = [each for objects in kept.values() for each in objects]
         device = self.keys.device
         self.keys = torch.tensor(list(kept), dtype=torch.long, device=device).view(-1, 2)
-        self.objects = torch.tensor(rows, dtype=torch.long, device=device).view(-1, most)
+        self.objects = torch.tensor(flat, dtype=torch.long, device=device)
+        self.owners = torch.arange(len(kept)).repeat_interleave(counts).to(device)
 
     def read(self) -> dict[tuple[int, int], tuple[int, ...]]:
         """All facts."""
-        keys, objects = self.keys.tolist(), self.objects.tolist()
-        return {
-            (subject, relation): tuple(each for each in row if each != NO_ENTITY)
-            for (subject, relation), row in zip(keys, objects, strict=True)
-        }
+        found: list[list[int]] = [[] for _ in range(len(self))]
+        for owner, each in zip(self.owners.tolist(), self.objects.tolist(), strict=True):
+            found[owner].append(each)
+        keys = ((subject, relation) for subject, relation in self.keys.tolist())
+        return dict(zip(keys, map(tuple, found), strict=True))
+
+    def shares(self, liked: Tensor) -> Tensor:
+        """(Q, O) softmax of what is liked of each object (Q, O) among those of the same fact."""
+        owners = self.owners.expand(len(liked), -1)
+        none = liked.new_full((len(liked), len(self)), -torch.inf)
+        best = none.scatter_reduce(1, owners, liked.detach(), "amax").gather(1, owners)
+        raised = (liked - best).exp()
+        sums = raised.new_zeros(len(liked), len(self)).scatter_add(1, owners, raised)
+        return raised / sums.gather(1, owners)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
-        for name in ("keys", "objects"):
+        rows = state_dict.get(prefix + "objects")
+        if rows is not None and rows.ndim == 2:
+            # Runs of before had a row of objects for each fact, with NO_ENTITY behind them.
+            real = rows != NO_ENTITY
+            state_dict[prefix + "objects"] = rows[real]
+            state_dict[prefix + "owners"] = real.nonzero()[:, 0]
+        for name in ("keys", "objects", "owners"):
             if (loaded := state_dict.get(prefix + name)) is not None:
                 setattr(self, name, torch.empty_like(loaded, device=self.keys.device))
         super()._load_from_state_dict(state_dict, prefix, *rest)
@@ -75,8 +95,8 @@ class FactMemory(HiddenMemory):
 
     Only facts of the `nearest` keys count in use, all in training. ĝ also goes back to the hidden
     states of the mention, x + W_o ĝ, so that words come from facts too; at other places nothing is
-    changed. M mentions, Q of them hidden behind the symbol `mask`; cost Q · F · (entity width +
-    objects of a fact).
+    changed. M mentions, Q of them hidden behind the symbol `mask`; O objects of all facts; cost
+    Q · (F · entity width + O).
     """
 
     def __init__(
@@ -137,14 +157,12 @@ class FactMemory(HiddenMemory):
         """(Q, D) ĝ of each hidden mention."""
         weights = weights_of(scores, None if self.training else self.nearest)
         facts, null = weights[:, :-1], weights[:, -1:]
-        objects, vectors = self.table.objects, self.entities.weight
-        liked = (self.choose(ends) @ vectors.T)[:, objects.clamp(min=0)]
-        liked = liked.masked_fill(objects == NO_ENTITY, -torch.inf)
-        # (Q, F, O) how much of the answer each object of each fact is, and then (Q, N) each entity.
-        shares = facts[..., None] * torch.softmax(liked, -1)
-        flat = objects.clamp(min=0).flatten().expand(len(scores), -1)
-        each = torch.zeros(len(scores), len(vectors), dtype=shares.dtype, device=shares.device)
-        return null * context + each.scatter_add(1, flat, shares.flatten(1)) @ vectors
+        table, vectors = self.table, self.entities.weight
+        liked = (self.choose(ends) @ vectors.T)[:, table.objects]
+        # (Q, O) how much of the answer each object of each fact is, and then (Q, N) each entity.
+        shares = facts[:, table.owners] * table.shares(liked)
+        each = shares.new_zeros(len(scores), len(vectors)).index_add(1, table.objects, shares)
+        return null * context + each @ vectors
 
     def _supported(self, spans: Spans, asked: Tensor, rows: int) -> Tensor:
         """(Q, F + 1) bool: whether the text shows a fact's subject and hides one of its objects.
@@ -161,7 +179,9 @@ class FactMemory(HiddenMemory):
         told = hidden != NO_ENTITY
         alone = torch.bincount(row, minlength=rows)[row] == 1
         subject = present[row][:, self.table.keys[:, 0]]
-        object = (self.table.objects == hidden[:, None, None]).any(-1)
+        mention, place = (self.table.objects == hidden[:, None]).nonzero(as_tuple=True)
+        object = torch.zeros_like(subject)
+        object[mention, self.table.owners[place]] = True
         facts = subject & object & told[:, None]
         return torch.cat([facts, (told & alone & ~facts.any(1))[:, None]], 1)
 
