@@ -54,11 +54,11 @@ SCALES: dict[str, dict[str, Any]] = {
         "knowbert_steps": 400,
     },
     "laptop": {
-        "bert": {"width": 128, "layers": 3, "heads": 4, "length": 256, "pairs": "none"},
-        "knowbert": {"entity_width": 128, "heads": 4, "linking_steps": 300, "linking_weight": 2.0},
-        "training": {"tokens_per_batch": 2048, "vocabulary_size": 8000},
-        "bert_steps": 800,
-        "knowbert_steps": 900,
+        "bert": {"width": 96, "layers": 2, "heads": 4, "length": 256, "pairs": "none"},
+        "knowbert": {"entity_width": 96, "heads": 4, "linking_steps": 200, "linking_weight": 2.0},
+        "training": {"tokens_per_batch": 2048, "vocabulary_size": 6000},
+        "bert_steps": 600,
+        "knowbert_steps": 700,
     },
     "small": {
         "bert": {"width": 128, "layers": 4, "heads": 4, "length": 256, "pairs": "none"},

@@ -49,6 +49,12 @@ class CandidateScores(nn.Module):
         # No bias: the softmax over candidates would not feel it.
         self.narrow = nn.Linear(units, 1, bias=False)
 
+    def begin(self) -> None:
+        """Weights by the numbers that come in, which are two: the width of a Transformer's layers
+        would make them so small that hundreds of steps go by before a prior counts."""
+        self.widen.reset_parameters()
+        self.narrow.reset_parameters()
+
     def forward(self, priors: Tensor, products: Tensor) -> Tensor:
         """(K,) of K candidates, from their priors (K,) and inner products (K,)."""
         both = torch.stack([priors, products], -1)
@@ -135,6 +141,7 @@ class KnowledgeAttention(HiddenMemory):
         self.around_feed_forward = PreNorm(nn.LayerNorm(entity_width), dropout)
         self.back = nn.Linear(entity_width, width)
         initialise(self, entity_width, layers=SHORTENING)
+        self.linker.scores.begin()
         nn.init.orthogonal_(self.project.weight)
         self.align()
 

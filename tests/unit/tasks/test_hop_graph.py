@@ -62,6 +62,7 @@ class Scripted:
         return Found(
             hops=spans(self.hops),
             answers=spans(self.answers),
+            nothing=0.5,
             semantics=torch.tensor([float(len(self.read))]),
         )
 

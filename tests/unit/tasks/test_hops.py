@@ -21,9 +21,9 @@ from lmlab.tasks.finetune import finetune
 from lmlab.tasks.hops.asking import HopModel, load_hops
 from lmlab.tasks.hops.encoding import NodeEncoder
 from lmlab.tasks.hops.fitting import finetune_hops
-from lmlab.tasks.hops.plain import plain_examples, train_plain_reader
+from lmlab.tasks.hops.plain import Seen, chosen, plain_examples, train_plain_reader
 from lmlab.tasks.hops.reader import HopReader
-from lmlab.tasks.hops.rows import HopRow, read_hop_rows
+from lmlab.tasks.hops.rows import HopRow, Question, read_hop_rows
 from lmlab.tasks.hops.system import CogQA, SecondStage, node_loss
 from lmlab.training.config import TrainingConfig, with_budget
 from lmlab.training.files import read_tensors
@@ -306,3 +306,21 @@ def test_the_command_line_tells_path_and_graph(run: Path, tmp_path: Path):
     assert {"question", "answer", "path", "graph", "evidence"} <= answer.keys()
     assert answer["graph"]["nodes"][0] == {"name": "c", "answer": False, "start": True}
     assert picture.read_text(encoding="utf-8").startswith("<svg")
+
+
+def test_a_plain_reader_chooses_one_of_the_two_that_are_compared():
+    """By whose paragraph holds an answer more likely; one that was not read counts a half."""
+    asked = Question(
+        text="which is larger , axle or wheel ?", start=("axle", "wheel"), paragraphs={}
+    )
+    other = Seen(best=(0.9, "spoke"), nothing=0.0)
+    for axle, wheel, right in ((0.2, 0.7, "axle"), (0.7, 0.2, "wheel"), (0.6, None, "wheel")):
+        seen = {"axle": Seen(best=(0.1, "rim"), nothing=axle), "spoke": other}
+        if wheel is not None:
+            seen["wheel"] = Seen(best=(0.8, "hub"), nothing=wheel)
+        assert chosen(asked, seen) == right
+    special = Question(text="what is the part of axle ?", start=("axle",), paragraphs={})
+    assert (
+        chosen(special, {"axle": Seen(best=(0.1, "rim"), nothing=0.1), "spoke": other}) == "spoke"
+    )
+    assert chosen(special, {}) == ""

@@ -2,7 +2,8 @@
 
 The same encoder and pointers as system 1's, trained on the same questions; but a paragraph is read
 without clues, the pointers for answers alone are trained, and the likeliest span of all paragraphs
-that are read is the answer. Yes or no is no span, so such a question is answered by "yes".
+that are read is the answer. Which of two is one of the two that the question names, as in CogQA.
+Yes or no is no span, so such a question is answered by "yes".
 """
 
 from __future__ import annotations
@@ -50,23 +51,43 @@ class PlainReader:
         return self._answer(questions, self.retrieve([each.text for each in questions]))
 
     def _answer(self, questions: Sequence[Question], read: Sequence[Sequence[str]]) -> list[str]:
-        pairs = [
-            (asked, name) for asked, names in zip(questions, read, strict=True) for name in names
-        ]
+        pairs = [(number, name) for number, names in enumerate(read) for name in names]
         inputs = [
-            self.encoder(asked.text, "", self.paragraphs.get(name, "")) for asked, name in pairs
+            self.encoder(questions[number].text, "", self.paragraphs.get(name, ""))
+            for number, name in pairs
         ]
         found = self.reader.find(inputs)
-        best: dict[int, tuple[float, str]] = {}
-        for (asked, name), read_, seen in zip(pairs, inputs, found, strict=True):
-            for span in seen.answers[:1]:
-                low, high = read_.spans[span.first][0], read_.spans[span.last][1]
-                said = self.paragraphs[name][low:high]
-                best[id(asked)] = max(best.get(id(asked), (0.0, "")), (span.probability, said))
-        return [
-            "yes" if asked.kind == "yes-no" else best.get(id(asked), (0.0, ""))[1]
-            for asked in questions
-        ]
+        seen: list[dict[str, Seen]] = [{} for _ in questions]
+        for (number, name), input, each in zip(pairs, inputs, found, strict=True):
+            best = (0.0, "")
+            for span in each.answers[:1]:
+                low, high = input.spans[span.first][0], input.spans[span.last][1]
+                best = span.probability, self.paragraphs[name][low:high]
+            seen[number][name] = Seen(best=best, nothing=each.nothing)
+        return [chosen(asked, each) for asked, each in zip(questions, seen, strict=True)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """What was found in a paragraph."""
+
+    best: tuple[float, str]
+    """The likeliest span: its probability and its words; 0 and none where nothing was found."""
+    nothing: float
+    """The probability that no answer stands there."""
+
+
+def chosen(asked: Question, seen: Mapping[str, Seen]) -> str:
+    """The answer to a question, of what was found in the paragraph of each entity that was read.
+
+    Which of two: the one whose paragraph holds an answer more likely; one that was not read is as
+    likely as not.
+    """
+    if asked.kind == "yes-no":
+        return "yes"
+    if asked.kind == "alternative":
+        return min(asked.start[:2], key=lambda name: seen[name].nothing if name in seen else 0.5)
+    return max((each.best for each in seen.values()), default=(0.0, ""))[1]
 
 
 def train_plain_reader(

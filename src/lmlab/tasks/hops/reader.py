@@ -53,6 +53,8 @@ class Found:
 
     hops: list[Span]
     answers: list[Span]
+    nothing: float
+    """The probability that no answer stands there: that of place 0."""
     semantics: Tensor
     """(W,)"""
 
@@ -157,7 +159,12 @@ class HopReader(System):
             )
             for kind in (HOP, ANSWER)
         )
-        return Found(hops=hops, answers=answers, semantics=reading.semantics[row].cpu())
+        return Found(
+            hops=hops,
+            answers=answers,
+            nothing=float(log_probs[0, ANSWER].exp()),
+            semantics=reading.semantics[row].cpu(),
+        )
 
 
 @contextmanager
