@@ -1,12 +1,12 @@
 """KnowBERT on WordNet: the senses of words in sentences never seen, and its masked loss.
 
     python benchmarks/knowbert.py --runs FOLDER [--seeds 3] [--sources both,graph,glosses]
-                                  [--scale tiny|small] [--out FILE.json]
+                                  [--scale tiny|laptop|small] [--split test] [--out FILE.json]
 
 For each seed a `bert` is trained on `wordnet-senses`; then `knowbert` on it, with the vectors of
 entities from WordNet's relations, its glosses, or both; and the same `bert` is trained on for as
 many steps as KnowBERT's joint training has, so that the masked losses compare. On the test
-sentences:
+sentences (those of --split):
 
 - senses: how often the word that a sentence is an example of is linked to its synset; of all, of
   those with several candidates, and of these by whether another example of the synset was in
@@ -50,11 +50,20 @@ SCALES: dict[str, dict[str, Any]] = {
         "bert": {"width": 48, "layers": 2, "heads": 2, "length": 256, "pairs": "none"},
         "knowbert": {"entity_width": 48, "heads": 2, "linking_steps": 50, "linking_weight": 2.0},
         "training": {"tokens_per_batch": 2048, "vocabulary_size": 4000},
+        "learning_rate": 1e-3,
         "bert_steps": 150,
         "knowbert_steps": 400,
     },
     "laptop": {
-        "bert": {"width": 96, "layers": 2, "heads": 4, "length": 256, "pairs": "none"},
+        "bert": {
+            "width": 96,
+            "layers": 2,
+            "heads": 4,
+            "length": 256,
+            "pairs": "none",
+            "pre_norm": True,
+        },
+        "learning_rate": 3e-3,
         "knowbert": {"entity_width": 96, "heads": 4, "linking_steps": 200, "linking_weight": 2.0},
         "training": {"tokens_per_batch": 2048, "vocabulary_size": 6000},
         "bert_steps": 600,
@@ -64,6 +73,7 @@ SCALES: dict[str, dict[str, Any]] = {
         "bert": {"width": 128, "layers": 4, "heads": 4, "length": 256, "pairs": "none"},
         "knowbert": {"entity_width": 128, "heads": 4, "linking_steps": 500, "linking_weight": 2.0},
         "training": {"tokens_per_batch": 4096, "vocabulary_size": 8000},
+        "learning_rate": 1e-3,
         "bert_steps": 3000,
         "knowbert_steps": 2500,
     },
@@ -76,8 +86,9 @@ ROWS = 64
 def train_bert(runs: Path, seed: int, scale: dict[str, Any]) -> Path:
     """The base, and whatever else is trained of it begins with its weights."""
     out = runs / f"bert-{seed}"
-    settings = SHARED | scale["training"] | scale["bert"] | {"learning_rate": 1e-3}
-    settings |= {"warmup_steps": scale["bert_steps"] // 10, "masking": "dynamic"}
+    settings = SHARED | scale["training"] | scale["bert"]
+    settings |= {"learning_rate": scale["learning_rate"], "masking": "dynamic"}
+    settings |= {"warmup_steps": scale["bert_steps"] // 10}
     # Pieces, as half of the words that are asked for are too rare to be one token each.
     given = {"tokenizer": "wordpiece", "settings": settings}
     train("bert", out, steps=scale["bert_steps"], seed=seed, **given)
@@ -100,8 +111,7 @@ def train_knowbert(
     """KnowBERT on the base, for as many steps as the scale says unless told."""
     out = runs / f"knowbert-{source}-{seed}{'' if steps is None else f'-{steps}'}"
     settings = SHARED | scale["training"] | scale["knowbert"]
-    settings |= {"entities": source, "learning_rate": 1e-3}
-    settings |= {"warmup_steps": 50}
+    settings |= {"entities": source, "learning_rate": scale["learning_rate"], "warmup_steps": 50}
     given = {"base": base, "knowledge": "wordnet-common"}
     count = scale["knowbert_steps"] if steps is None else steps
     train("knowbert", out, steps=count, settings=settings, seed=seed, **given)
@@ -210,13 +220,15 @@ def masked_losses(models: dict[str, Model], examples: list[Example]) -> dict[str
     return {name: total / count for name, total in totals.items()}
 
 
-def measure(runs: Path, seed: int, sources: list[str], scale: dict[str, Any]) -> dict[str, Any]:
+def measure(
+    runs: Path, seed: int, sources: list[str], scale: dict[str, Any], split: str
+) -> dict[str, Any]:
     began = time.perf_counter()
     base = train_bert(runs, seed, scale)
     paths = {source: train_knowbert(runs, base, source, seed, scale) for source in sources}
     longer = train_longer(runs, base, seed, scale)
     corpus = open_corpus("wordnet-senses")
-    test = list(corpus.splits["test"])
+    test = list(corpus.splits[split])
     trained = list(corpus.splits["train"])
     models = {source: load_run(path) for source, path in paths.items()}
     untrained = {"untrained": load_run(train_knowbert(runs, base, "both", seed, scale, steps=1))}
@@ -236,15 +248,16 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--sources", default="both,graph,glosses")
     parser.add_argument("--scale", choices=SCALES, default="small")
+    parser.add_argument("--split", choices=("validation", "test"), default="test")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     scale = SCALES[arguments.scale]
     record: dict[str, Any] = {"scale": arguments.scale, "settings": scale, "seeds": []}
+    sources, runs = arguments.sources.split(","), arguments.runs / arguments.scale
     for seed in range(arguments.seeds):
-        runs = arguments.runs / arguments.scale
-        record["seeds"].append(measure(runs, seed, arguments.sources.split(","), scale))
+        record["seeds"].append(measure(runs, seed, sources, scale, arguments.split))
         text = json.dumps(record, indent=1)
         print(text)
         if arguments.out:

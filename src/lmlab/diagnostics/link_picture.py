@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from matplotlib.axes import Axes
+from matplotlib.font_manager import FontProperties
+from matplotlib.textpath import text_to_path
 
 from lmlab.diagnostics.canvas import INK, as_svg, canvas, colour, shown_name
 from lmlab.scoring.links import LinkedMention, LinkedText
 from lmlab.training.files import telling_disk_errors, write_text
 
-LETTER, LINE = 0.095, 0.3
-"""Inches of a letter of the text and of a line of names."""
+SIZE, NAME_SIZE = 11, 8
+"""Points of the letters of the text and of the names below it."""
+LINE, GAP = 0.36, 0.1
+"""Inches of a line of names, and between two names on it."""
 
 
 def linked_sentence(linked: LinkedText) -> str:
@@ -20,44 +25,68 @@ def linked_sentence(linked: LinkedText) -> str:
 
     The bar is as dark as the mention is sure; mentions that overlap stand below each other.
     """
-    lines = _lines(linked.mentions)
-    height = LINE * (2 + 2 * max(lines, default=0))
-    with canvas("links", height=height, width=max(4.0, LETTER * len(linked.text))) as figure:
+    places = letter_places(linked.text)
+    lines = _lines(linked.mentions, places)
+    width = max([places[-1], *(_name_end(each, places) for each in linked.mentions)])
+    depth = LINE * max(lines, default=0)
+    with canvas("links", height=depth + 0.4, width=width + 0.1) as figure:
         axes = figure.add_axes((0, 0, 1, 1))
-        axes.set_xlim(0, max(1, len(linked.text)))
-        axes.set_ylim(-2 * max(lines, default=0) - 0.5, 1.5)
+        axes.set_xlim(-0.05, width + 0.05)
+        axes.set_ylim(-depth - 0.1, 0.3)
         axes.axis("off")
-        for place, letter in enumerate(linked.text):
-            axes.text(place + 0.5, 0.3, letter, ha="center", family="monospace", fontsize=10)
+        for word in re.finditer(r"\S+", linked.text):
+            axes.text(places[word.start()], 0.05, shown_name(word.group()), fontsize=SIZE)
         for number, (mention, line) in enumerate(zip(linked.mentions, lines, strict=True)):
-            _draw(axes, mention, line, number)
+            ends = (places[mention.start], places[mention.end])
+            _draw(axes, mention, ends, -LINE * (line - 1), number)
         return as_svg(figure)
 
 
-def _draw(axes: Axes, mention: LinkedMention, line: int, number: int) -> None:
-    height = 1.0 - 2 * line
-    ends = (mention.start + 0.1, mention.end - 0.1)
-    sure = 0.25 + 0.75 * mention.probability
-    axes.plot(ends, (height, height), color=colour(number), linewidth=4, alpha=sure)
-    name = "(none)" if mention.entity is None else shown_name(mention.title)
-    axes.text(
-        mention.start + 0.1,
-        height - 0.3,
-        f"{name} {mention.probability:.2f}",
-        va="top",
-        fontsize=8,
-        color=INK,
+def letter_places(text: str) -> list[float]:
+    """Inches from the left of where each letter of a text begins, and where the last one ends."""
+    return [text_inches(text[:place], SIZE) for place in range(len(text) + 1)]
+
+
+def text_inches(text: str, size: float) -> float:
+    """Inches that a line of text takes, in the font that pictures are laid out by."""
+    # Spaces at the end count, as a word follows them.
+    mark = _width("|", size)
+    return _width(f"{text}|", size) - mark
+
+
+def _width(text: str, size: float) -> float:
+    width, _, _ = text_to_path.get_text_width_height_descent(
+        text, FontProperties(family="DejaVu Sans", size=size), ismath=False
     )
+    return float(width) / 72
 
 
-def _lines(mentions: tuple[LinkedMention, ...]) -> list[int]:
+def _draw(
+    axes: Axes, mention: LinkedMention, ends: tuple[float, float], top: float, number: int
+) -> None:
+    sure = 0.25 + 0.75 * mention.probability
+    look = {"color": colour(number), "linewidth": 4, "alpha": sure, "solid_capstyle": "butt"}
+    axes.plot(ends, (top - 0.04, top - 0.04), **look)
+    axes.text(ends[0], top - 0.1, _name(mention), va="top", fontsize=NAME_SIZE, color=INK)
+
+
+def _name(mention: LinkedMention) -> str:
+    name = "(none)" if mention.entity is None else shown_name(mention.title)
+    return f"{name} {mention.probability:.2f}"
+
+
+def _name_end(mention: LinkedMention, places: Sequence[float]) -> float:
+    """Inches from the left of where what stands below a mention ends."""
+    return max(places[mention.end], places[mention.start] + text_inches(_name(mention), NAME_SIZE))
+
+
+def _lines(mentions: Sequence[LinkedMention], places: Sequence[float]) -> list[int]:
     """The line of each mention, from 1: the first on which its name runs into no other."""
     free: list[float] = []
     found = []
     for mention in mentions:
-        name = len(mention.title or "(none)") + 6
-        end = max(mention.end, mention.start + 0.8 * name)
-        line = next((n for n, used in enumerate(free) if used <= mention.start), len(free))
+        start, end = places[mention.start], _name_end(mention, places) + GAP
+        line = next((n for n, used in enumerate(free) if used <= start), len(free))
         free[line : line + 1] = [end]
         found.append(line + 1)
     return found

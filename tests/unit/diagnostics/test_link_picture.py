@@ -1,0 +1,49 @@
+"""A sentence with its entities below: where bars and names stand."""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+
+import pytest
+
+from lmlab.diagnostics.link_picture import letter_places, linked_sentence
+from lmlab.scoring.links import LinkedMention, LinkedText
+
+
+def mention(start: int, end: int, title: str) -> LinkedMention:
+    return LinkedMention(
+        start=start, end=end, words="", entity=title, title=title, description="", probability=0.5
+    )
+
+
+def bars(svg: str) -> list[tuple[float, float, float]]:
+    """Left, right and height of each bar, in points."""
+    found = re.findall(r'd="M ([\d.]+) ([\d.]+) \nL ([\d.]+) \2 \n" [^>]*stroke-width: 4', svg)
+    return [(float(left), float(right), float(top)) for left, top, right in found]
+
+
+def words(svg: str) -> dict[str, float]:
+    """The left end of each text, in points."""
+    return {text: float(x) for x, text in re.findall(r'<text [^>]*x="([\d.]+)"[^>]*>([^<]*)<', svg)}
+
+
+def test_a_bar_stands_under_its_words_and_names_do_not_run_into_each_other():
+    text = "will bank on it"
+    svg = linked_sentence(
+        LinkedText(text=text, mentions=(mention(0, 4, "a long title"), mention(5, 12, "rely")))
+    )
+    first, second = bars(svg)
+    where = words(svg)
+    assert {"will", "bank", "on", "it"} <= set(where)  # words are whole
+    assert first[0] == pytest.approx(where["will"], abs=0.1)
+    assert second[0] == pytest.approx(where["bank"], abs=0.1)
+    assert where["on"] < second[1] < where["it"]
+    assert second[2] > first[2]  # the first name is longer than its word, so the next stands lower
+
+
+def test_letters_stand_one_after_another_and_narrow_ones_take_less_room():
+    places = letter_places("il mw")
+    widths = [b - a for a, b in pairwise(places)]
+    assert all(width > 0 for width in widths)
+    assert max(widths[:2]) < min(widths[3:])
