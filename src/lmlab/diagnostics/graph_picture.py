@@ -7,6 +7,7 @@ from pathlib import Path
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 
 from lmlab.core.errors import UserError
 from lmlab.diagnostics.canvas import COLOURS, INK, shown_name
@@ -86,51 +87,84 @@ def _draw(figure: Figure, answer: HopAnswer, places: Sequence[tuple[int, int]]) 
     axes.set_ylim(-max((row for _, row in places), default=0) - 0.6, 0.6)
     axes.axis("off")
     axes.set_title(shown_name(answer.question), loc="left", fontsize=11)
+    boxes = [
+        _draw_node(axes, places[place], node.name, round_=node.answer, chosen=chosen(answer, place))
+        for place, node in enumerate(answer.graph.nodes)
+    ]
+    path = path_links(answer)
     for (origin, target), link in answer.graph.links.items():
-        names = answer.graph.nodes[origin].name, answer.graph.nodes[target].name
-        _draw_link(
-            axes, places[origin], places[target], link.probability, marked=names in answer.path
-        )
-    for place, node in enumerate(answer.graph.nodes):
-        chosen = node.name.lower() == answer.answer.lower() and (
-            node.answer or answer.kind == "alternative"
-        )
-        _draw_node(axes, places[place], node.name, round_=node.answer, chosen=chosen)
+        ends = (boxes[origin], places[origin]), (boxes[target], places[target])
+        _draw_link(axes, *ends, link.probability, marked=(origin, target) in path)
 
 
-def _draw_link(
-    axes: Axes,
-    origin: tuple[int, int],
-    target: tuple[int, int],
-    probability: float,
-    *,
-    marked: bool,
-) -> None:
+def chosen(answer: HopAnswer, place: int) -> bool:
+    """Whether a node is the answer."""
+    node = answer.graph.nodes[place]
+    return node.name.lower() == answer.answer.lower() and (
+        node.answer or answer.kind == "alternative"
+    )
+
+
+def path_links(answer: HopAnswer) -> set[tuple[int, int]]:
+    """The links of the path: the last one leads to the answer, those before it to entities.
+
+    An entity and a candidate answer may have one name, so a step by names is not one link alone.
+    """
+    nodes = answer.graph.nodes
+    found = set()
+    for origin, target in answer.graph.links:
+        step = nodes[origin].name, nodes[target].name
+        last = bool(answer.path) and step == answer.path[-1]
+        if step in answer.path and (answer.kind != "special" or nodes[target].answer == last):
+            found.add((origin, target))
+    return found
+
+
+End = tuple[Text, tuple[int, int]]
+"""A node's words with their box, and its column and row."""
+
+
+def _draw_link(axes: Axes, first: End, second: End, probability: float, *, marked: bool) -> None:
+    (box, origin), (goal, target) = first, second
     start, end = (origin[0], -origin[1]), (target[0], -target[1])
+    # A way back is bent, so that it does not hide the way there; so is its number.
     back = origin[0] >= target[0]
     axes.annotate(
         "",
         end,
         start,
-        zorder=1,
+        zorder=2,
         arrowprops={
             "arrowstyle": "-|>",
             "color": COLOURS[0] if marked else INK,
             "linewidth": 2.2 if marked else 0.8,
-            "shrinkA": 12,
-            "shrinkB": 24,
+            "patchA": box.get_bbox_patch(),
+            "patchB": goal.get_bbox_patch(),
+            "shrinkA": 1,
+            "shrinkB": 1,
             "connectionstyle": "arc3,rad=0.12" if back else "arc3,rad=0",
         },
     )
-    # A way back is bent, so that it does not hide the way there; so is its number.
-    middle = ((start[0] + end[0]) / 2, (start[1] + end[1]) / 2 + 0.22 * back)
-    axes.text(*middle, f"{probability:.2f}", fontsize=7, ha="center", va="bottom", color=INK)
+    # Beyond the middle, where lines of one node are further apart and crossing ones rarely meet;
+    # beside a line that is not level.
+    along = 0.5 if origin[0] == target[0] else 0.62
+    middle = (start[0] + along * (end[0] - start[0]), start[1] + along * (end[1] - start[1]))
+    level = origin[1] == target[1]
+    axes.text(
+        middle[0] + (0 if level else 0.05),
+        middle[1] + (0.22 if back and level else 0.0),
+        f"{probability:.2f}",
+        fontsize=7,
+        ha="center" if level else "left",
+        va="bottom",
+        color=INK,
+    )
 
 
 def _draw_node(
     axes: Axes, place: tuple[int, int], name: str, *, round_: bool, chosen: bool
-) -> None:
-    axes.text(
+) -> Text:
+    return axes.text(
         place[0],
         -place[1],
         short_label(shown_name(name)),
@@ -138,7 +172,7 @@ def _draw_node(
         va="center",
         fontsize=9,
         color="white",
-        zorder=3,
+        zorder=1,  # before the links, which end where the boxes do
         bbox={
             "boxstyle": "round,pad=0.4,rounding_size=0.9" if round_ else "round,pad=0.4",
             "facecolor": COLOURS[1] if chosen else COLOURS[2] if round_ else COLOURS[0],

@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from lmlab.core.errors import UserError
+from lmlab.core.errors import UserError, nearest
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,7 +77,10 @@ class Knowledge:
             return self.numbers[called]
         titled = [number for number, each in enumerate(self.entities) if each.title == called]
         if not titled:
-            raise UserError(f"the knowledge has no entity {called!r}, by name or title.")
+            close = nearest(called, {each.title or each.name for each in self.entities})
+            meant = " or ".join(map(repr, close))
+            hint = f"did you mean {meant}?" if close else "check its name."
+            raise UserError(f"the knowledge has no entity {called!r}; {hint}")
         if len(titled) > 1:
             names = ", ".join(self.entities[number].name for number in titled[:4])
             raise UserError(f"several entities have the title {called!r}; give a name ({names}).")

@@ -7,7 +7,7 @@ import torch
 
 from lmlab.core.errors import UserError
 from lmlab.data.tokenizers import train_tokenizer
-from lmlab.diagnostics.graph_picture import layout, write_graphs
+from lmlab.diagnostics.graph_picture import layout, path_links, write_graphs
 from lmlab.layers.hop_settings import HopSettings
 from lmlab.tasks.hops.answers import HopAnswer, path_is_right
 from lmlab.tasks.hops.encoding import NodeEncoder
@@ -243,3 +243,22 @@ def test_the_graph_is_drawn(tmp_path):
     assert drawn.startswith("<svg") and all(f">{n.name}<" in drawn for n in grown.graph.nodes)
     with pytest.raises(UserError, match=r"ends in \.svg or \.png"):
         write_graphs([answer], tmp_path / "graph.pdf")
+
+
+def test_only_links_of_the_path_are_marked():
+    """wheel is an entity on the way and a candidate answer too; the way goes by the entity."""
+    graph = CognitiveGraph()
+    axle, wheel = graph.add("axle", start=True), graph.add("wheel")
+    wrong, machine = graph.add("wheel", answer=True), graph.add("machine", answer=True)
+    for step in ((axle, wheel), (axle, wrong), (wheel, machine)):
+        graph.connect(*step, "", 0.5)
+    answer = HopAnswer(
+        question="what is the kind of the whole of axle ?",
+        answer="machine",
+        kind="special",
+        probability=1.0,
+        path=(("axle", "wheel"), ("wheel", "machine")),
+        graph=graph,
+        evidence=(),
+    )
+    assert path_links(answer) == {(axle, wheel), (wheel, machine)}
