@@ -1,13 +1,15 @@
 """CogLTX beside plain ways to read texts that are longer than the window, on long bAbI stories.
 
-    python benchmarks/cogltx.py --babi FOLDER [--tasks 1 2 5 15] [--words 160] [--steps 600]
+    python benchmarks/cogltx.py --babi FOLDER [--tasks 1 2 5 15] [--words 160] [--steps 300]
         [--seeds 3] [--ways head tail …] [--out FILE.json]
 
 Stories of bAbI with distracting sentences strewn in until each has so many words, several times the
 window of 48 tokens; `lmlab/tasks/long_babi.py` says which sentences do not change the answer. Tasks
 1, 2 and 5 are asked for the words of the text (span), task 15 for its label (classify). Without
---babi the rows are the built-in `capitals-long`. One small `cogltx` is trained on the training
-texts and put to the task in every way, by the same number of steps of the same size:
+--babi the rows are the built-in `capitals-long`. One small `cogltx` first learns to
+answer from the supporting sentences among one to three others (masked words alone, --base-steps of
+them, teach it nothing here that helps), and is then put to the task in every way, by the same
+number of steps of the same size:
 
 - answers: the share of the test questions answered rightly (exact match, accuracy). A question
   whose supporting sentence was cut away counts like any other.
@@ -23,6 +25,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import statistics
 import tempfile
 import time
@@ -30,6 +33,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from finishing import finished
 
@@ -38,7 +42,7 @@ from lmlab.tasks.catalogue import find_task
 from lmlab.tasks.long_babi import long_babi
 from lmlab.tasks.rows import read_splits
 from lmlab.tasks.task import Task
-from lmlab.training.files import read_tensors
+from lmlab.training.files import read_tensors, write_tensors
 
 SYSTEM = {
     "width": 64,
@@ -58,8 +62,14 @@ SYSTEM = {
 }
 # With smaller batches it takes far longer until anything is found.
 TRAINING = {"learning_rate": 2e-3, "tokens_per_batch": 2048, "warmup_steps": 30}
+SETTINGS = ("words", "steps", "base_steps", "short_steps", "rows")
+"""Options that a record was measured with."""
 WAYS = ("head", "tail", "head-tail", "windows", "pooling", "labels", "interventions")
 """The last two are memrecall with what teaches its judge."""
+SHORT = {"tokens_per_batch": 1536, "schedule": "constant"}
+"""What is different while it learns from short texts."""
+DRAWS = {"train": 3, "validation": 1, "test": 1}
+"""Short texts that are made of each row."""
 TEXTS = 500
 """Training texts that the system is trained on before the task."""
 
@@ -105,6 +115,49 @@ def train_base(splits: dict[str, list[Any]], folder: Path, steps: int) -> Path:
         quiet=True,
     ))  # fmt: skip
     return found.path
+
+
+def teach_short(
+    base: Path, splits: dict[str, list[Any]], task: str, folder: Path, steps: int
+) -> None:
+    """Let the base learn to answer from texts of a few sentences, in its own folder.
+
+    What a name in a question has to do with one in a text is found out from short texts in hundreds
+    of steps, from long ones in thousands. All ways start from what was learnt here.
+    """
+    generator = np.random.default_rng(0)
+    short = {
+        split: [few_sentences(row, generator) for row in rows for _ in range(DRAWS[split])]
+        for split, rows in splits.items()
+    }
+    rows = write_splits(short, folder / "short-rows")
+    found = lmlab.finetune(
+        base, task=task, data=rows, out=folder / "taught", long="head", steps=steps,
+        settings={**TRAINING, **SHORT, "evaluate_every": steps}, quiet=True,
+    )  # fmt: skip
+    print(json.dumps({"short texts": found.metrics}), flush=True)
+    head = "base."
+    tensors = read_tensors(found.path / "model.safetensors")
+    encoder = {k.removeprefix(head): v for k, v in tensors.items() if k.startswith(head)}
+    write_tensors(base / "model.safetensors", encoder)
+
+
+def few_sentences(row: dict[str, Any], generator: np.random.Generator) -> dict[str, Any]:
+    """A row with the sentences that support its answer and one to three others."""
+    places = [match.span() for match in re.finditer(r"\S[^.]*\.", row["text"])]
+    supporting = {tuple(place) for place in row["relevant"]}
+    others = [place for place in places if place not in supporting]
+    chosen = generator.permutation(len(others))[: generator.integers(1, 4)]
+    kept = sorted({*supporting, *(others[number] for number in chosen)})
+    text, relevant, moved = "", [], dict(row)
+    for low, high in kept:
+        text += " " * bool(text)
+        if (low, high) in supporting:
+            relevant.append([len(text), len(text) + high - low])
+        if low <= row.get("start", -1) < high:
+            moved["start"] = len(text) + row["start"] - low
+        text += row["text"][low:high]
+    return {**moved, "text": text, "relevant": relevant}
 
 
 def write_splits(splits: dict[str, list[Any]], folder: Path) -> Path:
@@ -162,7 +215,7 @@ def judge_marks(run: Path, base: Path, rows: Path, task: str) -> dict[str, float
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    settings = {name: getattr(options, name) for name in ("words", "steps", "base_steps", "rows")}
+    settings = {name: getattr(options, name) for name in SETTINGS}
     report: dict[str, Any] = {"settings": settings, "system": SYSTEM, "records": []}
     if options.out and options.out.exists():
         report = json.loads(options.out.read_text(encoding="utf-8"))
@@ -188,6 +241,7 @@ def measure_task(
         folder = Path(name)
         rows = write_splits(splits, folder / "rows")
         base = train_base(splits, folder, options.base_steps)
+        teach_short(base, splits, task, folder, options.short_steps)
         for way, seed in asked:
             out = folder / f"{way}-{seed}"
             found = put_to_task(base, rows, task, way, seed, options.steps, out)
@@ -234,8 +288,9 @@ def main() -> None:
     parser.add_argument("--words", type=int, default=160)
     parser.add_argument("--rows", type=int, default=4000)
     parser.add_argument("--test", type=int, default=500)
-    parser.add_argument("--steps", type=int, default=600)
-    parser.add_argument("--base-steps", type=int, default=100)
+    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--base-steps", type=int, default=1)
+    parser.add_argument("--short-steps", type=int, default=1200)
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--out", type=Path)
