@@ -242,6 +242,22 @@ def test_it_starts_near_the_model_that_it_was_put_into():
     assert 0 < added.norm() < 0.2 * values.norm()
 
 
+def test_a_prior_counts_from_the_start_whatever_the_width():
+    """ψ of a prior of 1 and of 0 differ by a sum over some 50 of 100 units of two weights, with
+    standard deviations 0.2/√12 and √2/√12: about 0.06 · 0.41 · √50 = 0.17. With the 0.05 of the
+    layers around it would be 0.05² · √50 = 0.02."""
+    torch.manual_seed(0)
+    knowledge = Knowledge(entities=tuple(Entity(name=str(n)) for n in range(ENTITIES)))
+    differences = []
+    for _ in range(20):
+        vectors = EntityVectors(knowledge, "graph", 128, gloss_width=1)
+        made = KnowledgeAttention(128, vectors, entity_width=128, heads=4)
+        with torch.no_grad():
+            low, high = made.linker.scores(torch.tensor([0.0, 1.0]), torch.zeros(2)).tolist()
+        differences.append(abs(high - low))
+    assert np.mean(differences) > 0.05
+
+
 SCORES = torch.tensor([[1.0, 0.1, -math.inf], [0.5, -math.inf, -math.inf], [-0.1, 0.3, 0.0]])
 
 

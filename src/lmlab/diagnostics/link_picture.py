@@ -65,8 +65,8 @@ def _draw(
     axes: Axes, mention: LinkedMention, ends: tuple[float, float], top: float, number: int
 ) -> None:
     sure = 0.25 + 0.75 * mention.probability
-    look = {"color": colour(number), "linewidth": 4, "alpha": sure, "solid_capstyle": "butt"}
-    axes.plot(ends, (top - 0.04, top - 0.04), **look)
+    height = (top - 0.04, top - 0.04)
+    axes.plot(ends, height, color=colour(number), linewidth=4, alpha=sure, solid_capstyle="butt")
     axes.text(ends[0], top - 0.1, _name(mention), va="top", fontsize=NAME_SIZE, color=INK)
 
 

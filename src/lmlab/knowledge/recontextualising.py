@@ -141,9 +141,9 @@ class KnowledgeAttention(HiddenMemory):
         self.around_feed_forward = PreNorm(nn.LayerNorm(entity_width), dropout)
         self.back = nn.Linear(entity_width, width)
         initialise(self, entity_width, layers=SHORTENING)
-        self.linker.scores.begin()
         nn.init.orthogonal_(self.project.weight)
         self.align()
+        self.linker.scores.begin()
 
     @torch.no_grad()
     def align(self) -> None:
