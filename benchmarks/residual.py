@@ -78,7 +78,7 @@ SHORT: dict[str, Any] = {
 }
 JUDGE: dict[str, Any] = {"order": 5}
 GRAMS = (2, 3)
-PENALTIES = (0.1, 0.3, 1.0)
+PENALTIES = (0.3, 1.0)
 """C of the logistic regression; it and the longest n-gram are chosen by the validation split."""
 DRAWN = 4096
 """The base's texts that the yardstick's log Z and all verdicts on the base stand on."""
