@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,7 +14,7 @@ from lmlab.core.errors import UserError
 
 if TYPE_CHECKING:
     from lmlab.api import LanguageModel
-    from lmlab.sampling.chain_report import Chains
+    from lmlab.sampling.chain_report import Chains, Mixing
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as `lmlab.cli.main` knows it."""
@@ -50,15 +51,27 @@ def run_chains(model: LanguageModel, as_json: bool, **options: Any) -> int:
 def tell_of(found: Chains) -> None:
     """A line of figures, and the warnings, on standard error."""
     mixing = found.mixing
+    read = "no energy was read after the burn-in"
+    if not math.isnan(mixing.energy_mean):
+        read = (
+            f"energy ({found.energy}) {mixing.energy_mean:.2f} ± {mixing.energy_deviation:.2f}, "
+            f"{_mixed(mixing)}"
+        )
     print(
         f"{found.chains} chains of {found.steps} steps in {found.seconds:.1f} s: accepted "
-        f"{mixing.acceptance:.3f}, changed {mixing.changed:.3f}; energy ({found.energy}) "
-        f"{mixing.energy_mean:.2f} ± {mixing.energy_deviation:.2f}, R-hat {mixing.r_hat:.3f}, "
-        f"effective size {mixing.effective_size:.0f} of {mixing.readings} readings.",
+        f"{mixing.acceptance:.3f}, changed {mixing.changed:.3f}; {read}.",
         file=sys.stderr,
     )
     for warning in found.warnings:
         print(f"warning: {warning}", file=sys.stderr)
+
+
+def _mixed(mixing: Mixing) -> str:
+    """R-hat and effective size, or that they are unknown."""
+    if math.isnan(mixing.r_hat) or math.isnan(mixing.effective_size):
+        return f"R-hat unknown after {mixing.readings} readings"
+    size = f"effective size {mixing.effective_size:.0f} of {mixing.readings} readings"
+    return f"R-hat {mixing.r_hat:.3f}, {size}"
 
 
 @contextmanager

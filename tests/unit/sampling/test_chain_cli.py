@@ -44,6 +44,14 @@ def test_a_text_a_line_and_figures_beside(sample, method):
     assert sample(*arguments)[1] == out
 
 
+def test_too_few_steps_to_tell_anything_are_told_without_nan(sample):
+    code, _, err = sample(
+        "--method", "gibbs", "--steps", 10, "--chains", 2, "--length", 10, "-n", 2
+    )
+    assert code == 0 and "nan" not in err
+    assert "too few readings to tell whether the chains have mixed" in err
+
+
 def test_json_is_the_whole_record(sample):
     code, out, _ = sample(
         *("--method", "metropolis", "-n", 2, "--chains", 2, "--length", 3, "--steps", 10),
