@@ -309,12 +309,17 @@ def test_the_command_line_tells_path_and_graph(run: Path, tmp_path: Path):
 
 
 def test_a_plain_reader_chooses_one_of_the_two_that_are_compared():
-    """By whose paragraph holds an answer more likely; one that was not read counts a half."""
+    """By whose paragraph holds an answer more likely; one that was not read holds none."""
     asked = Question(
         text="which is larger , axle or wheel ?", start=("axle", "wheel"), paragraphs={}
     )
     other = Seen(best=(0.9, "spoke"), nothing=0.0)
-    for axle, wheel, right in ((0.2, 0.7, "axle"), (0.7, 0.2, "wheel"), (0.6, None, "wheel")):
+    for axle, wheel, right in (
+        (0.2, 0.7, "axle"),
+        (0.7, 0.2, "wheel"),
+        (0.6, None, "axle"),
+        (1.0, 0.9, "wheel"),
+    ):
         seen = {"axle": Seen(best=(0.1, "rim"), nothing=axle), "spoke": other}
         if wheel is not None:
             seen["wheel"] = Seen(best=(0.8, "hub"), nothing=wheel)

@@ -80,13 +80,13 @@ class Seen:
 def chosen(asked: Question, seen: Mapping[str, Seen]) -> str:
     """The answer to a question, of what was found in the paragraph of each entity that was read.
 
-    Which of two: the one whose paragraph holds an answer more likely; one that was not read is as
-    likely as not.
+    Which of two: the one whose paragraph holds an answer more likely; one that was not read holds
+    none.
     """
     if asked.kind == "yes-no":
         return "yes"
     if asked.kind == "alternative":
-        return min(asked.start[:2], key=lambda name: seen[name].nothing if name in seen else 0.5)
+        return min(asked.start[:2], key=lambda name: seen[name].nothing if name in seen else 1.0)
     return max((each.best for each in seen.values()), default=(0.0, ""))[1]
 
 
