@@ -66,7 +66,7 @@ SETTINGS = ("words", "steps", "base_steps", "short_steps", "rows")
 """Options that a record was measured with."""
 WAYS = ("head", "tail", "head-tail", "windows", "pooling", "labels", "interventions")
 """The last two are memrecall with what teaches its judge."""
-SHORT = {"tokens_per_batch": 1536, "schedule": "constant"}
+SHORT = {"tokens_per_batch": 1536}
 """What is different while it learns from short texts."""
 DRAWS = {"train": 3, "validation": 1, "test": 1}
 """Short texts that are made of each row."""
@@ -133,7 +133,7 @@ def teach_short(
     rows = write_splits(short, folder / "short-rows")
     found = lmlab.finetune(
         base, task=task, data=rows, out=folder / "taught", long="head", steps=steps,
-        settings={**TRAINING, **SHORT, "evaluate_every": steps}, quiet=True,
+        settings={**TRAINING, **SHORT, "evaluate_every": max(1, steps // 8)}, quiet=True,
     )  # fmt: skip
     print(json.dumps({"short texts": found.metrics}), flush=True)
     head = "base."
@@ -290,7 +290,7 @@ def main() -> None:
     parser.add_argument("--test", type=int, default=500)
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--base-steps", type=int, default=1)
-    parser.add_argument("--short-steps", type=int, default=1200)
+    parser.add_argument("--short-steps", type=int, default=900)
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--out", type=Path)
