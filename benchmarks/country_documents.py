@@ -3,8 +3,7 @@
 A document is ten sentences of the templates of `capitals-en`, in random order: five about one
 country, three about another, two about a third. The task is `generate`: from a document to
 `China : Beijing`, the country that has the five sentences and its capital. Test documents are new;
-their countries are those of the training rows. (Where they are not, a fine-tuned model answers with
-another country of the document, one that was among the answers.)
+their countries are those of the training rows.
 """
 
 from __future__ import annotations

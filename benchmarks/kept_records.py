@@ -37,11 +37,11 @@ def read(path: Path) -> list[Record]:
 
 
 def spread(values: list[float], digits: int = 3) -> str:
-    """The mean of several seeds, with half of their range."""
+    """The mean of several seeds, with half of their range; of one seed its value alone."""
     if not values:
         return ""
-    half = (max(values) - min(values)) / 2
-    return f"{statistics.mean(values):.{digits}f} ± {half:.{digits}f}"
+    half = f" ± {(max(values) - min(values)) / 2:.{digits}f}" if len(values) > 1 else ""
+    return f"{statistics.mean(values):.{digits}f}{half}"
 
 
 def options(description: str, out: Path, seeds: int) -> argparse.ArgumentParser:
