@@ -367,7 +367,7 @@ def test_proposals_without_context_by_hand():
         ({"steps": 10, "burn_in": 10}, "0 remain after the burn-in"),
         ({"burn_in": -1}, "0 or more, and -1 came"),
         ({"thin": 0}, "1 or more, and 0 came"),
-        ({"n": 100, "chains": 1, "steps": 60, "thin": 2}, "take 199 steps, and 30 remain"),
+        ({"n": 100, "chains": 1, "steps": 60, "thin": 2}, "a chain takes 199, and 30 remain"),
         ({"temperature": 0.0}, "above 0, and 0 came"),
         ({"temperature": math.nan}, "above 0, and nan came"),
         ({"anneal": -1.0}, "above 0, and -1 came"),

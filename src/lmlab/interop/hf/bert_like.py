@@ -53,7 +53,6 @@ def with_defaults(settings: Iterable[Setting], defaults: Mapping[str, Any]) -> l
 
 
 MASKED_FREE = Family.free | {
-    "objective",
     "rate",
     "masking",
     "duplicates",
@@ -61,6 +60,8 @@ MASKED_FREE = Family.free | {
     "full_sentences",
 }
 """What concerns the training of a masked model alone."""
+MASKED_LEFT_BEHIND = Family.left_behind | {"objective"}
+"""Trained by a contrast or not, a masked model comes back as one that is masked."""
 
 
 class MaskedFamily(Family):
@@ -76,6 +77,7 @@ class MaskedFamily(Family):
     fixed = ENCODER_FIXED
     required = ENCODER_REQUIRED
     free = MASKED_FREE
+    left_behind = MASKED_LEFT_BEHIND
 
     def needs(self, vocabulary: Vocabulary) -> None:
         super().needs(vocabulary)

@@ -19,6 +19,8 @@ from lmlab.interop.hf.settings import Setting, as_set, plain
 from lmlab.interop.hf.tables import NameTable, Pair, Rows
 from lmlab.training.config import apply_settings
 
+OF_A_CONTRAST = frozenset({"noise", "noise_samples", "noise_shared", "log_z"})
+"""Settings of noise-contrastive estimation and its like."""
 OWN_WORD = "lmlab"
 """The entry of config.json under which settings go out that it has no word for; transformers keeps
 it, and makes nothing of it."""
@@ -61,11 +63,11 @@ class Family:
     """Further settings of ours that `read_more` and `tell_more` translate."""
     fixed: ClassVar[Mapping[str, Any]] = {}
     """Settings of ours that all checkpoints of the family have, where not our own default."""
-    free: ClassVar[frozenset[str]] = frozenset(
-        {"reach", "buckets", "furthest", "noise", "noise_samples", "noise_shared", "log_z"}
-    )
+    free: ClassVar[frozenset[str]] = frozenset({"reach", "buckets", "furthest"})
     """Settings of ours that their config.json has no word for: they concern training, what a score
     asks, or parts that the family does not have. They go out under a word of ours, `OWN_WORD`."""
+    left_behind: ClassVar[frozenset[str]] = OF_A_CONTRAST
+    """Settings of ours that do not go out: what trained a softmax is no part of a checkpoint."""
     required: ClassVar[Mapping[str, Any]] = {}
     """Settings of theirs that we know at one value only; silence means that value."""
     prefix: ClassVar[str] = ""
@@ -237,7 +239,7 @@ class Family:
     def _check_told(self, settings: Mapping[str, Any]) -> None:
         neutral = asdict(system_module(self.systems[0]).Config()) | dict(self.fixed)
         for name, value in settings.items():
-            if name in self.told() or name in self.free:
+            if name in self.told() | self.free | self.left_behind:
                 continue
             usual = neutral[name]
             if plain(value) != plain(usual):
