@@ -194,6 +194,14 @@ class Assembly(System):
         self.contrast: Contrast | None = None
         self.fitting = fitting
 
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        # Runs of before have the contrast's own within the objective.
+        for name in () if self.contrast is None else self.contrast.state_dict():
+            before = f"{prefix}objective.{name}"
+            if before in state_dict:
+                state_dict[f"{prefix}contrast.{name}"] = state_dict.pop(before)
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+
     def train_by(self, contrast: Contrast) -> None:
         """Let a contrast stand for the log-probabilities in the objective's loss; its log_prob
         stays what it is. A UserError where these parts can't be trained so."""

@@ -400,6 +400,21 @@ def test_the_law_is_saved_with_the_weights_and_resuming_changes_nothing(tmp_path
         assert noise.log_prob(torch.tensor(token)).item() == pytest.approx(expected, abs=1e-5)
 
 
+def test_runs_of_before_had_its_law_within_the_objective():
+    system = build_system("gpt", {"objective": "nce", "log_z": "learned"}, VOCABULARY, seed=0)
+    assert isinstance(system, Assembly) and isinstance(system.contrast, NoiseContrastive)
+    system.contrast.noise.count(TOKENS)
+    saved = {
+        name.replace("contrast.", "objective."): value.clone()
+        for name, value in system.state_dict().items()
+    }
+    assert "objective.noise.cumulative" in saved and "objective.log_z" in saved
+    other = build_system("gpt", {"objective": "nce", "log_z": "learned"}, VOCABULARY, seed=1)
+    other.load_state_dict(saved)
+    now = other.state_dict()
+    assert all(torch.equal(now[name], value) for name, value in system.state_dict().items())
+
+
 def test_the_doctor_does_not_hold_its_losses_against_those_of_held_out_text(tmp_path: Path):
     """A contrast of 2 nats beside a held-out loss of 3 is no sign of overfitting."""
     settings = {"noise_samples": "2", "log_every": "5"}
