@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from lmlab.core.distribution import by_numbers
 from lmlab.core.protocols import Step
 from lmlab.core.system import System
 
@@ -54,12 +55,7 @@ def _draw_some(
 
 
 def draw_tokens(log_probs: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
-    """(B,) a token of each row of (B, V): the first whose cumulated probability is above u.
-
-    u ~ U(0, 1) is one random number a row, where `Categorical.sample` takes V of them: most of the
-    time that a word model takes to draw. Summed in doubles, so that rare words keep their share.
-    """
-    reached = log_probs.exp().cumsum(-1, dtype=torch.double)
-    drawn = torch.rand(len(reached), 1, generator=generator, dtype=torch.double)
-    found = torch.searchsorted(reached, drawn.to(reached.device) * reached[:, -1:], right=True)
-    return found[:, 0].clamp(max=reached.shape[-1] - 1)
+    """(B,) a token of each row of (B, V), by one random number, where `Categorical.sample` takes V
+    of them: most of the time that a word model takes to draw."""
+    drawn = torch.rand(len(log_probs), 1, generator=generator, dtype=torch.double)
+    return by_numbers(log_probs, drawn.to(log_probs.device))

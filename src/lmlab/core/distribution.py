@@ -29,3 +29,12 @@ class Categorical:
         """(…) entropy in nats; 0 log 0 counts as 0."""
         terms = self.log_probs.exp() * self.log_probs.clamp(min=-1e30)
         return -terms.sum(-1)
+
+
+def by_numbers(log_probs: Tensor, numbers: Tensor) -> Tensor:
+    """(rows,) the ids at which the summed probabilities (rows, V) pass numbers (rows, 1) of [0, 1).
+
+    An id of probability zero is never passed at.
+    """
+    sums = log_probs.double().exp().cumsum(-1)
+    return torch.searchsorted(sums, numbers.double() * sums[:, -1:], right=True).squeeze(-1)

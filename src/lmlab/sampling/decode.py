@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from lmlab.core.batch import Batch
-from lmlab.core.distribution import Categorical
+from lmlab.core.distribution import Categorical, by_numbers
 from lmlab.core.errors import UserError
 from lmlab.core.protocols import Energy, Fill, LogProb, Sample, Step, require
 from lmlab.core.vocabulary import Vocabulary
@@ -86,15 +86,6 @@ def sample(
         return Categorical(log_probs).sample(generator=generator)
 
     return decode(system, rows, draw, max_length=lengths, prefix=prefix, condition=condition)
-
-
-def by_numbers(log_probs: Tensor, numbers: Tensor) -> Tensor:
-    """(rows,) the ids at which the summed probabilities (rows, V) pass numbers (rows, 1) of [0, 1).
-
-    An id of probability zero is never passed at.
-    """
-    sums = log_probs.double().exp().cumsum(-1)
-    return torch.searchsorted(sums, numbers.double() * sums[:, -1:], right=True).squeeze(-1)
 
 
 def greedy(
