@@ -71,7 +71,10 @@ def finetune(
     as_json: Json = False,
     errors: Errors = "strict",
 ) -> None:
-    """Put a trained run to a task: its features under a new head, or all its parameters."""
+    """Put a trained run to a task: its features under a new head, or all its parameters.
+
+    A run that was put to a task before is begun with as it is, but for its head.
+    """
     given = parse_settings(settings or [])
 
     from lmlab.tasks.finetune import finetune as put_to_task

@@ -15,6 +15,7 @@ from lmlab.core.seeing import Seeing
 from lmlab.core.system import System
 from lmlab.data.lines import ReadingReport
 from lmlab.data.ratio import evenly_long
+from lmlab.tasks.beginning import load_beginning
 from lmlab.tasks.catalogue import HOPS, find_task
 from lmlab.tasks.generate import Generate
 from lmlab.tasks.reading import Prepared, Reading
@@ -30,7 +31,7 @@ from lmlab.training.files import read_tensors, write_json, write_text
 from lmlab.training.loop import Job, Judge, fit_by_gradient
 from lmlab.training.processes import make_accelerator
 from lmlab.training.reporting import Reporter
-from lmlab.training.runs import Model, RunFolder, load_run
+from lmlab.training.runs import Model, RunFolder
 from lmlab.training.train import check_validated, continues
 
 DEFAULTS = TrainingConfig(
@@ -91,6 +92,8 @@ def finetune(
 ) -> FineTuned:
     """Put the trained `run` to a task on the rows of `data`, into the folder `out`.
 
+    A `run` that was fine-tuned itself is begun with as it is, but for its head.
+
     `frozen` learns the head alone (feature transfer), else all parameters go on learning (parameter
     transfer). `examples` takes so many rows of the training split. `data` is a file of JSON lines,
     a folder with one for each split, or a built-in set; `tasks/*.py` say what a row holds. With
@@ -124,7 +127,7 @@ def finetune(
     check_use(config, task)
     config = with_budget(config, epochs=epochs, steps=steps, minutes=minutes)
     before = folder.read_config() if continues(folder, resume) else None
-    model = load_run(run)
+    model = load_beginning(run)
     if frozen and kind is Generate:
         raise UserError("generation needs all parameters to learn; leave --frozen out.")
     met = ReadingReport()

@@ -60,6 +60,11 @@ class WithMemory(System):
         parts = {"reasoner": reasoned, "judge": Loss(judged, reasoned.count)}
         return Loss(reasoned.total + judged, reasoned.count, parts), None
 
+    @property
+    def base(self) -> System:
+        """The encoder that answers."""
+        return self.reasoner.base
+
     def answers(self, *given: Any) -> list[Any]:
         return self.reasoner.answers(*given)
 

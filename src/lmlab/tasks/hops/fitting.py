@@ -14,6 +14,7 @@ from lmlab.core.errors import UserError
 from lmlab.core.system import System
 from lmlab.data.lines import ReadingReport
 from lmlab.layers.hop_settings import HopSettings
+from lmlab.tasks.beginning import load_beginning
 from lmlab.tasks.finetune import DEFAULTS, FineTuned, take_first
 from lmlab.tasks.hops.answers import answer_questions, as_prediction, measure
 from lmlab.tasks.hops.batches import GraphBatches, SpanBatches
@@ -32,7 +33,7 @@ from lmlab.training.files import read_tensors, write_json, write_text
 from lmlab.training.loop import Job, fit_by_gradient
 from lmlab.training.processes import make_accelerator
 from lmlab.training.reporting import Reporter
-from lmlab.training.runs import Model, RunFolder, load_run
+from lmlab.training.runs import Model, RunFolder
 from lmlab.training.train import check_validated, continues
 
 STAGES = ("spans", "nodes")
@@ -66,7 +67,7 @@ def finetune_hops(
     hop_settings, config = _settings(settings or {}, seed, epochs, steps, minutes)
     folder = RunFolder(Path(out))
     before = folder.read_config() if continues(folder, resume) else None
-    model = load_run(run)
+    model = load_beginning(run)
     hops = replace(HopSettings.of(model.config["system_config"]), **hop_settings)
     met = ReadingReport()
     splits = read_hop_rows(data, seed=data_seed(model.config, data), errors=errors, report=met)

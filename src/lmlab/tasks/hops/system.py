@@ -43,6 +43,11 @@ class CogQA(System):
     def settings(self) -> HopSettings:
         return self.reader.settings
 
+    @property
+    def base(self) -> System:
+        """The encoder that reads."""
+        return self.reader.base
+
     def reason(self, semantics: Tensor, adjacency: Tensor) -> Tensor:
         """(N, W) nodes after they have heard from those before them."""
         return self.network(semantics, adjacency.to(semantics.device))
