@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import statistics
 import time
 from pathlib import Path
 from typing import Any
@@ -166,7 +167,7 @@ def record(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def table(found: dict[str, Any]) -> str:
-    """Means over seeds, with the spread where there are several."""
+    """Means over seeds, with their standard deviation where there are several."""
     columns = ["answer", "path", "joint", "answer two-hop", "answer three-hop"]
     columns += ["answer alternative", "answer yes-no"]
     lines = ["| reader | " + " | ".join(columns) + " |", "|---" * (len(columns) + 1) + "|"]
@@ -175,8 +176,8 @@ def table(found: dict[str, Any]) -> str:
         cells = []
         for column in columns:
             values = [each[column] for each in these if column in each]
-            mean = sum(values) / len(values) if values else None
-            spread = f" ± {(max(values) - min(values)) / 2:.3f}" if len(values) > 1 else ""
+            mean = statistics.mean(values) if values else None
+            spread = f" ± {statistics.stdev(values):.3f}" if len(values) > 1 else ""
             cells.append("" if mean is None else f"{mean:.3f}{spread}")
         if these:
             lines.append(f"| {name} | " + " | ".join(cells) + " |")
