@@ -211,7 +211,6 @@ def test_interventions_by_hand():
 
 def test_first_marks_are_those_that_share_rare_tokens_with_the_query():
     """Token 7 is in one block, token 8 in two, token 9 in all; 4 of 5 blocks are alike else."""
-    pytest.importorskip("bm25s")
     blocks = [(9, 1), (9, 8), (9, 7), (9, 8), (9, 2)]
     text = LongText(
         query=Block(tokens=(7, 8), spans=((0, 0),) * 2),
@@ -222,6 +221,7 @@ def test_first_marks_are_those_that_share_rare_tokens_with_the_query():
     assert first_marks(text, 3, generator) == [False, True, True, True, False]
     # What shares nothing is not marked, however many are asked for.
     assert first_marks(text, 5, generator) == [False, True, True, True, False]
+    assert first_marks(LongText(query=text.query, blocks=()), 2, generator) == []
     nothing = LongText(query=Block(tokens=(), spans=()), blocks=text.blocks)
     assert sum(first_marks(nothing, 2, generator)) == 2
 

@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 
+from lmlab.retrieval.bm25 import token_scores, token_weights
 from lmlab.retrieval.exact import largest_by_numpy
 from lmlab.retrieval.index import DenseIndex
 from lmlab.retrieval.lexical import LexicalIndex
@@ -40,25 +41,48 @@ def test_a_small_world_that_keeps_all_is_brute_force():
     np.testing.assert_array_equal(index.search(queries, 200)[1], order)
 
 
-def test_bm25_by_hand():
-    """N = 3 documents of 3, 5 and 1 words: mean length 3; k1 = 1.5, b = 0.75.
+CAT, DOG, BIRD = range(3)
+BY_HAND = [
+    [math.log(1.6) / 2.5, math.log(1.6) * 2 / 4.25 + math.log(8 / 3) / 3.25, 0],
+    [2 * math.log(1.6) / 2.5, 2 * math.log(1.6) * 2 / 4.25, 0],
+    [0, 0, math.log(8 / 3) / 1.75],
+]
+"""Scores of "the cat sat", "cat and dog and cat" and "bird" for "cat dog", "cat cat" and "bird".
 
-    "cat" stands in documents 0 (once) and 1 (twice): n = 2, idf = ln(1 + 1.5/2.5) = ln 1.6.
-    "dog" in document 1 (once) alone: n = 1, idf = ln(1 + 2.5/1.5) = ln(8/3).
-    What tf is held against, 1.5 (0.25 + 0.75 length / 3): 1.5 for document 0, 2.25 for 1.
-    """
+N = 3 documents of 3, 5 and 1 words: mean length 3; k = 1.5, b = 0.75.
+"cat" stands in documents 0 (once) and 1 (twice): n = 2, idf = ln(1 + 1.5/2.5) = ln 1.6.
+"dog" in document 1 (once) alone: n = 1, idf = ln(1 + 2.5/1.5) = ln(8/3); "bird" alike.
+What tf is held against, 1.5 (0.25 + 0.75 length / 3): 1.5 for document 0, 2.25 for 1, 0.75 for 2.
+A word that is asked for twice counts twice.
+"""
+
+
+def test_bm25_of_words_by_hand():
     pytest.importorskip("bm25s")
     index = LexicalIndex.build(["the cat sat", "cat and dog and cat", "bird"])
     scores, numbers = index.search(["cat dog", "cat cat", "bird"], 3)
-    first = [
-        math.log(1.6) * 2 / (2 + 2.25) + math.log(8 / 3) * 1 / (1 + 2.25),
-        math.log(1.6) * 1 / (1 + 1.5),
-    ]
-    assert numbers[0].tolist() == [1, 0, -1]
-    assert scores[0, :2].tolist() == pytest.approx(first, rel=1e-6)
-    # A word that is asked for twice counts twice.
-    assert numbers[1].tolist() == [1, 0, -1]
-    twice = [2 * math.log(1.6) * 2 / 4.25, 2 * math.log(1.6) / 2.5]
-    assert scores[1, :2].tolist() == pytest.approx(twice, rel=1e-6)
-    # One word in a document of length 1: 1.5 (0.25 + 0.25) = 0.75.
-    assert scores[2, 0] == pytest.approx(math.log(8 / 3) / 1.75, rel=1e-6)
+    assert numbers.tolist() == [[1, 0, -1], [1, 0, -1], [2, -1, -1]]
+    for row, expected in enumerate(BY_HAND):
+        found = [each for each in sorted(expected, reverse=True) if each]
+        assert scores[row, : len(found)].tolist() == pytest.approx(found, rel=1e-6)
+
+
+def test_bm25_of_tokens_by_hand():
+    """The same documents as tokens: what is neither cat nor dog nor bird is 3, 4 and 5."""
+    weights = token_weights([[3, CAT, 4], [CAT, 5, DOG, 5, CAT], [BIRD]], 6)
+    scores = token_scores(weights, [[CAT, DOG], [CAT, CAT], [BIRD]])
+    for row, expected in enumerate(BY_HAND):
+        assert scores[:, row].tolist() == pytest.approx(expected, rel=1e-6)
+
+
+def test_bm25_of_tokens_is_that_of_bm25s():
+    """Random documents, some of them empty, by both ways to compute it."""
+    bm25s = pytest.importorskip("bm25s")
+    random = np.random.default_rng(0)
+    documents = [random.integers(0, 30, length).tolist() for length in random.integers(0, 20, 60)]
+    theirs = bm25s.BM25(k1=1.5, b=0.75, method="lucene")
+    theirs.index([[str(token) for token in each] for each in documents], show_progress=False)
+    question = random.integers(0, 30, 8).tolist()
+    expected = theirs.get_scores([str(token) for token in question])
+    found = token_scores(token_weights(documents, 30), [question])[:, 0]
+    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-5, atol=1e-6)

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 
 class UserError(Exception):
     """What was expected, what came, what to do: one sentence, shown without a traceback."""
 
 
-def nearest(name: str, options: Iterable[str], most: int = 3) -> list[str]:
+ALIKE, A_SLIP = 0.5, 0.8
+"""How like a name must be to be worth naming, and to be surely the one that was meant."""
+
+
+def nearest(name: str, options: Iterable[str], most: int = 3, cutoff: float = ALIKE) -> list[str]:
     """The options that look most like a mistyped name, best first."""
     by_lower = {option.lower(): option for option in options}
-    found = difflib.get_close_matches(name.lower(), by_lower, n=most, cutoff=0.5)
+    found = difflib.get_close_matches(name.lower(), by_lower, n=most, cutoff=cutoff)
     return [by_lower[match] for match in found]
 
 
@@ -22,9 +26,25 @@ def unknown_name(what: str, name: str, options: Iterable[str]) -> UserError:
     options = sorted(options)
     close = nearest(name, options)
     if close:
-        hint = "did you mean " + " or ".join(repr(option) for option in close) + "?"
+        hint = _meant(close)
     elif len(options) <= 12:
         hint = "choose from " + ", ".join(options) + "."
     else:
         hint = "none of the known names looks like it."
     return UserError(f"there is no {what} called {name!r}; {hint}")
+
+
+def unknown_among(what: str, name: str, told: Mapping[str, str]) -> UserError:
+    """The same where names are few and people have other words for them: `told` is what each is.
+
+    A slip of the finger gets the name that was meant, any other word all of them with what they
+    are: one that looks a little like it may well be the wrong one.
+    """
+    close = nearest(name, told, cutoff=A_SLIP)
+    every = ", ".join(f"{option} ({words})" for option, words in told.items())
+    hint = _meant(close) if close else f"choose from {every}."
+    return UserError(f"there is no {what} called {name!r}; {hint}")
+
+
+def _meant(close: Iterable[str]) -> str:
+    return "did you mean " + " or ".join(repr(option) for option in close) + "?"

@@ -168,7 +168,7 @@ def share_found(found: Floats, truth: Floats) -> float:
     return float(near.sum()) / max(truth.size, 1)
 
 
-def read(path: Path, *, mapped: bool) -> Approximate:
+def read(path: Path, *, mapped: bool, recall: float | None = None) -> Approximate:
     """What `Approximate.save` wrote; with `mapped`, vectors stay on the disk until looked at."""
     faiss = require_faiss(f"the index {path}")
     with path.open("rb") as file:
@@ -181,7 +181,7 @@ def read(path: Path, *, mapped: bool) -> Approximate:
         general = getattr(faiss, "IO_FLAG_MMAP_IFC", 0)
         flags = faiss.IO_FLAG_MMAP | faiss.IO_FLAG_READ_ONLY if kind == "ivf" else general
     try:
-        return Approximate(faiss.read_index(str(path), flags), kind)
+        return Approximate(faiss.read_index(str(path), flags), kind, recall)
     except RuntimeError as error:
         raise UserError(f"{path} is damaged or cut short; build the index again.") from error
 

@@ -24,21 +24,21 @@ from lmlab.core.greedy import write_greedily
 from lmlab.core.loss import Loss
 from lmlab.core.protocols import LogProbs, Pieces, Retrieved
 from lmlab.core.state import State
-from lmlab.core.system import System
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.core.writing import SequenceToSequence
 from lmlab.objectives.marginal import Marginal
 from lmlab.retrieval.beside import BesideDocuments, joined
 from lmlab.retrieval.bi_encoders import BiEncoder
-from lmlab.retrieval.documents import Document, Documents
+from lmlab.retrieval.documents import Document
 from lmlab.retrieval.index import DenseIndex
 from lmlab.retrieval.memory import NO_DOCUMENT, DocumentMemory, resting
+from lmlab.retrieval.over_documents import OverDocuments
 
 LONGEST_ANSWER = 50
 """Tokens of an answer at most."""
 
 
-class RetrievalAugmented(System):
+class RetrievalAugmented(OverDocuments):
     """p(y | x) = Σ over z of p(z | x) and p(y | x, z), z among the K documents found for x.
 
     p(z | x) is renormalised over those K, so that given them it is an exact distribution over
@@ -69,23 +69,11 @@ class RetrievalAugmented(System):
         self.marginal = marginal
         self.retrieved = retrieved
         self.window = writer.window
-        self.pieces: Pieces | None = None
         self.register_buffer("ready", torch.tensor(False))
 
     @property
-    def documents(self) -> Documents:
-        """What is looked up."""
-        return self.memory.documents
-
-    @property
-    def longest_document(self) -> int:
-        """Tokens of a document that are read at most, its symbols counted."""
-        return self.memory.longest
-
-    @property
-    def recall_of_index(self) -> float | None:
-        """Share of the ten nearest documents that its index found when it was built."""
-        return self.memory.recall
+    def looked_up(self) -> DocumentMemory:
+        return self.memory
 
     @property
     def decodings(self) -> tuple[str, ...]:
@@ -118,58 +106,37 @@ class RetrievalAugmented(System):
             self.ready = torch.zeros_like(self.ready)
 
     def meet_data(self, tokens: NDArray[np.generic], offsets: NDArray[np.int64]) -> None:
-        self._embed()
-
-    def with_documents(
-        self,
-        documents: Documents,
-        *,
-        vectors: Tensor | None = None,
-        index: DenseIndex | None = None,
-    ) -> Self:
-        """The same system, weights and all, that looks things up in other documents.
-
-        `vectors` (N, width) are those of its own encoder, where somebody has them already, and
-        `index` what they are searched by, where that is not each of them.
-        """
-        memory = self.memory.of_other(documents, self._known_pieces())
-        other = self._copy(memory.to(self.ready.device))
-        if vectors is None:
-            other._embed()
-        else:
-            memory.take(vectors, index)
-            other.ready = torch.ones_like(other.ready)
-        return other
+        self.embed_documents()
 
     def with_document(self, document: Document) -> Self:
         """The same system with one document in the place of that of its name: an edited fact."""
         self._embed_first()
-        other = self._copy(copy(self.memory))
+        other = self.with_memory(copy(self.memory))
         other.memory._buffers = dict(self.memory._buffers)
         with resting(other.retriever):
-            other.memory.replace(document, self._known_pieces(), other.retriever.encode)
+            other.memory.replace(document, self.known_pieces(), other.retriever.encode)
         return other
 
-    def _copy(self, memory: DocumentMemory) -> Self:
+    def with_memory(self, memory: DocumentMemory) -> Self:
+        """It shares all weights with this one."""
         other = copy(self)
         # Modules and buffers stand in dictionaries, which the copy would share.
         other._modules, other._buffers = dict(self._modules), dict(self._buffers)
         other.memory = memory
         return other
 
-    def _known_pieces(self) -> Pieces:
-        if self.pieces is None:
-            raise UserError("this system has not met its tokeniser yet; load it from a run.")
-        return self.pieces
-
-    def _embed(self) -> None:
+    def embed_documents(self) -> None:
         with resting(self.retriever):
             self.memory.embed(self.retriever.encode)
         self.ready = torch.ones_like(self.ready)
 
+    def take_vectors(self, vectors: Tensor, index: DenseIndex | None) -> None:
+        super().take_vectors(vectors, index)
+        self.ready = torch.ones_like(self.ready)
+
     def _embed_first(self) -> None:
         if not self.ready:
-            self._embed()
+            self.embed_documents()
 
     # ----- looking up
 
@@ -270,7 +237,7 @@ class RetrievalAugmented(System):
     @torch.no_grad()
     def ask(self, questions: Sequence[str], *, answers: int = 1) -> list[list[Answer]]:
         """The answer of the likeliest token each time; a search is the decoding rooms' business."""
-        pieces, symbols = self._known_pieces(), self.questions(None, 1).tokens[0].tolist()
+        pieces, symbols = self.known_pieces(), self.questions(None, 1).tokens[0].tolist()
         rows = [[*symbols[:1], *pieces.encode(each), *symbols[1:]] for each in questions]
         for row in rows:
             self.check_condition_length(len(row))

@@ -12,10 +12,8 @@ from lmlab.core.frozen import Frozen
 from lmlab.core.protocols import Encode, EncodeQueries, require
 from lmlab.core.system import System
 from lmlab.core.vocabulary import Vocabulary
+from lmlab.retrieval.bm25 import K, damping, rarity
 from lmlab.retrieval.memory import DocumentMemory
-
-SATURATION, BY_LENGTH = 1.5, 0.75
-"""BM25's k and b: how soon a word that comes again counts no more, how far long documents pay."""
 
 
 class BiEncoder(nn.Module):
@@ -73,12 +71,12 @@ class BagOfWords(BiEncoder):
 
     @torch.no_grad()
     def meet_documents(self, memory: DocumentMemory) -> None:
-        """idf(w) = log(1 + (N - n_w + ½) / (n_w + ½)), n_w of N documents having w."""
+        """From them it learns idf, and how long a document is on average."""
         size, lengths = len(self.rarity), memory.offsets.diff()
         document = torch.repeat_interleave(lengths)
         pairs = torch.unique(document * size + memory.tokens.long())
         having = torch.bincount(pairs % size, minlength=size).to(self.rarity)
-        self.rarity = torch.log1p((len(memory) - having + 0.5) / (having + 0.5))
+        self.rarity = rarity(having, len(memory))
         self.mean_length = lengths.to(self.rarity).mean().clamp(min=1)
 
     def encode(self, batch: Batch) -> Tensor:
@@ -88,8 +86,7 @@ class BagOfWords(BiEncoder):
         counts = self.rarity.new_zeros(len(batch), len(self.rarity))
         counts.scatter_add_(1, batch.tokens, inner.to(counts))
         length = inner.sum(1, keepdim=True) / self.mean_length
-        often = counts * (SATURATION + 1)
-        often = often / (counts + SATURATION * (1 - BY_LENGTH + BY_LENGTH * length))
+        often = counts * (K + 1) / (counts + damping(length))
         return (often * self.rarity) @ self.directions
 
     def encode_queries(self, batch: Batch) -> Tensor:

@@ -74,7 +74,7 @@ class DenseIndex:
 
     @property
     def recall(self) -> float | None:
-        """Share of the ten nearest neighbours found when it was built; None if read from a file."""
+        """Share of the ten nearest neighbours found when it was built; None where unknown."""
         return self._inner.recall
 
     @classmethod
@@ -131,8 +131,11 @@ class DenseIndex:
         self._inner.save(Path(path))
 
     @classmethod
-    def load(cls, path: Path, *, mapped: bool = True) -> DenseIndex:
-        """What `save` wrote; with `mapped`, vectors stay on the disk until they are looked at."""
+    def load(cls, path: Path, *, mapped: bool = True, recall: float | None = None) -> DenseIndex:
+        """What `save` wrote; with `mapped`, vectors stay on the disk until they are looked at.
+
+        `recall` is what an approximate one found when it was built, where somebody noted it.
+        """
         path = Path(path)
         if not path.is_file():
             raise UserError(f"there is no index at {path}; check the path.")
@@ -140,7 +143,7 @@ class DenseIndex:
             exact = file.read(len(NUMPY)) == NUMPY
         if exact:
             return cls(Exact(read_vectors(path, mapped=mapped)))
-        return cls(approximate.read(path, mapped=mapped))
+        return cls(approximate.read(path, mapped=mapped, recall=recall))
 
 
 def check_kind(kind: str) -> None:

@@ -1,9 +1,7 @@
-"""BM25 (Robertson et al. 1994), the lexical baseline: documents that share rare words with a text.
+"""BM25 over words, the lexical baseline: documents that share rare words with a text.
 
-    score(q, d) = Σ_{w in q} idf(w) · tf / (tf + k1 (1 - b + b |d| / mean length))
-    idf(w) = log(1 + (N - n_w + 1/2) / (n_w + 1/2)),  k1 = 1.5, b = 0.75
-
-with tf how often w stands in d, and n_w in how many of N documents: Lucene's form, by `bm25s`.
+The score is that of `retrieval/bm25.py`, computed by `bm25s`: of each word it keeps the list of
+documents that have it, which can stay on the disk.
 """
 
 from __future__ import annotations
@@ -16,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from lmlab.core.errors import UserError
+from lmlab.retrieval.bm25 import B, K
 from lmlab.retrieval.exact import Floats, Numbers, best_places
 
-K1, B = 1.5, 0.75
 ALONE = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\u3040-\u30ff\uac00-\ud7af"
 """Scripts without spaces between words: each character is a word."""
 WORD = re.compile(rf"[{ALONE}]|[^\W_{ALONE}]+")
@@ -50,7 +48,7 @@ class LexicalIndex:
         every = [words(text) for text in texts]
         if not any(every):
             raise UserError("no document has a word in it, and BM25 looks for words.")
-        inner = require_bm25s("BM25").BM25(k1=K1, b=B, method="lucene")
+        inner = require_bm25s("BM25").BM25(k1=K, b=B, method="lucene")
         inner.index(every, show_progress=False)
         return cls(inner)
 

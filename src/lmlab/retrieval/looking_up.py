@@ -12,39 +12,23 @@ from torch import Tensor
 
 from lmlab.core.answers import Evidence
 from lmlab.core.batch import Batch
-from lmlab.core.errors import UserError
 from lmlab.core.protocols import Pieces, Retrieved
-from lmlab.core.system import System
-from lmlab.retrieval.documents import Document, Documents
-from lmlab.retrieval.index import DenseIndex
-from lmlab.retrieval.memory import NO_DOCUMENT
+from lmlab.retrieval.documents import Document
+from lmlab.retrieval.memory import NO_DOCUMENT, DocumentMemory
+from lmlab.retrieval.over_documents import OverDocuments
 from lmlab.retrieval.retriever import Retriever
 
 
-class LookingUp(System):
+class LookingUp(OverDocuments):
     """A system that finds documents by a retriever which is trained with it."""
-
-    pieces: Pieces | None = None
-    """Its tokeniser, once it was told."""
 
     @property
     def retriever(self) -> Retriever:
         raise TypeError(f"{type(self).__name__} does not tell its retriever")
 
     @property
-    def documents(self) -> Documents:
-        """What is looked up."""
-        return self.retriever.memory.documents
-
-    @property
-    def longest_document(self) -> int:
-        """Tokens of a document that are read at most, its symbols counted."""
-        return self.retriever.memory.longest
-
-    @property
-    def recall_of_index(self) -> float | None:
-        """Share of the ten nearest documents that its index found when it was built."""
-        return self.retriever.memory.recall
+    def looked_up(self) -> DocumentMemory:
+        return self.retriever.memory
 
     def begin_step(self, step: int) -> None:
         super().begin_step(step)
@@ -63,12 +47,6 @@ class LookingUp(System):
         if self.pieces is None:
             self.pieces = tokenizer
             self.retriever.memory.meet_tokenizer(tokenizer)
-
-    def known_pieces(self) -> Pieces:
-        """The tokeniser, or the error that tells that there is none."""
-        if self.pieces is None:
-            raise UserError("this system has not met its tokeniser yet; load it from a run.")
-        return self.pieces
 
     def encode(self, batch: Batch) -> Tensor:
         """(B, width) the vectors of documents."""
@@ -108,26 +86,13 @@ class LookingUp(System):
         document = self.documents[number]
         return Evidence(name=document.name, text=document.text, probability=probability)
 
-    def with_documents(
-        self,
-        documents: Documents,
-        *,
-        vectors: Tensor | None = None,
-        index: DenseIndex | None = None,
-    ) -> Self:
-        """The same system, weights and all, that looks things up in other documents.
+    def with_memory(self, memory: DocumentMemory) -> Self:
+        """It has weights of its own."""
+        pieces, before = self.known_pieces(), self.looked_up
+        return deepcopy(self, {id(pieces): pieces, id(before): memory})
 
-        `vectors` (N, width) are those of its own encoder, where somebody has them already, and
-        `index` what they are searched by, where that is not each of them.
-        """
-        pieces, before = self.known_pieces(), self.retriever.memory
-        memory = before.of_other(documents, pieces)
-        other = deepcopy(self, {id(pieces): pieces, id(before): memory})
-        if vectors is None:
-            other.retriever.embed()
-        else:
-            memory.take(vectors, index)
-        return other
+    def embed_documents(self) -> None:
+        self.retriever.embed()
 
     def with_document(self, document: Document) -> Self:
         """The same system with one document in the place of that of its name: an edited fact.

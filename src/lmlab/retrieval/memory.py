@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
+from pathlib import Path
 from typing import Any, Self
 
 import torch
@@ -18,6 +19,7 @@ from lmlab.core.vocabulary import Vocabulary
 from lmlab.objectives.whole_units import Words
 from lmlab.retrieval.documents import Document, Documents, words_of
 from lmlab.retrieval.index import DenseIndex, Kind
+from lmlab.retrieval.kept_index import KeptIndex
 
 NO_DOCUMENT = -1
 """Number of the null document, which is empty."""
@@ -76,6 +78,7 @@ class DocumentMemory(nn.Module):
         self.kind: Kind = kind
         self._index: tuple[Tensor, int, DenseIndex] | None = None
         """The vectors that an index was built of, their version then, and the index."""
+        self._kept: KeptIndex | None = None
         self.register_buffer("tokens", torch.zeros(0, dtype=torch.int32))
         self.register_buffer("offsets", torch.zeros(1, dtype=torch.int64))
         self.register_buffer("vectors", torch.zeros(0, width))
@@ -243,10 +246,18 @@ class DocumentMemory(nn.Module):
         """The vectors by the way they are searched, built anew where they have changed."""
         built = self._index
         if built is None or built[0] is not self.vectors or built[1] != self.vectors._version:
-            vectors = self.vectors.detach().float().cpu().numpy()
-            self.search_by(DenseIndex.build(vectors, kind=self.kind))
+            if self._kept is not None:
+                self.search_by(self._kept.of(self.vectors, self.kind))
+            else:
+                vectors = self.vectors.detach().float().cpu().numpy()
+                self.search_by(DenseIndex.build(vectors, kind=self.kind))
         assert self._index is not None
         return self._index[2]
+
+    def keep_index(self, folder: Path) -> None:
+        """From here on an index of the vectors as they are now is kept in a folder, or found there;
+        one of others, once they have changed, is not."""
+        self._kept = KeptIndex(folder, self.vectors)
 
     def search_by(self, index: DenseIndex) -> None:
         """Let searches go through an index of these very vectors."""
@@ -261,11 +272,11 @@ class DocumentMemory(nn.Module):
         return None if self._index is None else self._index[2].recall
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        """A copy has vectors of its own, and so builds an index of its own."""
+        """A copy has vectors of its own, and so builds an index of its own, which nobody keeps."""
         other = type(self).__new__(type(self))
         memo[id(self)] = other
         for name, value in self.__dict__.items():
-            other.__dict__[name] = None if name == "_index" else deepcopy(value, memo)
+            other.__dict__[name] = None if name in ("_index", "_kept") else deepcopy(value, memo)
         return other
 
     @torch.no_grad()

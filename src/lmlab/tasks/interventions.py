@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from lmlab.core.errors import UserError
 from lmlab.core.recall import RecallSettings
+from lmlab.retrieval.bm25 import token_scores, token_weights
 from lmlab.tasks.memrecall import LongText, Memory
 
 Losses = Callable[[Sequence[Memory], Sequence[int]], list[float]]
@@ -33,22 +33,11 @@ def first_marks(text: LongText, count: int, generator: np.random.Generator) -> l
 
 
 def bm25_scores(text: LongText) -> list[float]:
-    """BM25 (Robertson; Lucene's form) of each block for the query, over tokens."""
-    try:
-        import bm25s
-    except ImportError as error:
-        raise UserError(
-            "a judge without labels starts from BM25, which the package bm25s computes; "
-            "pip install lmlab[retrieval], or give rows with relevant and --judge labels."
-        ) from error
-    blocks = [[str(token) for token in block.tokens] for block in text.blocks]
-    known = {token for block in blocks for token in block}
-    asked = [token for token in map(str, text.query.tokens) if token in known]
-    if not asked:
-        return [0.0] * len(blocks)
-    index = bm25s.BM25()
-    index.index(blocks, show_progress=False)
-    return [float(score) for score in index.get_scores(asked)]
+    """BM25 of each block for the query, over tokens."""
+    blocks = [block.tokens for block in text.blocks]
+    size = 1 + max(max(tokens, default=0) for tokens in (*blocks, text.query.tokens))
+    found = token_scores(token_weights(blocks, size), [text.query.tokens])
+    return [float(score) for score in found[:, 0]]
 
 
 def changed_mark(before: bool, increase: float, settings: RecallSettings) -> bool:

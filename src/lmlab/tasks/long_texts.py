@@ -62,6 +62,7 @@ class Head(Cut):
     """The beginning."""
 
     name: ClassVar[str] = "head"
+    told: ClassVar[str] = "the beginning"
 
     def parts(self, text: Block, room: int) -> list[Block]:
         return [text.part(0, room)]
@@ -71,6 +72,7 @@ class Tail(Cut):
     """The end."""
 
     name: ClassVar[str] = "tail"
+    told: ClassVar[str] = "the end"
 
     def parts(self, text: Block, room: int) -> list[Block]:
         return [text.part(len(text.tokens) - room, len(text.tokens))]
@@ -80,6 +82,7 @@ class HeadTail(Cut):
     """A quarter from the beginning, the rest from the end (Sun et al. 2019), a symbol between."""
 
     name: ClassVar[str] = "head-tail"
+    told: ClassVar[str] = "some of both"
 
     def parts(self, text: Block, room: int) -> list[Block]:
         first = int(room * HEAD_SHARE)
@@ -97,6 +100,7 @@ class Windows(Reading):
     """
 
     name: ClassVar[str] = "windows"
+    told: ClassVar[str] = "all, in sliding windows that are read one by one"
 
     def prepare(self, rows: Sequence[Row], *, training: bool) -> Prepared:
         encoded: list[Encoded] = []
@@ -177,6 +181,7 @@ class Pooling(Windows):
     """
 
     name: ClassVar[str] = "pooling"
+    told: ClassVar[str] = "all, in chunks whose vectors become one"
 
     def build(self, base: System, *, frozen: bool) -> System:
         if self.task.needs_tokens:

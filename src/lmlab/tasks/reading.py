@@ -92,6 +92,8 @@ class Reading:
     """Rows as a task encodes them, cut at their ends; subclasses read long texts in other ways."""
 
     name: ClassVar[str] = ""
+    told: ClassVar[str] = ""
+    """What is read of a long text, in a few words."""
     task: Task
     tokenizer: Tokenizer
     vocabulary: Vocabulary

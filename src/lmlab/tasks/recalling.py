@@ -69,6 +69,7 @@ class Recalling(Reading):
     """
 
     name: ClassVar[str] = "memrecall"
+    told: ClassVar[str] = "the sentences that a judge finds relevant"
 
     def build(self, base: System, *, frozen: bool) -> System:
         return WithMemory(base, self.task, frozen=frozen)

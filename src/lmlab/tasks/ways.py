@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lmlab.core.errors import UserError, unknown_name
+from lmlab.core.errors import UserError, unknown_among, unknown_name
 from lmlab.core.system import System
 from lmlab.data.tokenizers import Tokenizer
 from lmlab.tasks.classify import Classify, Pair
@@ -32,7 +32,8 @@ def find_reading(
 ) -> Reading:
     """How rows are read: the way of that name, or as the task does where there is none."""
     if way is not None and way not in WAYS:
-        raise unknown_name("way to read long texts", way, WAYS)
+        told = {name: kind.told for name, kind in WAYS.items()}
+        raise unknown_among("way to read long texts", way, told)
     if way is not None and not _may_be_long(task):
         raise UserError(f"long texts are read for span, classify and tag, not for {task.name}.")
     if way is not None and system.window is None:

@@ -1,6 +1,7 @@
 """What a run remembers beside its weights: documents and knowledge, kept in its folder.
 
 RUN/memory/  documents.jsonl.gz  knowledge.json.gz
+             index.faiss and index.json where documents are searched by ivf or hnsw (`KeptIndex`)
 """
 
 from __future__ import annotations

@@ -27,6 +27,7 @@ from lmlab.core.system import System
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.corpus import Layout
 from lmlab.data.tokenizers import Tokenizer
+from lmlab.retrieval.over_documents import OverDocuments
 from lmlab.training import checkpoints
 from lmlab.training.config import apply_settings
 from lmlab.training.files import read_tensors, telling_disk_errors, write_json, write_tensors
@@ -259,6 +260,8 @@ def load_run(path: Path | str) -> Model:
     if memories.given():
         system.meet_tokenizer(tokenizer)  # what is looked up is made of texts
     _load_weights(system, run)
+    if isinstance(system, OverDocuments):
+        system.looked_up.keep_index(run.memory)
     return Model(
         system=system.eval(),
         tokenizer=tokenizer,

@@ -125,7 +125,9 @@ def test_an_index_of_faiss_is_searched_as_it_is(
 
 
 @pytest.mark.parametrize("system", ["rag-token", "realm"])
-def test_a_run_may_search_by_an_index_of_its_own(system: str, tmp_path: Path):
+def test_a_run_may_search_by_an_index_of_its_own(
+    system: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     """Losses of a few steps and what is found are those of all products, as all is found."""
     pytest.importorskip("faiss")
     lines = [f"where is {name}\t{place}\n" for name, place in PLACES.items()] * 8
@@ -150,3 +152,11 @@ def test_a_run_may_search_by_an_index_of_its_own(system: str, tmp_path: Path):
     assert losses[1] == pytest.approx(losses[0], abs=1e-6)
     flat, ivf = (lmlab.load(tmp_path / kind).ask(QUESTIONS) for kind in ("flat", "ivf"))
     assert [told(each)[2].keys() for each in ivf] == [told(each)[2].keys() for each in flat]
+    # What was built at the first search is kept, and read from then on.
+    assert (tmp_path / "ivf" / "memory" / "index.faiss").is_file()
+    assert not (tmp_path / "flat" / "memory" / "index.faiss").exists()
+    monkeypatch.setattr("lmlab.retrieval.approximate.build", None)
+    again = lmlab.load(tmp_path / "ivf")
+    assert list(map(told, again.ask(QUESTIONS))) == list(map(told, ivf))
+    loaded: Any = again.model.system
+    assert loaded.recall_of_index == 1.0

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +19,7 @@ from lmlab.cli.finetune import predict
 from lmlab.cli.main import app
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
+from lmlab.data.wordnet.hop_questions import hop_questions
 from lmlab.layers.hop_settings import HopSettings
 from lmlab.tasks.finetune import finetune
 from lmlab.tasks.hops.asking import HopModel, load_hops
@@ -30,6 +34,7 @@ from lmlab.training.files import read_tensors
 from lmlab.training.runs import load_run
 
 LETTERS = "abcdefghij"
+SETTINGS = {"learning_rate": "0.01", "log_every": "5", "predictor_width": "7"}
 
 
 def paragraph(number: int) -> str:
@@ -98,8 +103,7 @@ def base(folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def run(base: Path, folder: Path) -> Path:
-    settings = {"learning_rate": "0.01", "log_every": "5", "predictor_width": "7"}
-    words = {"task": "hops", "data": folder, "steps": 30, "settings": settings, "quiet": True}
+    words = {"task": "hops", "data": folder, "steps": 30, "settings": SETTINGS, "quiet": True}
     return finetune(base, out=folder / "run", **words).path
 
 
@@ -136,11 +140,67 @@ def test_both_stages_learn(run: Path):
 
 def test_a_stopped_training_goes_on_and_another_is_refused(run: Path, base: Path, folder: Path):
     before = (run / "model.safetensors").read_bytes()
-    settings = {"learning_rate": "0.01", "log_every": "5", "predictor_width": "7"}
-    finetune_hops(base, data=folder, out=run, steps=30, settings=settings, resume=True, quiet=True)
+    finetune_hops(base, data=folder, out=run, steps=30, settings=SETTINGS, resume=True, quiet=True)
     assert (run / "model.safetensors").read_bytes() == before
     with pytest.raises(UserError, match="begun with another task, run or data"):
         finetune_hops(base, data=folder, out=run, steps=30, resume=True, quiet=True)
+
+
+@pytest.mark.parametrize("stopped", [HopReader, SecondStage], ids=["spans", "nodes"])
+def test_what_was_stopped_ends_as_if_it_never_had(
+    stopped: type, run: Path, base: Path, folder: Path, tmp_path: Path, monkeypatch
+):
+    """Broken off at step 12 of either stage, two steps after its last checkpoint."""
+    settings = {**SETTINGS, "checkpoint_steps": "5"}
+    words = {"data": folder, "out": tmp_path / "run", "steps": 30, "settings": settings}
+    begin_step = stopped.begin_step
+
+    def break_off(self, step: int) -> None:
+        begin_step(self, step)
+        if step == 12:
+            raise RuntimeError("broken off")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(stopped, "begin_step", break_off)
+        with pytest.raises(RuntimeError, match="broken off"):
+            finetune_hops(base, quiet=True, **words)
+    finetune_hops(base, quiet=True, resume=True, **words)
+    for name in ("model.safetensors", "predictions.jsonl"):
+        assert (tmp_path / "run" / name).read_bytes() == (run / name).read_bytes(), name
+
+
+ELSEWHERE = """
+import json, sys, torch
+from lmlab.data.wordnet.hop_questions import hop_questions
+from lmlab.tasks.finetune import finetune
+threads, base, data, out, settings, sizes = map(json.loads, sys.argv[1:])
+torch.set_num_threads(threads)
+finetune(base, task="hops", data=data, out=out, steps=30, settings=settings, quiet=True)
+print(json.dumps(hop_questions(sizes)))
+"""
+
+
+def test_one_seed_is_one_result_in_any_process(run: Path, base: Path, folder: Path, tmp_path: Path):
+    """Strings have other hashes there, so that sets and what is drawn of them have other orders."""
+    sizes = {"train": 40, "test": 24}
+    given = [
+        torch.get_num_threads(),
+        str(base),
+        str(folder),
+        str(tmp_path / "run"),
+        SETTINGS,
+        sizes,
+    ]
+    found = subprocess.run(
+        [sys.executable, "-c", ELSEWHERE, *map(json.dumps, given)],
+        env={**os.environ, "PYTHONHASHSEED": "12345"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    for name in ("model.safetensors", "predictions.jsonl"):
+        assert (tmp_path / "run" / name).read_bytes() == (run / name).read_bytes(), name
+    assert json.loads(found.stdout.splitlines()[-1]) == hop_questions(sizes)
 
 
 def test_bare_questions_are_asked_of_the_paragraphs_that_the_run_keeps(run: Path):

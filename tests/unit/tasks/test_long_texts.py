@@ -21,7 +21,7 @@ from lmlab.tasks.span import Span
 from lmlab.tasks.systems import vector_width
 from lmlab.tasks.tag import Tag
 from lmlab.tasks.task import LOST, Encoded, Task, batch_of
-from lmlab.tasks.ways import find_reading, judged_by
+from lmlab.tasks.ways import WAYS, find_reading, judged_by
 from lmlab.training.runs import Model
 
 LETTERS = "a b c d e f g h i j"
@@ -192,6 +192,10 @@ def test_pooling_is_of_the_windows_own_vectors(pool: str, model: Model):
 def test_what_can_not_be_read_long_is_told(model: Model):
     with pytest.raises(UserError, match="did you mean 'memrecall'"):
         reading(model, "memrecal", Span(), 10)
+    # A word of everyday gets what each way is; pooling looks a little like it, and is not meant.
+    with pytest.raises(UserError, match=r"'sliding'; choose .*, windows \(all, in sliding .*\),"):
+        reading(model, "sliding", Span(), 10)
+    assert all(kind.told for kind in WAYS.values())
     with pytest.raises(UserError, match="not for pair"):
         reading(model, "head", Pair(), 10)
     with pytest.raises(UserError, match="take --long windows"):

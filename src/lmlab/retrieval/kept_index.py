@@ -1,0 +1,89 @@
+"""An approximate index of a run's vectors, kept in its folder so that it is built once.
+
+RUN/memory/  index.faiss  index.json
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from lmlab.core.errors import UserError
+from lmlab.retrieval.exact import Floats
+from lmlab.retrieval.files import whole_file
+from lmlab.retrieval.index import RECALL, DenseIndex, Kind
+
+INDEX, ABOUT = "index.faiss", "index.json"
+
+
+class KeptIndex:
+    """The index of the vectors (N, width) that a run was loaded with, or one built instead.
+
+    index.json holds a hash of the vectors and one of index.faiss, so that what belongs to other
+    weights, was cut short or is damaged is not searched. Cost: vectors and file are read once.
+    """
+
+    def __init__(self, folder: Path, vectors: Tensor) -> None:
+        self.path, self.about = folder / INDEX, folder / ABOUT
+        self._own = vectors, vectors._version
+
+    def of(self, vectors: Tensor, kind: Kind) -> DenseIndex:
+        """An index of these vectors: that of the folder if it is of them, else a new one.
+
+        It is written only where the vectors are still the run's own: of edited documents, say,
+        nothing is kept.
+        """
+        every = vectors.detach().float().cpu().numpy()
+        content = _fingerprint(every, kind)
+        if (kept := self._read(content)) is not None:
+            return kept
+        built = DenseIndex.build(every, kind=kind)
+        if vectors is self._own[0] and vectors._version == self._own[1]:
+            self._write(built, content)
+        return built
+
+    def _read(self, content: str) -> DenseIndex | None:
+        """What is kept, if it is whole and of these vectors."""
+        try:
+            told = json.loads(self.about.read_text(encoding="utf-8"))
+            if told["vectors"] != content or told["file"] != _file_hash(self.path):
+                return None
+            return DenseIndex.load(self.path, recall=told["recall"])
+        except (OSError, ValueError, KeyError, TypeError, UserError):
+            return None
+
+    def _write(self, index: DenseIndex, content: str) -> None:
+        """First the index, then what tells of it: between the two nothing fits, and it is built
+        again."""
+        if self.path.exists() or self.about.exists():
+            warnings.warn(
+                f"{self.path} was not of this run's vectors, or damaged or cut short; it was built "
+                "anew.",
+                stacklevel=2,
+            )
+        try:
+            index.save(self.path)
+            told: dict[str, Any] = {"vectors": content, "file": _file_hash(self.path)}
+            with whole_file(self.about) as partial:
+                text = json.dumps({**told, "kind": index.kind, "recall": index.recall})
+                partial.write_text(text + "\n", encoding="utf-8")
+        except UserError as error:  # whoever may only read a run can still search it
+            warnings.warn(f"the index is built at each loading of this run: {error}", stacklevel=2)
+
+
+def _fingerprint(vectors: Floats, kind: Kind) -> str:
+    """A hash of all that an index is built of."""
+    digest = hashlib.blake2b(f"{kind} {RECALL} {vectors.shape}".encode(), digest_size=16)
+    digest.update(np.ascontiguousarray(vectors).data)
+    return digest.hexdigest()
+
+
+def _file_hash(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "blake2b").hexdigest()

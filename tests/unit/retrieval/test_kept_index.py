@@ -1,0 +1,146 @@
+"""The index of a run's vectors is built once, and never searched where it is not theirs."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Callable
+from copy import copy, deepcopy
+from pathlib import Path
+
+import pytest
+import torch
+
+from lmlab.core.errors import UserError
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.retrieval.documents import Document, Documents
+from lmlab.retrieval.index import DenseIndex
+from lmlab.retrieval.kept_index import ABOUT, INDEX
+from lmlab.retrieval.memory import DocumentMemory
+
+pytest.importorskip("faiss")
+
+QUERIES = torch.randn(20, 8, generator=torch.Generator().manual_seed(1))
+
+
+def load(folder: Path, kind: str = "hnsw", seed: int = 0) -> DocumentMemory:
+    """A memory of 300 random vectors, as a run is loaded from a folder."""
+    told = Documents(Document(name=str(number), text="a") for number in range(300))
+    made = DocumentMemory(told, Vocabulary(size=8), width=8, longest=5, kind=kind)
+    made.offsets = torch.zeros(301, dtype=torch.int64)
+    made.vectors = torch.randn(300, 8, generator=torch.Generator().manual_seed(seed))
+    made.keep_index(folder)
+    return made
+
+
+@pytest.fixture
+def built(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The kinds of all indexes that are built from here on."""
+    kinds: list[str] = []
+    build = DenseIndex.build
+
+    def counted(vectors, *, kind="flat", **words):
+        kinds.append(kind)
+        return build(vectors, kind=kind, **words)
+
+    monkeypatch.setattr(DenseIndex, "build", counted)
+    return kinds
+
+
+@pytest.mark.parametrize("kind", ["ivf", "hnsw"])
+def test_it_is_built_once_and_finds_the_same_after_loading(
+    kind: str, built: list[str], tmp_path: Path
+):
+    first = load(tmp_path, kind)
+    found = first.search(QUERIES, 10)
+    again = load(tmp_path, kind)
+    assert torch.equal(again.search(QUERIES, 10), found)
+    assert again.recall == first.recall is not None
+    assert built == [kind]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [INDEX, ABOUT]
+
+
+def cut_short(folder: Path) -> None:
+    (folder / INDEX).write_bytes((folder / INDEX).read_bytes()[:-100])
+
+
+def change_a_byte(folder: Path) -> None:
+    content = bytearray((folder / INDEX).read_bytes())
+    content[len(content) // 2] ^= 1
+    (folder / INDEX).write_bytes(content)
+
+
+def lose_what_tells_of_it(folder: Path) -> None:
+    (folder / ABOUT).unlink()
+
+
+def lose_the_index(folder: Path) -> None:
+    (folder / INDEX).unlink()
+
+
+def tell_nonsense(folder: Path) -> None:
+    (folder / ABOUT).write_text("[1]", encoding="utf-8")
+
+
+def keep_that_of_other_vectors(folder: Path) -> None:
+    for path in folder.iterdir():
+        path.unlink()
+    load(folder, seed=7).index()
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        cut_short,
+        change_a_byte,
+        lose_what_tells_of_it,
+        lose_the_index,
+        tell_nonsense,
+        keep_that_of_other_vectors,
+    ],
+)
+def test_what_does_not_fit_is_told_and_built_anew(spoil: Callable[[Path], None], tmp_path: Path):
+    expected = load(tmp_path).search(QUERIES, 10)
+    spoil(tmp_path)
+    with pytest.warns(UserWarning, match="not of this run's vectors, or damaged or cut short"):
+        assert torch.equal(load(tmp_path).search(QUERIES, 10), expected)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert torch.equal(load(tmp_path).search(QUERIES, 10), expected)
+
+
+def test_one_of_another_kind_does_not_fit(built: list[str], tmp_path: Path):
+    load(tmp_path, "ivf").index()
+    with pytest.warns(UserWarning, match="built anew"):
+        assert load(tmp_path, "hnsw").index().kind == "hnsw"
+    assert built == ["ivf", "hnsw"]
+
+
+def test_of_vectors_that_have_changed_nothing_is_kept(tmp_path: Path):
+    memory = load(tmp_path)
+    memory.search(QUERIES, 10)
+    told = (tmp_path / ABOUT).read_bytes()
+    edited = copy(memory)
+    edited._buffers = dict(memory._buffers)
+    edited.vectors = -memory.vectors
+    copied = deepcopy(memory)
+    copied.vectors[0] = 100 * QUERIES[0]
+    changed = load(tmp_path)
+    changed.vectors[0] = 100 * QUERIES[0]  # in place
+    for other in (copied, changed):
+        assert other.search(QUERIES[:1], 1).tolist() == [[0]]
+    assert not torch.equal(edited.search(QUERIES, 10), memory.search(QUERIES, 10))
+    assert (tmp_path / ABOUT).read_bytes() == told
+    assert json.loads(told)["kind"] == "hnsw"
+
+
+def test_a_run_that_may_not_be_written_to_is_searched_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def refuse(self: DenseIndex, path: Path) -> None:
+        raise UserError(f"{path} could not be written: choose a place that you may write to.")
+
+    monkeypatch.setattr(DenseIndex, "save", refuse)
+    with pytest.warns(UserWarning, match=r"built at each loading of this run: .*index\.faiss"):
+        assert load(tmp_path).search(QUERIES, 10).shape == (20, 10)
+    assert not any(tmp_path.iterdir())
