@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -121,7 +123,21 @@ def run() -> None:
         if hasattr(stream, "reconfigure"):
             # Texts are UTF-8 whatever the terminal's locale says, and no output may fail on one.
             stream.reconfigure(encoding="utf-8", errors="replace")
+    warnings.formatwarning = warning_sentence
     sys.exit(main(sys.argv[1:]))
+
+
+def warning_sentence(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    line: str | None = None,
+) -> str:
+    """A warning of ours as a sentence; of others with the place in the code that gave it."""
+    if Path(filename).is_relative_to(Path(lmlab.__file__).parent):
+        return f"lmlab: {message}\n"
+    return f"{filename}:{lineno}: {category.__name__}: {message}\n"
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -139,3 +139,13 @@ def _wait_until_reading(pid: int) -> None:
         if place.exists() and "pipe" in place.read_text():
             return
         time.sleep(0.1)
+
+
+def test_a_warning_of_ours_is_a_sentence_and_of_others_tells_its_place():
+    ours = str(Path(package.__file__).parent / "retrieval" / "kept_index.py")
+    assert entry.warning_sentence("it was built anew.", UserWarning, ours, 3) == (
+        "lmlab: it was built anew.\n"
+    )
+    assert entry.warning_sentence("old", FutureWarning, "/elsewhere/torch.py", 7) == (
+        "/elsewhere/torch.py:7: FutureWarning: old\n"
+    )
