@@ -151,6 +151,8 @@ class RunFolder:
                 "python": sys.version.split()[0],
                 "platform": platform.platform(),
                 "processor": platform.machine(),
+                # Sums are rounded otherwise by other instructions, and a seed gives other weights.
+                "instructions": torch.backends.cpu.get_cpu_capability(),
                 "cores": os.cpu_count(),
                 "threads": torch.get_num_threads(),
                 "packages": {name: version(name) for name in packages},

@@ -50,10 +50,9 @@ def test_a_run_folder_holds_all_that_is_needed_to_load_and_repeat_it(
     ]
     assert result.best == min(validations)
     assert result.loss == validations[-1]
-    assert (
-        torch.get_num_threads()
-        == json.loads((result.path / "environment.json").read_text())["threads"]
-    )
+    environment = json.loads((result.path / "environment.json").read_text())
+    assert environment["threads"] == torch.get_num_threads()
+    assert environment["instructions"] == torch.backends.cpu.get_cpu_capability()
 
 
 def test_a_loaded_run_scores_as_it_was_validated(corpus: Path, tmp_path: Path) -> None:
