@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lmlab.core.batch import Batch
@@ -18,12 +19,22 @@ class TextEncoder(nn.Module):
     """Embed(x) = W h_0, h = backbone(<s> x </s>) (Guu et al. 2020); or W times the mean of all h.
 
     Rows (B, T) to (B, width). Without a width of its own there is no W (Karpukhin et al. 2020).
+    With a `length` L > 0 of vectors, v becomes L v / ‖v‖ (Reimers and Gurevych 2019), and the inner
+    product of two L² times their cosine.
     """
 
-    def __init__(self, backbone: Backbone, *, width: int = 0, pooling: Pooling = "first") -> None:
+    def __init__(
+        self,
+        backbone: Backbone,
+        *,
+        width: int = 0,
+        pooling: Pooling = "first",
+        length: float = 0.0,
+    ) -> None:
         super().__init__()
         self.backbone = backbone
         self.pooling = pooling
+        self.length = length
         self.projection = nn.Linear(backbone.width, width, bias=False) if width else None
         self.width = width or backbone.width
         if self.projection is not None:
@@ -38,4 +49,5 @@ class TextEncoder(nn.Module):
         else:
             real = batch.mask()[..., None]
             pooled = (values * real).sum(1) / real.sum(1).clamp(min=1)
-        return pooled if self.projection is None else self.projection(pooled)
+        vectors = pooled if self.projection is None else self.projection(pooled)
+        return self.length * F.normalize(vectors, dim=1) if self.length else vectors

@@ -125,11 +125,11 @@ class CheckpointEncoder:
 
     def encode_documents(self, texts: Sequence[str]) -> Floats:
         """(B, W) a vector for each document."""
-        return self._encode(texts, self._checkpoint.document_prompt)
+        return self._encode(texts, self._checkpoint.conventions.document_prompt)
 
     def encode_queries(self, texts: Sequence[str]) -> Floats:
         """(B, W) a vector for each question."""
-        return self._encode(texts, self._checkpoint.query_prompt)
+        return self._encode(texts, self._checkpoint.conventions.query_prompt)
 
     def _encode(self, texts: Sequence[str], prompt: str) -> Floats:
         if not texts:

@@ -47,6 +47,7 @@ def _copy(own: nn.Module, other: nn.Module) -> None:
         if have[name].shape != given[name].shape:
             raise UserError(
                 f"the base has other sizes ({name} is {tuple(given[name].shape)}, here "
-                f"{tuple(have[name].shape)}); give its settings again by --set."
+                f"{tuple(have[name].shape)}); leave out the settings that change them, so that the "
+                "base's are taken, or choose a base of these sizes."
             )
         have[name].data.copy_(given[name].data)

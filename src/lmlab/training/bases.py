@@ -52,9 +52,12 @@ class Base:
                 "RUN/tokenizer.json)."
             )
 
-    def settings_shared_with(self, config: Any) -> dict[str, Any]:
-        """Those of its settings that a system's config has too."""
+    def settings_for(self, config: Any) -> dict[str, Any]:
+        """Those of its settings that a system's config has too; of a base, which may be a system
+        of quite other parts, those alone that the config says it takes."""
         names = {spec.name for spec in fields(config)}
+        if self.role == "base":
+            names &= getattr(config, "taken_from_base", frozenset())
         own = self.description["system_config"].items()
         return {k: tuple(v) if isinstance(v, list) else v for k, v in own if k in names}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -56,15 +56,15 @@ def make_plan(
     settings: Mapping[str, Any],
     budget: Mapping[str, float | None],
     seed: int,
-    encoder: Base | None = None,
+    others: Sequence[Base] = (),
 ) -> Plan:
-    """Size, then encoder, recipe, settings, budget: each may override those before it."""
+    """Size, then base or encoder, recipe, settings, budget: each may override those before it."""
     module = system_module(card.name)
     if size not in module.SIZES:
         raise unknown_name(f"size of {card.name}", size, module.SIZES)
     system_config, training = module.SIZES[size], TrainingConfig(seed=seed)
-    inherited = {} if encoder is None else encoder.settings_shared_with(system_config)
-    for layer in (inherited, recipe_settings(module, recipe), settings):
+    inherited = [other.settings_for(system_config) for other in others]
+    for layer in (*inherited, recipe_settings(module, recipe), settings):
         of_system, of_training = settings_between(layer, system_config, training)
         system_config = apply_settings(system_config, of_system)
         training = apply_settings(training, _one_budget(of_training))

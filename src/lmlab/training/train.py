@@ -104,7 +104,8 @@ def train(
     `data_seed` decides how a corpus without splits is divided; it is 0 for all seeds, so that
     their runs compare. See `RunFolder` for what is written. `judge` makes what `keep_by` asks for.
     `base` is a run that the system is built on; `encoder` one whose weights its own encoder begins
-    with, and whose settings are the system's where it has the same and they are not given.
+    with, and whose settings are the system's where it has the same and they are not given; those of
+    a base are where its weights are copied too (dpr, realm).
     """
     keep_memory()
     run, accelerator = RunFolder(Path(out)), make_accelerator()
@@ -117,8 +118,9 @@ def train(
     accelerator.wait_for_everyone()  # all have looked before the first one writes
     built_on = find_base(card, "base", base, before, run)
     begun_with = find_base(card, "encoder", encoder, before, run)
+    others = [other for other in (built_on, begun_with) if other is not None]
     if before is None:
-        plan = make_plan(card, size or DEFAULT_SIZE, recipe, given, budget, seed or 0, begun_with)
+        plan = make_plan(card, size or DEFAULT_SIZE, recipe, given, budget, seed or 0, others)
     else:
         plan = continued_plan(before, card, size, recipe, given, budget, seed)
     memories = find_memories(card, looked_up, before, run.memory)
@@ -137,7 +139,6 @@ def train(
             sources=source_tokenizer,
         )
         description = describe(plan, opened, tokenizers)
-        others = [other for other in (built_on, begun_with) if other is not None]
         description |= {other.role: other.description for other in others}
         if memories.given():
             description |= {"memories": memories.describe(looked_up)}

@@ -59,6 +59,9 @@ class RealmConfig(RetrieverConfig):
     early: int = field(default=64, metadata={"at_least": 1})
     """Documents among which the retriever is told those that hold the answer."""
 
+    # The reader's positions are those of a text and a document.
+    taken_from_base = RetrieverConfig.taken_from_base | {"document_length"}
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.objective == "spans" and not self.retrieved:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, Literal
 
 from lmlab.backbones.text_encoder import Pooling, TextEncoder
 from lmlab.core.vocabulary import Vocabulary
@@ -34,7 +34,16 @@ class RetrieverConfig(TransformerConfig):
     shared: Literal["all", "tokens", "nothing"] = "all"
     """What the two encoders have in common: all but their projections, the tokens' vectors, or
     nothing."""
+    vector_length: float = field(default=0.0, metadata={"at_least": 0})
+    """The length that vectors are brought to, so that a score is its square times a cosine; 0
+    leaves them as they are."""
 
+    taken_from_base: ClassVar[frozenset[str]]
+    """Settings that are the base's where none are given: its weights are copied, so they must have
+    the same shapes, and mean the same."""
+
+
+RetrieverConfig.taken_from_base = frozenset(spec.name for spec in fields(RetrieverConfig))
 
 TINY: dict[str, Any] = {
     "width": 12,
@@ -68,7 +77,12 @@ def make_encoders(
     first = make_transformer(config, tokens)
     second = first if config.shared == "all" else make_transformer(config, other)
     questions, documents = (
-        TextEncoder(backbone, width=config.vector_width, pooling=config.pooling)
+        TextEncoder(
+            backbone,
+            width=config.vector_width,
+            pooling=config.pooling,
+            length=config.vector_length,
+        )
         for backbone in (first, second)
     )
     if questions.projection is not None and documents.projection is not None:

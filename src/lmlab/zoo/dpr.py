@@ -7,8 +7,9 @@ What a text is given is the question and the text the document that answers it: 
 inverse cloze task of Lee et al. 2019. Its score is that of a document given a question, up to a
 constant; it is no distribution over texts. Documents with the same words are not set against each
 other. `hard_negatives=1` sets the wrong document that BM25 finds for each question against all of
-them too, as in the paper. `--base` is a run to begin with: of dpr, or a Transformer that reads both
-ways (the paper's is BERT).
+them too, as in the paper. `--base` is a run to begin with, whose sizes are taken where none are
+given: of dpr, as `lmlab import-hf` makes one of a sentence encoder, or a Transformer that reads
+both ways (the paper's is BERT).
 """
 
 from __future__ import annotations

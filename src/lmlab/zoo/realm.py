@@ -6,8 +6,9 @@ What is hidden are names (`salient`), the document that a text came from may not
 empty one may do as well. All documents are embedded anew every `refresh` steps, sooner at first and
 before anything is kept, by default while training goes on (`background`). `--base` is a run of dpr
 whose encoders it starts from (the paper's warm start is the inverse cloze task, which dpr learns
-from single texts), or one of realm. With `objective=spans` texts are answers to the question that
-each is given, words of the documents found, whose vectors then stay as a masked base has them:
+from single texts), or one of realm; its sizes are taken where none are given. With
+`objective=spans` texts are answers to the question that each is given, words of the documents
+found, whose vectors then stay as a masked base has them:
 `lmlab train realm --data wordnet-questions --set objective=spans --base RUN`.
 """
 

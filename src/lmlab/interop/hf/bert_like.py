@@ -87,6 +87,17 @@ class MaskedFamily(Family):
                 "tokeniser has neither <mask> nor [MASK]; take the tokeniser it was trained with."
             )
 
+    def of_weights(self, names: Iterable[str]) -> Family:
+        if not all(name.startswith(self.prefix) for name in self.spelled(names).values()):
+            return self
+        if self.encoder is None:
+            raise UserError(
+                f"this {self.model_type} checkpoint is an encoder without its language modelling "
+                "head, and lmlab makes runs of such encoders of bert alone; take one saved with "
+                "its head, or its folder as it is (lmlab index build DOCS --encoder FOLDER)."
+            )
+        return self.encoder
+
     def pairs(self, shape: Shape) -> Iterator[Pair]:
         yield from embedding_pairs(
             shape,

@@ -80,6 +80,12 @@ class Family:
     """Pattern of their weights that ours has no place for → what they are, for a note."""
     may_lack: ClassVar[Mapping[str, str]] = {}
     """Pattern of weights that may be missing, all together → what they are, for a note."""
+    from_data: ClassVar[frozenset[str]] = frozenset()
+    """State of ours that is no weight, and no checkpoint has: what a training keeps of its data."""
+    saved_whole: ClassVar[str] = "a model saved whole, with its language modelling head, is needed"
+    """What to do where weights are missing."""
+    encoder: ClassVar[Family | None] = None
+    """The family of its encoders that were saved without a head, where lmlab reads those."""
     pad: ClassVar[int | None] = None
     """The id that padding must have, where their code knows of one only."""
     inputs: ClassVar[tuple[str, ...]] = ("input_ids", "attention_mask")
@@ -139,6 +145,14 @@ class Family:
     def framing(self, settings: Mapping[str, Any]) -> str:
         """What stands around a text that their network reads: of start, text and end."""
         return "start text end"
+
+    def of_weights(self, names: Iterable[str]) -> Family:
+        """The family of a checkpoint with these weights: itself, or that of encoders alone."""
+        return self
+
+    def remarks(self, config: Mapping[str, Any]) -> list[str]:
+        """Sentences on what a checkpoint asks for and a run of ours does not do."""
+        return []
 
     def gather(
         self, folder: Path, config: Mapping[str, Any]

@@ -86,14 +86,29 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
     """All weights of a checkpoint, in one file or in several with an index."""
     found: dict[str, Tensor] = {}
     for path in _weight_files(folder):
-        try:
-            with safe_open(path, framework="pt") as file:
-                found |= {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        except (SafetensorError, OSError) as error:
-            raise UserError(
-                f"{path} is damaged or cut short ({error}); fetch or copy it again."
-            ) from error
+        with _opened(path) as file:
+            found |= {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     return found
+
+
+def weight_names(folder: Path) -> list[str]:
+    """The names of all weights of a checkpoint, of which none is read."""
+    found: list[str] = []
+    for path in _weight_files(folder):
+        with _opened(path) as file:
+            found += file.keys()
+    return found
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    try:
+        with safe_open(path, framework="pt") as file:
+            yield file
+    except (SafetensorError, OSError) as error:
+        raise UserError(
+            f"{path} is damaged or cut short ({error}); fetch or copy it again."
+        ) from error
 
 
 def check_weights(folder: Path) -> None:

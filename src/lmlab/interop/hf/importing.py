@@ -17,7 +17,7 @@ from lmlab.data.corpus import Layout
 from lmlab.data.tokenizers import Tokenizer
 from lmlab.interop.hf.catalogue import family_of_checkpoint
 from lmlab.interop.hf.family import Family, Shape
-from lmlab.interop.hf.folders import appearing_whole, find_folder, read_config
+from lmlab.interop.hf.folders import appearing_whole, find_folder, read_config, weight_names
 from lmlab.interop.hf.settings import resolved
 from lmlab.interop.hf.tables import NameTable
 from lmlab.interop.hf.tokenizer_files import (
@@ -54,6 +54,7 @@ def read_checkpoint(source: str | Path, *, family: str | None = None) -> Model:
     config = read_config(folder)
     known = family_of_checkpoint(config.get("model_type"), family)
     tokenizer = read_tokenizer(folder)
+    known = known.of_weights(weight_names(folder))
     known.needs(tokenizer.vocabulary)
     described, weights = known.gather(folder, config)
     made = build_imported(known, described, tokenizer, weights)
@@ -106,7 +107,7 @@ def build_imported(
     family.check_ignored(shape, {new: weights[name] for name, new in spelled.items()})
     table = family.table(shape)
     theirs = {**family.defaults(shape), **table.without_copies(theirs)}
-    notes = _check_names(family, table, theirs)
+    notes = _check_names(family, table, theirs) + family.remarks(config)
     system = build_system(family.systems[0], settings, vocabulary, seed=0)
     state = {n: value.float() for n, value in table.among(theirs).to_ours(theirs).items()}
     whole = theirs.keys() >= set(table.their_names)
@@ -139,8 +140,8 @@ def _check_names(family: Family, table: NameTable, theirs: Mapping[str, Tensor])
             notes.append(f"the checkpoint has no {what}.")
     if missing:
         raise UserError(
-            f"the checkpoint lacks weights of {family.model_type}: {_listed(missing)}; a model "
-            "saved whole, with its language modelling head, is needed."
+            f"the checkpoint lacks weights of {family.model_type}: {_listed(missing)}; "
+            f"{family.saved_whole}."
         )
     unknown = [name for name in theirs if name not in set(table.their_names)]
     for pattern, what in family.optional.items():
@@ -163,7 +164,8 @@ def _listed(names: list[str]) -> str:
 def _check_shapes(
     family: Family, ours: Mapping[str, Tensor], found: Mapping[str, Tensor], *, whole: bool
 ) -> None:
-    strange = ours.keys() ^ found.keys() if whole else found.keys() - ours.keys()
+    needed = ours.keys() - family.from_data
+    strange = needed ^ found.keys() if whole else found.keys() - needed
     assert not strange, f"the table of {family.model_type} is not whole: {strange}"
     for name, value in found.items():
         if value.shape != ours[name].shape:

@@ -65,6 +65,24 @@ QUERY, DOCUMENT = ("query",), ("document", "passage", "corpus")
 """What prompts are called in config_sentence_transformers.json."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Conventions:
+    """What a folder says of texts before its Transformer and of hidden states behind it."""
+
+    pools: tuple[str, ...]
+    """How hidden states become a vector, of `POOLS`."""
+    normalized: bool
+    """Whether vectors have length one."""
+    lower: bool
+    """Whether texts are written in small letters first."""
+    window: int | None
+    """Tokens that are read of a text at most, where sentence_bert_config.json says so."""
+    query_prompt: str
+    """What stands before a question."""
+    document_prompt: str
+    """What stands before a document."""
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SentenceCheckpoint:
     """A Transformer run by transformers, its tokeniser, and how its hidden states are pooled."""
@@ -75,15 +93,12 @@ class SentenceCheckpoint:
     tokenizer: Any
     window: int | None
     """Tokens that it reads at most, symbols counted."""
-    pools: tuple[str, ...]
-    normalized: bool
-    lower: bool
-    query_prompt: str = ""
-    document_prompt: str = ""
+    conventions: Conventions
 
     def vectors(self, texts: Sequence[str]) -> tuple[Tensor, int]:
         """(B, W) a vector for each text, and how many texts were too long and cut."""
-        given = [text.lower() for text in texts] if self.lower else list(texts)
+        told = self.conventions
+        given = [text.lower() for text in texts] if told.lower else list(texts)
         ids = self.tokenizer(given, truncation=False, verbose=False)["input_ids"]
         cut = 0 if self.window is None else sum(len(each) > self.window for each in ids)
         fed = self.tokenizer(
@@ -95,26 +110,36 @@ class SentenceCheckpoint:
         )
         hidden = self.module(**fed).last_hidden_state
         real = fed["attention_mask"].to(hidden.dtype)
-        found = torch.cat([POOLS[name](hidden, real) for name in self.pools], 1)
-        return (F.normalize(found, dim=1) if self.normalized else found), cut
+        found = torch.cat([POOLS[name](hidden, real) for name in told.pools], 1)
+        return (F.normalize(found, dim=1) if told.normalized else found), cut
 
 
 def read_sentences(folder: Path) -> SentenceCheckpoint:
     """The encoder that a checkpoint's folder describes; no code that it brings along is run."""
     config = read_config(folder)
     check_weights(folder)
-    modules = _modules(folder)
-    told = _optional(folder / "sentence_bert_config.json")
-    prompts = _optional(folder / "config_sentence_transformers.json").get("prompts") or {}
+    conventions = read_conventions(folder)
     tokenizer, module = _load(folder, config)
     return SentenceCheckpoint(
         name=str(config.get("model_type")),
         module=module,
         tokenizer=tokenizer,
-        window=_window(told, tokenizer, config),
+        window=_window(conventions, tokenizer, config),
+        conventions=conventions,
+    )
+
+
+def read_conventions(folder: Path) -> Conventions:
+    """What the files of sentence-transformers in a checkpoint's folder say, if there are any."""
+    modules = _modules(folder)
+    told = _optional(folder / "sentence_bert_config.json")
+    prompts = _optional(folder / "config_sentence_transformers.json").get("prompts") or {}
+    longest = told.get("max_seq_length")
+    return Conventions(
         pools=_pools(folder, modules),
         normalized="Normalize" in modules,
         lower=bool(told.get("do_lower_case")),
+        window=longest if isinstance(longest, int) else None,
         query_prompt=_prompt(prompts, QUERY),
         document_prompt=_prompt(prompts, DOCUMENT),
     )
@@ -164,10 +189,10 @@ def _prompt(prompts: Mapping[str, Any], names: Sequence[str]) -> str:
     return next((str(prompts[name]) for name in names if prompts.get(name)), "")
 
 
-def _window(told: Mapping[str, Any], tokenizer: Any, config: Mapping[str, Any]) -> int | None:
+def _window(told: Conventions, tokenizer: Any, config: Mapping[str, Any]) -> int | None:
     """The least of what the files say; transformers writes enormous numbers for none."""
     every = (
-        told.get("max_seq_length"),
+        told.window,
         getattr(tokenizer, "model_max_length", None),
         config.get("max_position_embeddings"),
     )

@@ -10,6 +10,7 @@ from typing import Any
 
 from lmlab.core.errors import UserError
 from lmlab.data.tokenizers import Tokenizer
+from lmlab.interop.hf.bert_encoder import BertEncoder
 from lmlab.interop.hf.bert_like import (
     ENCODER_SETTINGS,
     LENGTH,
@@ -33,6 +34,7 @@ class Bert(MaskedFamily):
     prefix = "bert."
     inputs = ("input_ids", "token_type_ids", "attention_mask")
     optional = {r"^bert\.pooler\.": "the pooler"}
+    encoder = BertEncoder()
     base = "bert"
     dense = "cls.predictions.transform.dense"
     norm = "cls.predictions.transform.LayerNorm"

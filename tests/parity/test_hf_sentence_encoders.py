@@ -1,0 +1,302 @@
+"""A BERT without its head becomes a run of dpr, with the vectors of transformers' BertModel."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from torch.nn.functional import normalize
+
+import lmlab
+from lmlab.core.errors import UserError
+from lmlab.data.readers import Example
+from lmlab.interop.hf.importing import import_hf
+from lmlab.interop.text_encoders import open_encoder
+from lmlab.training.runs import load_run
+from lmlab.training.train import train
+
+transformers = pytest.importorskip("transformers")
+pytestmark = pytest.mark.xdist_group("sentence encoders")  # what they begin with is made once
+WORDS = "the a cat dog bird sat ran flew on under mat tree what where did".split()
+SYMBOLS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+TEXTS = ["the cat sat", "a dog ran under the tree", "bird", "the bird flew on a mat"]
+PAIRS = [
+    Example("the cat sat on the mat", condition="where did the cat"),
+    Example("a dog ran under the tree", condition="what ran"),
+    Example("a bird flew on the tree", condition="what flew"),
+    Example("the dog sat under a tree", condition="where did the dog"),
+]
+SETTINGS = {
+    "vocab_size": len(SYMBOLS) + len(WORDS) + 3,  # some have vectors of no token
+    "hidden_size": 12,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 3,
+    "intermediate_size": 20,
+    "max_position_embeddings": 24,
+}
+
+
+def write_encoder(folder: Path, kind: str = "Bert", **more: object) -> Path:
+    """A model of that kind without a head, with random weights and a tokeniser of words."""
+    transformers.set_seed(0)
+    config = getattr(transformers, f"{kind}Config")(**SETTINGS, **more)
+    model = getattr(transformers, f"{kind}Model")(config)
+    for parameter in model.parameters():
+        # Wide enough for every part to count in the vectors.
+        torch.nn.init.normal_(parameter, mean=0.5 * (parameter.dim() == 1), std=0.5)
+    model.save_pretrained(folder)
+    inner = Tokenizer(models.WordLevel({w: i for i, w in enumerate([*SYMBOLS, *WORDS])}, "[UNK]"))
+    inner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    inner.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    roles = {f"{name[1:-1].lower()}_token": name for name in SYMBOLS}
+    transformers.PreTrainedTokenizerFast(tokenizer_object=inner, **roles).save_pretrained(folder)
+    return folder
+
+
+def describe(folder: Path, *modules: str, pooling: str = "mean_tokens", **files: object) -> None:
+    """The files that sentence-transformers writes beside a model."""
+    rows = [
+        {"idx": i, "name": str(i), "path": f"{i}_{name}" if i else "", "type": f"st.models.{name}"}
+        for i, name in enumerate(modules)
+    ]
+    (folder / "modules.json").write_text(json.dumps(rows))
+    (folder / "1_Pooling").mkdir(exist_ok=True)
+    told = {f"pooling_mode_{pooling}": True}
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(told))
+    for name, content in files.items():
+        (folder / f"{name}.json").write_text(json.dumps(content))
+
+
+def their_vectors(folder: Path, *, first: bool, length: float) -> np.ndarray:
+    """(B, W) by transformers, text by text: no padding can play a part."""
+    model = transformers.BertModel.from_pretrained(folder).eval()
+    found = []
+    for text in TEXTS:
+        ids = [2, *(len(SYMBOLS) + WORDS.index(word) for word in text.split()), 3]
+        with torch.no_grad():
+            hidden = model(torch.tensor([ids])).last_hidden_state[0]
+        vector = hidden[0] if first else hidden.mean(0)
+        found.append(length * normalize(vector, dim=0) if length else vector)
+    return torch.stack(found).numpy()
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_encoder(tmp_path_factory.mktemp("sentences") / "checkpoint")
+
+
+@pytest.fixture(scope="module")
+def base(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of it, its vectors of length √20."""
+    folder = tmp_path_factory.mktemp("base")
+    described = Path(shutil.copytree(checkpoint, folder / "checkpoint"))
+    describe(described, "Transformer", "Pooling", "Normalize")
+    import_hf(described, folder / "run")
+    return folder / "run"
+
+
+@pytest.fixture
+def spoilt(checkpoint: Path, tmp_path: Path) -> Path:
+    """A checkpoint to change."""
+    return Path(shutil.copytree(checkpoint, tmp_path / "checkpoint"))
+
+
+@pytest.mark.parametrize(
+    ("pooling", "normalized"),
+    [
+        (None, False),  # a folder that tells nothing of its vectors
+        ("mean_tokens", False),
+        ("mean_tokens", True),
+        ("cls_token", False),
+        ("cls_token", True),
+    ],
+)
+def test_vectors_are_those_of_transformers(spoilt, tmp_path, pooling, normalized):
+    if pooling is not None:
+        modules = ("Transformer", "Pooling", "Normalize")[: 3 if normalized else 2]
+        describe(spoilt, *modules, pooling=pooling)
+    model = import_hf(spoilt, tmp_path / "run")
+    settings = model.config["system_config"]
+    first = pooling == "cls_token"
+    assert (model.card.name, settings["shared"], settings["vector_width"]) == ("dpr", "all", 0)
+    assert settings["pooling"] == ("first" if first else "mean")
+    length = 20**0.5 if normalized else 0.0
+    expected = their_vectors(spoilt, first=first, length=length)
+    encoder = open_encoder(tmp_path / "run")
+    assert (encoder.width, encoder.window) == (12, 24)
+    # All together and in both roles; the second row is longer than the others.
+    for found in (encoder.encode_documents(TEXTS), encoder.encode_queries(TEXTS)):
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+    if normalized:
+        np.testing.assert_allclose((expected**2).sum(1), 20, rtol=1e-5)
+    # The folder itself, as sentence-transformers would read it, has the same but for the length.
+    own = open_encoder(spoilt).encode_documents(TEXTS)
+    np.testing.assert_allclose(own * (length or 1), expected, atol=1e-5)
+
+
+def test_what_the_run_does_not_do_is_told(spoilt, tmp_path):
+    notes = import_hf(spoilt, tmp_path / "plain").config["imported"]["notes"]
+    assert notes == ["the pooler was left out, since our dpr has none."]
+    told = {"max_seq_length": 16, "do_lower_case": True}
+    prompts = {"prompts": {"query": "ask: "}}
+    files = {"sentence_bert_config": told, "config_sentence_transformers": prompts}
+    describe(spoilt, "Transformer", "Pooling", **files)
+    assert import_hf(spoilt, tmp_path / "told").config["imported"]["notes"][1:] == [
+        "the checkpoint's own files cut texts after 16 tokens, and the run reads up to 24.",
+        "the checkpoint is given texts in small letters; write them so.",
+        "the checkpoint is given 'ask: ' before a query; write it there.",
+    ]
+
+
+def corpus(tmp_path: Path, kind: str = "pairs") -> str:
+    lines = [f"{each.condition}\t{each.text}" for each in PAIRS]
+    texts = [each.text for each in PAIRS]
+    path = tmp_path / ("corpus.tsv" if kind == "pairs" else "corpus.txt")
+    path.write_text("\n".join((lines if kind == "pairs" else texts) * 6) + "\n")
+    return str(path)
+
+
+def test_dpr_begins_with_its_sizes_and_vectors(base, tmp_path):
+    words = {"data": corpus(tmp_path), "base": base, "steps": 3, "quiet": True}
+    train("dpr", out=tmp_path / "still", settings={"learning_rate": 1e-12}, **words)
+    train("dpr", out=tmp_path / "moved", settings={"learning_rate": 1e-2}, **words)
+    before, still, moved = (
+        open_encoder(run).encode_queries(TEXTS)
+        for run in (base, tmp_path / "still", tmp_path / "moved")
+    )
+    np.testing.assert_allclose(still, before, atol=1e-5)
+    assert abs(moved - before).max() > 1e-2
+    np.testing.assert_allclose((moved**2).sum(1), 20, rtol=1e-5)
+    own, given = (load_run(run).config["system_config"] for run in (tmp_path / "still", base))
+    assert own == given
+    train("dpr", out=tmp_path / "moved", resume=True, **words | {"steps": 4, "base": None})
+    with pytest.raises(UserError, match=r"other sizes .* leave out the settings"):
+        train("dpr", out=tmp_path / "wide", settings={"width": 24}, **words)
+
+
+def test_settings_that_are_given_are_not_the_bases(base, tmp_path):
+    settings = {"dropout": 0.0, "shared": "nothing", "vector_length": 3}
+    words = {"data": corpus(tmp_path), "base": base, "steps": 1, "quiet": True}
+    train("dpr", out=tmp_path / "own", settings=settings | {"learning_rate": 1e-12}, **words)
+    found = load_run(tmp_path / "own").config["system_config"]
+    assert {name: found[name] for name in settings} == settings
+    before, after = (open_encoder(run).encode_queries(TEXTS) for run in (base, tmp_path / "own"))
+    np.testing.assert_allclose(after, 3 / 20**0.5 * before, atol=1e-5)
+
+
+@pytest.mark.parametrize("system", ["rag-token", "rag-sequence", "realm"])
+def test_systems_that_look_documents_up_begin_with_it(base, tmp_path, system):
+    documents = tmp_path / "documents.txt"
+    documents.write_text("\n".join(TEXTS) + "\n")
+    kind = "sentences" if system == "realm" else "pairs"
+    # The encoders all but rest, so that they can be compared.
+    settings = {"learning_rate": 1e-12, "document_length": 16}
+    settings |= {"salient": False} if system == "realm" else {}
+    train(
+        system,
+        data=corpus(tmp_path, kind),
+        documents=str(documents),
+        base=base,
+        out=tmp_path / "run",
+        size="tiny",
+        steps=2,
+        settings=settings,
+        quiet=True,
+    )
+    run, before = open_encoder(tmp_path / "run"), open_encoder(base)
+    for name in ("encode_documents", "encode_queries"):
+        found, expected = (getattr(each, name)(TEXTS) for each in (run, before))
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+    # A writer's sizes are its own, and those of realm's reader the encoders'.
+    width = load_run(tmp_path / "run").config["system_config"]["width"]
+    assert width == (12 if system == "realm" else 16)
+
+
+def test_an_index_is_built_by_it(base, tmp_path):
+    (tmp_path / "documents.txt").write_text("\n".join(TEXTS) + "\n")
+    index = lmlab.build_index(tmp_path / "documents.txt", base, tmp_path / "index")
+    for text, [best] in zip(TEXTS, index.search(TEXTS, k=1), strict=True):
+        assert best.document.text == text and best.score == pytest.approx(20, rel=1e-5)
+
+
+def refused(folder: Path, tmp_path: Path) -> str:
+    """The sentence that an import is refused with; no trace of a run is left."""
+    with pytest.raises(UserError) as caught:
+        import_hf(folder, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def rewrite(folder: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> None:
+    weights = load_file(folder / "model.safetensors")
+    change(weights)
+    save_file(weights, folder / "new")
+    (folder / "new").replace(folder / "model.safetensors")
+
+
+def test_weights_that_are_missing_strange_or_cut_short(spoilt, tmp_path):
+    name = "encoder.layer.1.output.dense.bias"
+    rewrite(spoilt, lambda weights: weights.pop(name))
+    assert f"lacks weights of bert: bert.{name}; fetch or copy it again." in refused(
+        spoilt, tmp_path
+    )
+    rewrite(spoilt, lambda weights: weights.update({name: torch.zeros(13)}))
+    assert "questions.backbone.stack.blocks.1.feed_forward.narrow.bias is of shape (13,)" in (
+        refused(spoilt, tmp_path)
+    )
+    whole = (spoilt / "model.safetensors").read_bytes()
+    (spoilt / "model.safetensors").write_bytes(whole[:-10])
+    assert "is damaged or cut short" in refused(spoilt, tmp_path)
+    (spoilt / "model.safetensors").unlink()
+    assert "has no model.safetensors" in refused(spoilt, tmp_path)
+
+
+def test_a_head_of_another_kind_is_no_encoder_alone(spoilt, tmp_path):
+    def classify(weights: dict[str, torch.Tensor]) -> None:
+        for name in list(weights):
+            weights[f"bert.{name}"] = weights.pop(name)
+        weights["classifier.weight"] = torch.zeros(2, 12)
+
+    rewrite(spoilt, classify)
+    assert "with its language modelling head, is needed." in refused(spoilt, tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["Roberta", "MPNet"])
+def test_an_encoder_of_another_kind_is_one_sentence(tmp_path, kind):
+    folder = write_encoder(tmp_path / "checkpoint", kind)
+    assert refused(folder, tmp_path) == (
+        f"this {kind.lower()} checkpoint is an encoder without its language modelling head, and "
+        "lmlab makes runs of such encoders of bert alone; take one saved with its head, or its "
+        "folder as it is (lmlab index build DOCS --encoder FOLDER)."
+    )
+    config = json.loads((folder / "config.json").read_text()) | {"model_type": "deberta"}
+    (folder / "config.json").write_text(json.dumps(config))
+    assert "model_type is 'deberta', and lmlab reads albert, bart" in refused(folder, tmp_path)
+
+
+def test_ways_of_pooling_that_a_run_does_not_have(spoilt, tmp_path):
+    describe(spoilt, "Transformer", "Pooling", pooling="max_tokens")
+    assert "pools hidden states by max, and a run takes one of cls or mean" in (
+        refused(spoilt, tmp_path)
+    )
+    describe(spoilt, "Transformer", "Pooling", "Dense")
+    assert "names a module Dense, and lmlab knows" in refused(spoilt, tmp_path)
+
+
+def test_a_run_of_before_is_read_as_it_was(base, tmp_path):
+    """Runs whose config.json knows of no vector_length have vectors as they are."""
+    old = Path(shutil.copytree(base, tmp_path / "old"))
+    config = json.loads((old / "config.json").read_text())
+    del config["system_config"]["vector_length"]
+    (old / "config.json").write_text(json.dumps(config))
+    found, scaled = (open_encoder(run).encode_queries(TEXTS) for run in (old, base))
+    lengths = np.linalg.norm(found, axis=1, keepdims=True)
+    np.testing.assert_allclose(20**0.5 * found / lengths, scaled, atol=1e-5)
