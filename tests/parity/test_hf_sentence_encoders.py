@@ -181,6 +181,20 @@ def test_dpr_begins_with_its_sizes_and_vectors(base, tmp_path):
         train("dpr", out=tmp_path / "wide", settings={"width": 24}, **words)
 
 
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"layers": 1}, r"only the base has backbone\.stack\.blocks\.1"),
+        ({"layers": 3}, r"only this one has backbone\.stack\.blocks\.2"),
+        ({"vector_width": 4}, r"only this one has projection"),
+    ],
+)
+def test_half_an_encoder_is_not_begun_with(base, tmp_path, settings, named):
+    with pytest.raises(UserError, match=named):
+        train("dpr", data=corpus(tmp_path), base=base, out=tmp_path / "other", settings=settings)
+    assert not (tmp_path / "other" / "model.safetensors").exists()
+
+
 def test_settings_that_are_given_are_not_the_bases(base, tmp_path):
     settings = {"dropout": 0.0, "shared": "nothing", "vector_length": 3}
     words = {"data": corpus(tmp_path), "base": base, "steps": 1, "quiet": True}

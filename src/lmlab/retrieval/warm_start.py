@@ -25,11 +25,11 @@ def start_from(system: LookingUp, base: System) -> None:
 def start_encoders(questions: TextEncoder, documents: TextEncoder, base: System) -> None:
     """Copy both encoders of a bi-encoder; or the backbone of another system into both of them."""
     if isinstance(base, DualEncoder):
-        _copy(questions, base.questions)
-        _copy(documents, base.documents)
+        _copy_whole(questions, base.questions)
+        _copy_whole(documents, base.documents)
     elif isinstance(base, LookingUp):
-        _copy(questions, base.retriever.questions)
-        _copy(documents, base.retriever.documents)
+        _copy_whole(questions, base.retriever.questions)
+        _copy_whole(documents, base.retriever.documents)
     elif isinstance(base, Assembly) and isinstance(base.backbone, type(questions.backbone)):
         _copy(questions.backbone, base.backbone)
         _copy(documents.backbone, base.backbone)
@@ -38,6 +38,19 @@ def start_encoders(questions: TextEncoder, documents: TextEncoder, base: System)
             "a base must have encoders of questions and documents, or be a Transformer that reads "
             "both ways, and this one is neither; train one first (lmlab train dpr …)."
         )
+
+
+def _copy_whole(own: TextEncoder, other: TextEncoder) -> None:
+    """All parameters of an encoder, of which neither may lack one: half of its layers are another
+    encoder, whose vectors nobody has trained."""
+    have, given = dict(own.named_parameters()), dict(other.named_parameters())
+    if apart := sorted(have.keys() ^ given.keys()):
+        side = "the base" if apart[0] in given else "this one"
+        raise UserError(
+            f"the base has other layers or another projection (only {side} has {apart[0]}); leave "
+            "out the settings that change them, so that the base's are taken."
+        )
+    _copy(own, other)
 
 
 def _copy(own: nn.Module, other: nn.Module) -> None:
