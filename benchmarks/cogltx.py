@@ -2,6 +2,7 @@
 
     python benchmarks/cogltx.py --babi FOLDER [--tasks 1 2 5 15] [--words 200] [--steps 600]
         [--seeds 3] [--ways head tail …] [--out FILE.json]
+    python benchmarks/cogltx.py --draw FILE.json --figure FILE.svg
 
 Stories of bAbI with distracting sentences strewn in until each has so many words, several times the
 window of 64 tokens; `lmlab/tasks/long_babi.py` says which sentences do not change the answer. Tasks
@@ -229,6 +230,31 @@ def print_table(report: dict[str, Any]) -> None:
               f"{' | '.join(figures)} |")  # fmt: skip
 
 
+def draw(records: list[dict[str, Any]], path: Path) -> None:
+    """Share of right answers by the way of reading: a panel for each task, a point a seed."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    import matplotlib.pyplot as plt
+
+    tasks = sorted({record["task"] for record in records})
+    figure, panels = plt.subplots(
+        1, len(tasks), figsize=(2.6 * len(tasks), 2.6), squeeze=False, sharey=True,
+        layout="constrained",
+    )  # fmt: skip
+    names = ("short", *WAYS)[::-1]
+    for panel, task in zip(panels[0], tasks, strict=True):
+        for place, way in enumerate(names):
+            values = [r["right"] for r in records if (r["task"], r["way"]) == (task, way)]
+            panel.plot(values, [place] * len(values), "o", color="#555555", alpha=0.6)
+            if values:
+                panel.plot([statistics.mean(values)], [place], "|", color="black", markersize=14)
+        panel.set(xlim=(-0.03, 1.03), xlabel="answered", title=f"task {task}")
+    labels = {way: f"memrecall, {way}" for way in WAYS[-2:]} | {"short": "stories as they are"}
+    panels[0][0].set_yticks(range(len(names)), [labels.get(way, way) for way in names])
+    figure.savefig(path)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--babi", type=Path, help="the folder with qa1_train.txt and its like")
@@ -243,7 +269,12 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--draw", type=Path, help="draw a record instead")
+    parser.add_argument("--figure", type=Path, default=Path("cogltx.svg"))
     options = parser.parse_args()
+    if options.draw:
+        draw(json.loads(options.draw.read_text(encoding="utf-8"))["records"], options.figure)
+        return
     torch.set_num_threads(options.threads)
     print_table(measure(options))
 
