@@ -80,6 +80,8 @@ CORPORA: dict[str, dict[str, Any]] = {
             "tokens_per_batch": 512,
             "warmup_steps": 40,
         },
+        # The writer begins from nothing, and learns by steps that would spoil a trained encoder.
+        "rag": {"questions_encoder": "fixed"},
         "realm": {},
         "questions": 1000,
     },
@@ -175,7 +177,7 @@ def named(base: str | None) -> str | None:
 
 
 def settings_of(task: dict[str, Any], asked: dict[str, Any]) -> dict[str, Any]:
-    own = task["realm"] if asked["system"] == "realm" else {}
+    own = task.get("realm" if asked["system"] == "realm" else "rag", {})
     return {**WRITER, **task["settings"], **own, **asked.get("settings", {})}
 
 

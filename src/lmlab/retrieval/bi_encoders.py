@@ -17,10 +17,26 @@ from lmlab.retrieval.memory import DocumentMemory
 
 
 class BiEncoder(nn.Module):
-    """p(z | x) ∝ exp(d(z) · q(x)); d is fixed, so that documents are embedded once (RAG)."""
+    """p(z | x) ∝ exp(d(z) · q(x)); d is fixed, so that documents are embedded once (RAG).
+
+    q learns, unless it is told to rest.
+    """
 
     width: int
     """Numbers in a vector."""
+    rests = False
+    """Whether q is fixed as well."""
+
+    def rest(self) -> None:
+        """Let q stay as it is, and so what is found for a question."""
+        self.rests = True
+        self.requires_grad_(False)
+        self.eval()
+
+    def train(self, mode: bool = True) -> BiEncoder:
+        """What rests is used as it will be: without dropout."""
+        super().train(mode and not self.rests)
+        return self
 
     def meet_documents(self, memory: DocumentMemory) -> None:
         """Told the tokens of the documents before training; few need to know."""

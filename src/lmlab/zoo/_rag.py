@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from lmlab.backbones.encoder_decoder import EncoderDecoder
 from lmlab.backbones.reading_writing import Copying
@@ -17,7 +17,7 @@ from lmlab.layers.pointer import Pointer
 from lmlab.objectives.given_source import NextTokenGivenSource
 from lmlab.objectives.marginal import Marginal
 from lmlab.retrieval.augmented import RetrievalAugmented
-from lmlab.retrieval.bi_encoders import BagOfWords, Trained
+from lmlab.retrieval.bi_encoders import BagOfWords, BiEncoder, Trained
 from lmlab.retrieval.documents import Documents
 from lmlab.retrieval.index import Kind
 from lmlab.retrieval.memory import DocumentMemory
@@ -51,6 +51,9 @@ class RagConfig(DecoderConfig):
     """Numbers in the vectors of documents and questions, where no base brings its own; untrained,
     the right one of 186 documents on capitals comes first for 594 of 596 questions at 512, for 537
     at 256 and for 424 at 128."""
+    questions_encoder: Literal["learnt", "fixed"] = "learnt"
+    """Whether the questions' encoder learns with the writer, as in the paper, or stays as it is: a
+    writer that begins from nothing needs steps that spoil a trained encoder."""
     copies: bool = True
     """Whether the writer may copy words of what it reads (See et al. 2017). BART, from which the
     paper starts, has learnt to copy from its pre-training; a small writer has not."""
@@ -91,8 +94,12 @@ def make_rag(
             f"length={config.length} leaves no room for a question beside "
             f"document_length={config.document_length}; give a longer one by --set length=…"
         )
-    retriever = BagOfWords(vocabulary, config.retriever_width) if base is None else Trained(base)
+    retriever: BiEncoder = (
+        BagOfWords(vocabulary, config.retriever_width) if base is None else Trained(base)
+    )
     retriever.check_length(config.document_length)
+    if config.questions_encoder == "fixed":
+        retriever.rest()
     return RetrievalAugmented(
         vocabulary=vocabulary,
         writer=make_writer(config, vocabulary),

@@ -214,6 +214,29 @@ def test_on_a_base_the_questions_encoder_learns_and_the_documents_rests():
     torch.testing.assert_close(system.memory.vectors, base.encode(every).detach())
 
 
+@pytest.mark.parametrize("with_base", [True, False])
+def test_a_questions_encoder_that_is_fixed_finds_what_it_found(with_base: bool):
+    """Nothing of the retriever learns, nor has it dropout; the writer learns all the same."""
+    torch.manual_seed(0)
+    settings = {**rag_sequence.TINY, "questions_encoder": "fixed", "dropout": 0.5}
+    words = {"base": TwoTowers()} if with_base else {}
+    config = rag_sequence.Config(**settings)
+    system = rag_sequence.build(config, VOCABULARY, documents=tell(PLACES[:5]), **words)
+    system.meet_tokenizer(Words())
+    system.train()
+    assert not system.retriever.training and system.writer.training
+    asked = questions_about(["bob", "eve"])
+    before = system.retriever.encode_queries(asked)
+    learning = [p for p in system.parameters() if p.requires_grad]
+    assert not any(p.requires_grad for p in system.retriever.parameters())
+    batch = Batch.from_sequences([framed("barn"), framed("hall")], 0, condition=asked)
+    loss = system.loss(batch)[0].mean
+    loss.backward()
+    torch.optim.Adam(learning, lr=0.1).step()
+    torch.testing.assert_close(system.retriever.encode_queries(asked), before, rtol=0, atol=0)
+    assert sum(float(p.grad.abs().sum()) > 0 for p in learning if p.grad is not None) > 5
+
+
 def test_the_documents_found_are_told_by_name():
     """Two questions with two documents each: who was not found for one has no share in it."""
     system = make("sequence", PLACES[:5]).eval()
