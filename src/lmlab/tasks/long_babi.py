@@ -66,17 +66,18 @@ def long_rows(
 ) -> Iterator[Row]:
     """Each story with sentences of `pool` strewn in, until the text has so many words.
 
-    A distractor names nobody and nothing that the question or a supporting sentence names, so
-    the answer stays what it was: who is asked for, who carried it, what kind of animal somebody is.
-    It may name the places, and others of the story, whose doings are not asked for. A story for
-    which there is no such sentence stays as long as it is.
+    A distractor tells of nobody and nothing that the question names or a supporting sentence tells
+    of, so the answer stays what it was: who is asked for, who carried it, what somebody is, whom
+    such animals fear. It may name places, others of the story, whose doings are not asked for, and
+    what other animals fear: an animal that no distractor named would give itself away as the
+    answer. A story for which there is no such sentence stays as long as it is.
     """
-    named = {sentence: names_in(sentence) for sentence in pool}
+    told_of = {sentence: subjects_of(sentence) for sentence in pool}
     for story in stories:
         kept = set.union(
-            set(), *map(names_in, (story.question, *story.supporting_sentences()))
-        ) | _asked(story)
-        harmless = [sentence for sentence in pool if not named[sentence] & kept]
+            names_in(story.question), _asked(story), *map(subjects_of, story.supporting_sentences())
+        )
+        harmless = [sentence for sentence in pool if not told_of[sentence] & kept]
         yield _row(story, harmless, task, words, generator)
 
 
@@ -93,6 +94,13 @@ def names_in(sentence: str) -> set[str]:
         if small in THINGS or (word[0].isupper() and small not in ASKING):
             found.add(small)
     return found
+
+
+def subjects_of(sentence: str) -> set[str]:
+    """Whom and what it tells something of: who fears, and not whom; who is a wolf, and no wolf; of
+    what somebody does, all whom and what it names."""
+    before, said, _ = re.split(r"( are afraid of | is an? |$)", sentence, maxsplit=1)
+    return names_in(before if said else sentence)
 
 
 def _asked(story: Story) -> set[str]:

@@ -11,7 +11,7 @@ from lmlab.core.errors import UserError
 from lmlab.data.babi import Babi
 from lmlab.tasks.builtin import builtin_rows
 from lmlab.tasks.classify import Classify
-from lmlab.tasks.long_babi import long_babi, long_rows, names_in, sentences_of
+from lmlab.tasks.long_babi import long_babi, long_rows, names_in, sentences_of, subjects_of
 from lmlab.tasks.relevance import check_relevant
 from lmlab.tasks.rows import read_splits
 from lmlab.tasks.span import Span
@@ -55,6 +55,12 @@ def test_whom_and_what_a_sentence_names():
     assert names_in("John went to the office.") == {"john"}
 
 
+def test_whom_and_what_a_sentence_tells_of():
+    assert subjects_of("Mice are afraid of wolves.") == {"mouse"}
+    assert subjects_of("Gertrude is a mouse.") == {"gertrude"}
+    assert subjects_of("Mary got the football there.") == {"mary", "football"}
+
+
 def test_distractors_do_not_speak_of_what_is_asked(tmp_path: Path):
     path = write(tmp_path, CARRYING, 2)
     stories = list(Babi(path=Path(f"{path}_train.txt")).stories())
@@ -95,12 +101,12 @@ def test_fears_are_asked_by_their_label(tmp_path: Path):
         assert len(row["relevant"]) == 2
         supporting = {row["text"][low:high] for low, high in row["relevant"]}
         others = [s for s in row["text"].split(" . ") if f"{s} ." not in supporting]
-        if row["label"] == "wolf":
-            # Neither Gertrude nor mice nor wolves: of the other story nothing but Emily is left.
-            assert {s.removesuffix(" .") for s in others} == {
-                "Cats are afraid of sheep",
-                "Emily is a sheep",
-            }
+        # Nothing of Gertrude, nor of what animals like her fear; but the one she fears is named.
+        expected = {
+            "wolf": {"Cats are afraid of sheep", "Emily is a sheep", "Cats are afraid of mice"},
+            "mouse": {"Mice are afraid of cats", "Emily is a sheep", "Mice are afraid of wolves"},
+        }
+        assert {s.removesuffix(" .") for s in others} == expected[row["label"]]
     with pytest.raises(UserError, match="take --task classify"):
         long_babi(str(path), Span)
 
