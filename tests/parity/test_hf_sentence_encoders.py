@@ -185,14 +185,29 @@ def test_dpr_begins_with_its_sizes_and_vectors(base, tmp_path):
     ("settings", "named"),
     [
         ({"layers": 1}, r"only the base has backbone\.stack\.blocks\.1"),
-        ({"layers": 3}, r"only this one has backbone\.stack\.blocks\.2"),
-        ({"vector_width": 4}, r"only this one has projection"),
+        ({"layers": 3}, r"only the new run has backbone\.stack\.blocks\.2"),
+        ({"vector_width": 4}, r"only the new run has projection"),
     ],
 )
 def test_half_an_encoder_is_not_begun_with(base, tmp_path, settings, named):
     with pytest.raises(UserError, match=named):
         train("dpr", data=corpus(tmp_path), base=base, out=tmp_path / "other", settings=settings)
     assert not (tmp_path / "other" / "model.safetensors").exists()
+
+
+def test_neither_half_of_a_bert_nor_two_encoders_in_one(base, tmp_path):
+    words = {"data": corpus(tmp_path, "texts"), "steps": 1, "quiet": True}
+    train("bert", out=tmp_path / "bert", size="tiny", settings={"pairs": "none"}, **words)
+    with pytest.raises(UserError, match=r"only the base has stack\.blocks\.1"):
+        train("dpr", base=tmp_path / "bert", out=tmp_path / "a", settings={"layers": 1}, **words)
+    train("dpr", base=base, out=tmp_path / "two", settings={"shared": "nothing"}, **words)
+    with pytest.raises(UserError, match="the base has two encoders"):
+        train("dpr", base=tmp_path / "two", out=tmp_path / "b", settings={"shared": "all"}, **words)
+
+
+def test_an_encoder_that_has_met_no_documents_scores_nothing(base, tmp_path):
+    with pytest.raises(UserError, match="has met no documents"):
+        lmlab.load(base).score(["the cat sat"])
 
 
 def test_settings_that_are_given_are_not_the_bases(base, tmp_path):

@@ -9,7 +9,6 @@ import os
 import sys
 import warnings
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -44,7 +43,7 @@ from lmlab.cli import (
     words,
 )
 from lmlab.cli.arguments import spread
-from lmlab.core.errors import UserError, nearest, unknown_name
+from lmlab.core.errors import LmlabWarning, UserError, nearest, unknown_name
 
 MISTAKE = 2
 """Exit code of everything that the user can mend."""
@@ -135,7 +134,7 @@ def warning_sentence(
     line: str | None = None,
 ) -> str:
     """A warning of ours as a sentence; of others with the place in the code that gave it."""
-    if Path(filename).is_relative_to(Path(lmlab.__file__).parent):
+    if issubclass(category, LmlabWarning):
         return f"lmlab: {message}\n"
     return f"{filename}:{lineno}: {category.__name__}: {message}\n"
 

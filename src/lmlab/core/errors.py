@@ -10,6 +10,10 @@ class UserError(Exception):
     """What was expected, what came, what to do: one sentence, shown without a traceback."""
 
 
+class LmlabWarning(UserWarning):
+    """Something that is worth knowing and stops nothing: one sentence."""
+
+
 ALIKE, A_SLIP = 0.5, 0.8
 """How like a name must be to be worth naming, and to be surely the one that was meant."""
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from lmlab.core.batch import Batch
 from lmlab.core.distribution import Categorical
+from lmlab.core.errors import LmlabWarning
 from lmlab.core.filling import Filling
 from lmlab.core.kinds import Kind
 from lmlab.core.parts import Emission, Predictions, target_places
@@ -157,7 +158,7 @@ class PackedJoint:
         """(N,) the likeliest tokens of each row, together; a warning where it is not sure."""
         found = [self.ranked(row, 1)[0] for row in range(len(self.blanks.masked))]
         if not all(each.proven for each in found):
-            warnings.warn(NOT_PROVEN, stacklevel=2)
+            warnings.warn(NOT_PROVEN, LmlabWarning, stacklevel=2)
         tokens = [token for each in found for token in each.tokens]
         return torch.tensor(tokens, dtype=torch.int64, device=self.blanks.masked.device)
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from lmlab.core.errors import UserError, unknown_name
+from lmlab.core.errors import LmlabWarning, UserError, unknown_name
 from lmlab.core.kinds import NORMALISED, Kind
 from lmlab.core.protocols import Step, require
 from lmlab.interop.opening import open_model
@@ -140,6 +140,7 @@ class Laboratory(LM):
             warnings.warn(
                 f"the scores of {self.model.name} are of kind {kind}: they rank answers, and are "
                 "no log-probabilities.",
+                LmlabWarning,
                 stacklevel=3,
             )
 

@@ -11,7 +11,7 @@ from typing import Any
 from torch import nn
 
 from lmlab.core.card import Card
-from lmlab.core.errors import UserError, unknown_name
+from lmlab.core.errors import LmlabWarning, UserError, unknown_name
 from lmlab.core.kinds import Kind
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.corpus import Layout
@@ -60,7 +60,7 @@ def wrap_module(
     _check_symbols(understood.vocabulary, kind)
     system, notes = _system(module, understood, kind, window)
     if notes and path is None:
-        warnings.warn(" ".join(notes), stacklevel=3)
+        warnings.warn(" ".join(notes), LmlabWarning, stacklevel=3)
     layout = Layout(end=count_end and understood.vocabulary.end is not None)
     called = name or type(module).__name__
     return Model(

@@ -14,6 +14,7 @@ from torch import Tensor
 from lmlab.backbones.text_encoder import TextEncoder
 from lmlab.core.batch import Batch
 from lmlab.core.capture import Capture
+from lmlab.core.errors import UserError
 from lmlab.core.loss import Loss
 from lmlab.core.protocols import LogProbs
 from lmlab.core.state import State
@@ -136,6 +137,11 @@ class DualEncoder(System):
         no log-probability of the text. Of a text without a question it is the mean over all ways
         to cut half of it out, so it costs so many passes.
         """
+        if not (self.other_lengths > 0).any():
+            raise UserError(
+                "this encoder has met no documents to hold a text against, so that its score would "
+                "say nothing; train it on some first (lmlab train dpr --base RUN …)."
+            )
         if batch.condition is not None:
             cut = Cut(questions=batch.condition, documents=batch)
             found = self._log_ratio(cut, self._others(batch, cut=False))
@@ -185,8 +191,6 @@ class DualEncoder(System):
         """(B,) how much likelier a question's document is than others, in nats."""
         questions = self.encode_queries(cut.questions)
         own = (questions * self.encode(cut.documents)).sum(1, keepdim=True)
-        if not len(others):
-            return own[:, 0]
         scores = questions @ self.encode(others).T
         scores = scores.masked_fill(same_texts(cut.documents, others), -torch.inf)
         count = 1 + (scores > -torch.inf).sum(1)

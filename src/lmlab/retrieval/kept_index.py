@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from lmlab.core.errors import UserError
+from lmlab.core.errors import LmlabWarning, UserError
 from lmlab.retrieval.exact import Floats
 from lmlab.retrieval.files import whole_file
 from lmlab.retrieval.index import RECALL, DenseIndex, Kind
@@ -32,6 +32,7 @@ class KeptIndex:
     def __init__(self, folder: Path, vectors: Tensor) -> None:
         self.path, self.about = folder / INDEX, folder / ABOUT
         self._own = vectors, vectors._version
+        self._damaged = False
 
     def of(self, vectors: Tensor, kind: Kind) -> DenseIndex:
         """An index of these vectors: that of the folder if it is of them, else a new one.
@@ -52,19 +53,22 @@ class KeptIndex:
         """What is kept, if it is whole and of these vectors."""
         try:
             told = json.loads(self.about.read_text(encoding="utf-8"))
-            if told["vectors"] != content or told["file"] != _file_hash(self.path):
-                return None
-            return DenseIndex.load(self.path, recall=told["recall"])
+            if told["vectors"] != content:
+                return None  # training has gone on since, say
+            if told["file"] == _file_hash(self.path):
+                return DenseIndex.load(self.path, recall=told["recall"])
         except (OSError, ValueError, KeyError, TypeError, UserError):
-            return None
+            pass
+        self._damaged = self.path.exists() or self.about.exists()
+        return None
 
     def _write(self, index: DenseIndex, content: str) -> None:
         """First the index, then what tells of it: between the two nothing fits, and it is built
         again."""
-        if self.path.exists() or self.about.exists():
+        if self._damaged:
             warnings.warn(
-                f"{self.path} was not of this run's vectors, or damaged or cut short; it was built "
-                "anew.",
+                f"{self.path} was damaged, cut short or lost; it was built anew.",
+                LmlabWarning,
                 stacklevel=2,
             )
         try:
@@ -74,7 +78,8 @@ class KeptIndex:
                 text = json.dumps({**told, "kind": index.kind, "recall": index.recall})
                 partial.write_text(text + "\n", encoding="utf-8")
         except UserError as error:  # whoever may only read a run can still search it
-            warnings.warn(f"the index is built at each loading of this run: {error}", stacklevel=2)
+            told_why = f"the index is built at each loading of this run: {error}"
+            warnings.warn(told_why, LmlabWarning, stacklevel=2)
 
 
 def _fingerprint(vectors: Floats, kind: Kind) -> str:

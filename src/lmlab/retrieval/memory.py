@@ -257,7 +257,8 @@ class DocumentMemory(nn.Module):
     def keep_index(self, folder: Path) -> None:
         """From here on an index of the vectors as they are now is kept in a folder, or found there;
         one of others, once they have changed, is not."""
-        self._kept = KeptIndex(folder, self.vectors)
+        if self.kind != "flat":
+            self._kept = KeptIndex(folder, self.vectors)
 
     def search_by(self, index: DenseIndex) -> None:
         """Let searches go through an index of these very vectors."""

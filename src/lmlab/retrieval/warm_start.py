@@ -16,23 +16,27 @@ def start_from(system: LookingUp, base: System) -> None:
 
     What the base has no weights for begins as it is.
     """
+    start_encoders(system.retriever.questions, system.retriever.documents, base)
     if isinstance(base, LookingUp):
         _copy(system, base)
-    else:
-        start_encoders(system.retriever.questions, system.retriever.documents, base)
 
 
 def start_encoders(questions: TextEncoder, documents: TextEncoder, base: System) -> None:
     """Copy both encoders of a bi-encoder; or the backbone of another system into both of them."""
-    if isinstance(base, DualEncoder):
-        _copy_whole(questions, base.questions)
-        _copy_whole(documents, base.documents)
-    elif isinstance(base, LookingUp):
-        _copy_whole(questions, base.retriever.questions)
-        _copy_whole(documents, base.retriever.documents)
+    if isinstance(base, DualEncoder | LookingUp):
+        both = base if isinstance(base, DualEncoder) else base.retriever
+        if questions.backbone is documents.backbone and (
+            both.questions.backbone is not both.documents.backbone
+        ):
+            raise UserError(
+                "the base has two encoders, and of the new run they are to be one; leave out "
+                "--set shared=all, so that the base's is taken."
+            )
+        _copy_whole(questions, both.questions)
+        _copy_whole(documents, both.documents)
     elif isinstance(base, Assembly) and isinstance(base.backbone, type(questions.backbone)):
-        _copy(questions.backbone, base.backbone)
-        _copy(documents.backbone, base.backbone)
+        _copy_whole(questions.backbone, base.backbone)
+        _copy_whole(documents.backbone, base.backbone)
     else:
         raise UserError(
             "a base must have encoders of questions and documents, or be a Transformer that reads "
@@ -40,12 +44,12 @@ def start_encoders(questions: TextEncoder, documents: TextEncoder, base: System)
         )
 
 
-def _copy_whole(own: TextEncoder, other: TextEncoder) -> None:
+def _copy_whole(own: nn.Module, other: nn.Module) -> None:
     """All parameters of an encoder, of which neither may lack one: half of its layers are another
     encoder, whose vectors nobody has trained."""
     have, given = dict(own.named_parameters()), dict(other.named_parameters())
     if apart := sorted(have.keys() ^ given.keys()):
-        side = "the base" if apart[0] in given else "this one"
+        side = "the base" if apart[0] in given else "the new run"
         raise UserError(
             f"the base has other layers or another projection (only {side} has {apart[0]}); leave "
             "out the settings that change them, so that the base's are taken."
@@ -58,9 +62,10 @@ def _copy(own: nn.Module, other: nn.Module) -> None:
     have, given = dict(own.named_parameters()), dict(other.named_parameters())
     for name in have.keys() & given.keys():
         if have[name].shape != given[name].shape:
-            raise UserError(
-                f"the base has other sizes ({name} is {tuple(given[name].shape)}, here "
-                f"{tuple(have[name].shape)}); leave out the settings that change them, so that the "
-                "base's are taken, or choose a base of these sizes."
-            )
+            sizes = f"{name} is {tuple(given[name].shape)}, here {tuple(have[name].shape)}"
+            todo = "leave out the settings that change them, so that the base's are taken"
+            if "positions" in name:
+                longest = len(given[name])
+                todo = f"give --set length={longest}, and document_length no longer"
+            raise UserError(f"the base has other sizes ({sizes}); {todo}.")
         have[name].data.copy_(given[name].data)

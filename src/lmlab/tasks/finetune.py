@@ -29,6 +29,7 @@ from lmlab.training.config import TrainingConfig, apply_settings, with_budget
 from lmlab.training.data import Watched
 from lmlab.training.files import read_tensors, write_json, write_text
 from lmlab.training.loop import Job, Judge, fit_by_gradient
+from lmlab.training.memories import load_memories
 from lmlab.training.processes import make_accelerator
 from lmlab.training.reporting import Reporter
 from lmlab.training.runs import Model, RunFolder
@@ -160,15 +161,21 @@ def finetune(
             f"the run {folder.path} was begun with another task, run or data; resume it with its "
             "own, or choose another --out."
         )
-    folder.create()
-    model.tokenizer.save(folder.tokenizer)
-    if model.source_tokenizer is not None:
-        model.source_tokenizer.save(folder.source_tokenizer)
+    take_over(model, folder)
     folder.write_environment()
     folder.write_config(described)
     _fit(system, reading, prepared, config, folder, judged_by_bleu, quiet)
     load_best(system, folder)
     return _judge(system, reading, prepared, folder, met)
+
+
+def take_over(model: Model, folder: RunFolder) -> None:
+    """Begin the folder of a new run with what it has of the one that it begins with."""
+    folder.create()
+    model.tokenizer.save(folder.tokenizer)
+    if model.source_tokenizer is not None:
+        model.source_tokenizer.save(folder.source_tokenizer)
+    load_memories(model.config, RunFolder(model.path).memory).save(folder.memory)
 
 
 def _drop_uneven(splits: Splits, most: float | None) -> int:

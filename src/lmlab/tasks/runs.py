@@ -22,6 +22,7 @@ from lmlab.tasks.rows import Row
 from lmlab.tasks.task import Task
 from lmlab.tasks.ways import find_reading
 from lmlab.training.files import read_tensors
+from lmlab.training.memories import load_memories
 from lmlab.training.runs import RunFolder, build_described, source_tokenizer_of
 
 
@@ -81,8 +82,10 @@ def load_task_model(path: Path | str) -> TaskModel:
     if kind is Generate:
         read_by = source_tokenizer_of(config, run)
         task = Generate(conditional=card.conditional, source_tokenizer=read_by)
-    base = build_described(config, Vocabulary(**config["vocabulary"]))
-    tokenizer = Tokenizer.load(run.tokenizer)
+    tokenizer, memories = Tokenizer.load(run.tokenizer), load_memories(config, run.memory)
+    base = build_described(config, Vocabulary(**config["vocabulary"]), memories)
+    if memories.given():
+        base.meet_tokenizer(tokenizer)  # what is looked up is made of texts
     reading = find_reading(
         told.get("long"),
         judge=told.get("judge"),

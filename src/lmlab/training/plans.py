@@ -66,7 +66,12 @@ def make_plan(
     inherited = [other.settings_for(system_config) for other in others]
     for layer in (*inherited, recipe_settings(module, recipe), settings):
         of_system, of_training = settings_between(layer, system_config, training)
-        system_config = apply_settings(system_config, of_system)
+        try:
+            system_config = apply_settings(system_config, of_system)
+        except UserError as error:
+            if layer not in inherited:
+                raise
+            raise UserError(f"a run like the base can't be {card.name}'s: {error}") from error
         training = apply_settings(training, _one_budget(of_training))
     return Plan(
         card=card,

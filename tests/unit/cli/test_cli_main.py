@@ -14,6 +14,7 @@ import pytest
 
 import lmlab as package
 from lmlab.cli import main as entry
+from lmlab.core.errors import LmlabWarning
 
 SLOW = ("torch", "numpy", "matplotlib", "tokenizers", "accelerate", "safetensors")
 
@@ -142,8 +143,7 @@ def _wait_until_reading(pid: int) -> None:
 
 
 def test_a_warning_of_ours_is_a_sentence_and_of_others_tells_its_place():
-    ours = str(Path(package.__file__).parent / "retrieval" / "kept_index.py")
-    assert entry.warning_sentence("it was built anew.", UserWarning, ours, 3) == (
+    assert entry.warning_sentence("it was built anew.", LmlabWarning, "here.py", 3) == (
         "lmlab: it was built anew.\n"
     )
     assert entry.warning_sentence("old", FutureWarning, "/elsewhere/torch.py", 7) == (

@@ -227,14 +227,13 @@ def test_a_questions_encoder_that_is_fixed_finds_what_it_found(with_base: bool):
     assert not system.retriever.training and system.writer.training
     asked = questions_about(["bob", "eve"])
     before = system.retriever.encode_queries(asked)
-    learning = [p for p in system.parameters() if p.requires_grad]
     assert not any(p.requires_grad for p in system.retriever.parameters())
     batch = Batch.from_sequences([framed("barn"), framed("hall")], 0, condition=asked)
     loss = system.loss(batch)[0].mean
     loss.backward()
-    torch.optim.Adam(learning, lr=0.1).step()
+    torch.optim.Adam(system.parameters(), lr=0.1).step()
     torch.testing.assert_close(system.retriever.encode_queries(asked), before, rtol=0, atol=0)
-    assert sum(float(p.grad.abs().sum()) > 0 for p in learning if p.grad is not None) > 5
+    assert any(p.grad is not None and bool(p.grad.any()) for p in system.writer.parameters())
 
 
 def test_the_documents_found_are_told_by_name():

@@ -96,14 +96,22 @@ def keep_that_of_other_vectors(folder: Path) -> None:
         lose_what_tells_of_it,
         lose_the_index,
         tell_nonsense,
-        keep_that_of_other_vectors,
     ],
 )
-def test_what_does_not_fit_is_told_and_built_anew(spoil: Callable[[Path], None], tmp_path: Path):
+def test_what_is_damaged_is_told_and_built_anew(spoil: Callable[[Path], None], tmp_path: Path):
     expected = load(tmp_path).search(QUERIES, 10)
     spoil(tmp_path)
-    with pytest.warns(UserWarning, match="not of this run's vectors, or damaged or cut short"):
+    with pytest.warns(UserWarning, match="damaged, cut short or lost; it was built anew"):
         assert torch.equal(load(tmp_path).search(QUERIES, 10), expected)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert torch.equal(load(tmp_path).search(QUERIES, 10), expected)
+
+
+def test_one_of_other_vectors_is_built_anew_without_a_word(tmp_path: Path):
+    """Nothing is wrong: the training of the run has gone on since."""
+    expected = load(tmp_path).search(QUERIES, 10)
+    keep_that_of_other_vectors(tmp_path)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert torch.equal(load(tmp_path).search(QUERIES, 10), expected)
@@ -111,9 +119,15 @@ def test_what_does_not_fit_is_told_and_built_anew(spoil: Callable[[Path], None],
 
 def test_one_of_another_kind_does_not_fit(built: list[str], tmp_path: Path):
     load(tmp_path, "ivf").index()
-    with pytest.warns(UserWarning, match="built anew"):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
         assert load(tmp_path, "hnsw").index().kind == "hnsw"
     assert built == ["ivf", "hnsw"]
+
+
+def test_where_all_vectors_are_compared_nothing_is_kept(tmp_path: Path):
+    load(tmp_path, "flat").search(QUERIES, 10)
+    assert not list(tmp_path.iterdir())
 
 
 def test_of_vectors_that_have_changed_nothing_is_kept(tmp_path: Path):

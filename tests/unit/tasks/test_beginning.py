@@ -22,6 +22,7 @@ ROWS = {
         for b in "abc"
     ]
     * 4,
+    "generate": [{"source": "a b", "target": "x y"}, {"source": "b a", "target": "y x"}] * 12,
 }
 
 
@@ -78,6 +79,37 @@ def test_a_second_task_has_a_head_of_its_own_and_can_be_asked(base: Path, tmp_pa
     assert under and all(torch.equal(kept[name], before[name]) for name in under)
     [answer] = lmlab.load_task(second).predict([{"text": "a b ."}])
     assert answer in "abc"
+
+
+def test_the_tokeniser_of_sources_goes_along(tmp_path: Path):
+    """Texts are written by other tokens than they are read by, in the second stage too."""
+    pairs = tmp_path / "pairs.tsv"
+    pairs.write_text("a b\tx y\nb a\ty x\n" * 20, encoding="utf-8")
+    first = lmlab.train(
+        "transformer", data=pairs, source_tokenizer="word", out=tmp_path / "run", size="tiny",
+        steps=2, quiet=True,
+    ).path  # fmt: skip
+    second = put(first, "classify", tmp_path / "second")
+    third = put(second, "generate", tmp_path / "third")
+    assert load_beginning(second).source_tokenizer is not None
+    names = [path / "source_tokenizer.json" for path in (first, second, third)]
+    assert len({name.read_bytes() for name in names}) == 1
+    [answer] = lmlab.load_task(third).predict([{"source": "a b"}])
+    assert isinstance(answer, str)
+
+
+def test_what_a_system_looks_things_up_in_goes_along(tmp_path: Path):
+    first = lmlab.train(
+        "rag-token", data="capitals-questions", out=tmp_path / "run", size="tiny", steps=1,
+        quiet=True,
+    ).path  # fmt: skip
+    second = put(first, "classify", tmp_path / "second")
+    [answer] = lmlab.load_task(second).predict([{"text": "a b ."}])
+    assert answer in "abc"
+    assert len(load_beginning(second).system.documents) == 186  # type: ignore[arg-type]
+    (second / "memory" / "documents.jsonl.gz").unlink()
+    with pytest.raises(UserError, match=r"has lost its documents\.jsonl\.gz"):
+        lmlab.load_task(second)
 
 
 def test_a_run_that_is_broken_is_told_in_a_sentence(base: Path, tmp_path: Path):

@@ -41,7 +41,8 @@ class BertEncoder(Family):
     systems = ("dpr",)
     settings = (*ENCODER_SETTINGS, LENGTH, SEGMENTS)
     fixed = {**ENCODER_FIXED, "shared": "all", "vector_width": 0}
-    required = ENCODER_REQUIRED
+    # There is no head whose vectors could be tied.
+    required = {k: v for k, v in ENCODER_REQUIRED.items() if k != "tie_word_embeddings"}
     prefix = "bert."
     optional = {r"^bert\.pooler\.": "the pooler"}
     from_data = frozenset({"others", "other_lengths"})

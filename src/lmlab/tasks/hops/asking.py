@@ -23,6 +23,7 @@ from lmlab.tasks.hops.reader import HopReader
 from lmlab.tasks.hops.rows import TASK, Question
 from lmlab.tasks.hops.system import CogQA
 from lmlab.training.files import read_tensors
+from lmlab.training.memories import load_memories
 from lmlab.training.runs import RunFolder, build_described
 
 
@@ -117,7 +118,10 @@ def load_hops(path: Path | str) -> HopModel:
         raise UserError(f"{run.path} was not put to the task {TASK}; see lmlab finetune --help.")
     if not run.tokenizer.exists():
         raise UserError(f"the run {run.path} has lost its tokenizer.json.")
-    base = build_described(config, Vocabulary(**config["vocabulary"]))
+    tokenizer, memories = Tokenizer.load(run.tokenizer), load_memories(config, run.memory)
+    base = build_described(config, Vocabulary(**config["vocabulary"]), memories)
+    if memories.given():
+        base.meet_tokenizer(tokenizer)
     system = CogQA(HopReader(base, HopSettings.of(told["settings"])))
     if not run.weights.exists():
         raise UserError(f"the run {run.path} has no weights yet; go on with --resume.")
@@ -128,7 +132,7 @@ def load_hops(path: Path | str) -> HopModel:
         raise UserError(f"{run.weights} is damaged or not of this run ({first}).") from error
     return HopModel(
         system=system.eval(),
-        tokenizer=Tokenizer.load(run.tokenizer),
+        tokenizer=tokenizer,
         path=run.path,
         common=tuple(told.get("common", ())),
     )

@@ -15,7 +15,7 @@ from lmlab.core.system import System
 from lmlab.data.lines import ReadingReport
 from lmlab.layers.hop_settings import HopSettings
 from lmlab.tasks.beginning import load_beginning
-from lmlab.tasks.finetune import DEFAULTS, FineTuned, take_first
+from lmlab.tasks.finetune import DEFAULTS, FineTuned, take_first, take_over
 from lmlab.tasks.hops.answers import answer_questions, as_prediction, measure
 from lmlab.tasks.hops.batches import GraphBatches, SpanBatches
 from lmlab.tasks.hops.encoding import NodeEncoder
@@ -125,8 +125,7 @@ def _begin(
     told: Mapping[str, Any],
     paragraphs: Mapping[str, str],
 ) -> None:
-    folder.create()
-    model.tokenizer.save(folder.tokenizer)
+    take_over(model, folder)
     folder.write_environment()
     kept = {k: v for k, v in model.config.items() if k not in ("format", "lmlab")}
     folder.write_config({**kept, "seed": config.seed, "training": asdict(config), "task": told})
