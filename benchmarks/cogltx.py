@@ -7,10 +7,10 @@
 Stories of bAbI with distracting sentences strewn in until each has so many words, several times the
 window of 64 tokens; `lmlab/tasks/long_babi.py` says which sentences do not change the answer. Tasks
 1, 2 and 5 are asked for the words of the text (span), task 15 for its label (classify). Without
---babi the rows are the built-in `capitals-long`. For each seed a small `cogltx` is put to the
-stories as bAbI has them, the end of those that exceed the window, and told nothing of what supports
-an answer (--short-steps); from there it is put to the long ones in every way, by the same number of
-steps of the same size:
+--babi the rows are the built-in `capitals-long`, and there is no first stage. For each seed a small
+`cogltx` is put to the stories as bAbI has them, the end of those that exceed the window, and told
+nothing of what supports an answer (--short-steps); from there it is put to the long ones in every
+way, by the same number of steps of the same size:
 
 - answers: the share of the test questions answered rightly (exact match, accuracy). A question
   whose supporting sentence was cut away counts like any other.
@@ -182,7 +182,8 @@ def measure_task(
         rows = write_splits(splits, folder / "rows")
         base = train_base(splits, folder, options.base_steps)
         for way, seed in asked:
-            begun = folder / f"short-{seed}"
+            # The built-in rows have no short form, and are begun with from the base.
+            begun = base if options.babi is None else folder / f"short-{seed}"
             if not begun.exists():
                 found = put_to_task(base, short, task, "tail", seed, options.short_steps, begun)
                 keep(report, {"task": number, "way": "short", "seed": seed, **found}, options.out)

@@ -8,7 +8,8 @@ the documents `capitals`; on `wordnet-questions` a word is left out of an exampl
 are glosses; `wordnet-few` are the questions about 4,300 synsets and their glosses, for a retriever
 that is too slow for 117,659 (`lmlab import-hf` makes a --base of a published encoder). Rows:
 
-- rag-sequence, rag-token: both sums over the documents found, questions' encoder and writer learn;
+- rag-sequence, rag-token: both sums over the documents found, questions' encoder and writer learn
+  (the writer alone on `wordnet-few`);
 - best document: RAG with one document, whose retriever gets no gradient and so stays what it was:
   the base, or without one BM25 on random directions (which among 117,659 glosses is noisy;
   benchmarks/realm.py has BM25 itself with a reader);
