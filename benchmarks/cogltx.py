@@ -3,6 +3,7 @@
     python benchmarks/cogltx.py --babi FOLDER [--tasks 1 2 5 15] [--words 200] [--steps 600]
         [--seeds 3] [--ways head tail …] [--out FILE.json]
     python benchmarks/cogltx.py --draw FILE.json --figure FILE.svg
+    python benchmarks/cogltx.py --babi FOLDER --last-giving
 
 Stories of bAbI with distracting sentences strewn in until each has so many words, several times the
 window of 64 tokens; `lmlab/tasks/long_babi.py` says which sentences do not change the answer. Tasks
@@ -20,13 +21,16 @@ way, by the same number of steps of the same size:
 - marks: of the judge without labels, precision and recall of what it holds to be relevant in the
   training texts at the end.
 
-What is measured is kept after each fine-tuning in --out, and is not measured again.
+What is measured is kept after each fine-tuning in --out, and is not measured again. --last-giving
+trains nothing: it tells how many questions of task 5 the last giving of a text answers, which a
+reader may learn instead of who gave what to whom.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
 import statistics
 import tempfile
 import time
@@ -231,6 +235,23 @@ def print_table(report: dict[str, Any]) -> None:
               f"{' | '.join(figures)} |")  # fmt: skip
 
 
+def answered_by_last_giving(rows: list[Any]) -> float:
+    """The share of questions of task 5 that are answered by the last giving of the text."""
+    right = 0
+    for row in rows:
+        every = re.findall(r"(\w+) (?:gave|handed|passed) the (\w+) to (\w+)", row["text"])
+        giver, thing, receiver = every[-1]
+        asked = row["question"]
+        if asked.startswith("What"):
+            answer = thing
+        elif asked.startswith(("Who received", "Who did")):
+            answer = receiver
+        else:
+            answer = giver
+        right += answer == row["answer"]
+    return right / len(rows)
+
+
 def draw(records: list[dict[str, Any]], path: Path) -> None:
     """Share of right answers by the way of reading: a panel for each task, a point a seed."""
     import matplotlib
@@ -271,8 +292,16 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--draw", type=Path, help="draw a record instead")
+    parser.add_argument("--last-giving", action="store_true", help="count a shortcut of task 5")
     parser.add_argument("--figure", type=Path, default=Path("cogltx.svg"))
     options = parser.parse_args()
+    if options.last_giving:
+        if options.babi is None:
+            raise SystemExit("--last-giving is of bAbI's task 5; give its folder by --babi.")
+        for words in (1, options.words):
+            share = answered_by_last_giving(splits_of(options, 5, words)["test"])
+            print(f"{share:.3f} of the stories of at least {words} words")
+        return
     if options.draw:
         draw(json.loads(options.draw.read_text(encoding="utf-8"))["records"], options.figure)
         return
