@@ -10,8 +10,8 @@ window of 64 tokens; `lmlab/tasks/long_babi.py` says which sentences do not chan
 1, 2 and 5 are asked for the words of the text (span), task 15 for its label (classify). Without
 --babi the rows are the built-in `capitals-long`, and there is no first stage. For each seed a small
 `cogltx` is put to the stories as bAbI has them, the end of those that exceed the window, and told
-nothing of what supports an answer (--short-steps); from there it is put to the long ones in every
-way, by the same number of steps of the same size:
+nothing of what supports an answer (--short-steps; for task 2 to those of task 1 first); from there
+it is put to the long ones in every way, by the same number of steps of the same size:
 
 - answers: the share of the test questions answered rightly (exact match, accuracy). A question
   whose supporting sentence was cut away counts like any other.
@@ -63,6 +63,8 @@ SETTINGS = ("words", "steps", "short_steps", "base_steps", "rows", "test")
 """Options that a record was measured with."""
 WAYS = ("head", "tail", "head-tail", "windows", "pooling", "labels", "interventions")
 """The last two are memrecall with what teaches its judge."""
+BEFORE = {2: (1,)}
+"""Tasks whose stories are learnt before those of a task: two supporting sentences, after one."""
 TEXTS = 500
 """Training texts that the system is trained on before the task."""
 
@@ -181,20 +183,33 @@ def measure_task(
     task = task_of(options, number)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        short = write_splits(splits_of(options, number, words=1), folder / "short-rows")
         splits = splits_of(options, number, options.words)
         rows = write_splits(splits, folder / "rows")
         base = train_base(splits, folder, options.base_steps)
         for way, seed in asked:
-            # The built-in rows have no short form, and are begun with from the base.
-            begun = base if options.babi is None else folder / f"short-{seed}"
-            if not begun.exists():
-                found = put_to_task(base, short, task, "tail", seed, options.short_steps, begun)
-                keep(report, {"task": number, "way": "short", "seed": seed, **found}, options.out)
-            found = put_to_task(
-                begun, rows, task, way, seed, options.steps, folder / f"{way}-{seed}"
-            )
+            # The built-in rows have no short form.
+            begun = learn_short(options, number, seed, base, report) if options.babi else base
+            out = folder / f"{way}-{seed}"
+            found = put_to_task(begun, rows, task, way, seed, options.steps, out)
             keep(report, {"task": number, "way": way, "seed": seed, **found}, options.out)
+
+
+def learn_short(
+    options: argparse.Namespace, number: int, seed: int, base: Path, report: dict[str, Any]
+) -> Path:
+    """The run that a seed makes of stories as they are, beside the base; those of `BEFORE` first."""
+    begun = base
+    for stage in (*BEFORE.get(number, ()), number):
+        before, begun = begun, base.parent / f"short-{stage}-{seed}"
+        if begun.exists():
+            continue
+        rows = base.parent / f"{begun.name}-rows"
+        write_splits(splits_of(options, stage, words=1), rows)
+        task = task_of(options, stage)
+        found = put_to_task(before, rows, task, "tail", seed, options.short_steps, begun)
+        if stage == number:
+            keep(report, {"task": number, "way": "short", "seed": seed, **found}, options.out)
+    return begun
 
 
 def keep(report: dict[str, Any], record: dict[str, Any], out: Path | None) -> None:
