@@ -197,7 +197,7 @@ def measure_task(
 def learn_short(
     options: argparse.Namespace, number: int, seed: int, base: Path, report: dict[str, Any]
 ) -> Path:
-    """The run that a seed makes of stories as they are, beside the base; those of `BEFORE` first."""
+    """The run that a seed makes of stories as they are; of those of `BEFORE` first."""
     begun = base
     for stage in (*BEFORE.get(number, ()), number):
         before, begun = begun, base.parent / f"short-{stage}-{seed}"

@@ -47,6 +47,7 @@ WRITER = {
     "dropout": 0.3,
     "attention_dropout": 0.1,
 }
+SIZES = ("width", "layers", "heads", "length", "document_length")
 CORPORA: dict[str, dict[str, Any]] = {
     "capitals-questions": {
         "documents": "capitals",
@@ -127,7 +128,7 @@ def run_one(corpus: str, row: str, seed: int, base: str | None) -> dict[str, Any
                 documents=documents,
                 base=base,
                 out=Path(folder) / "run",
-                settings=settings_of(task, asked),
+                settings=settings_of(task, asked, base),
                 seed=seed,
                 quiet=True,
                 **task["budget"],
@@ -177,9 +178,12 @@ def named(base: str | None) -> str | None:
     return None if base is None else Path(base).name
 
 
-def settings_of(task: dict[str, Any], asked: dict[str, Any]) -> dict[str, Any]:
+def settings_of(task: dict[str, Any], asked: dict[str, Any], base: str | None) -> dict[str, Any]:
+    """Of a row; REALM has the sizes of its base, whose weights it copies."""
     own = task.get("realm" if asked["system"] == "realm" else "rag", {})
-    return {**WRITER, **task["settings"], **own, **asked.get("settings", {})}
+    every = {**WRITER, **task["settings"], **own, **asked.get("settings", {})}
+    bases = SIZES if base is not None and asked["system"] == "realm" else ()
+    return {name: value for name, value in every.items() if name not in bases}
 
 
 def measure(model: Any, corpus: str, questions: int) -> dict[str, Any]:
