@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -95,6 +96,7 @@ def test_a_system_without_embeddings_is_refused() -> None:
 def test_a_system_that_scores_texts_as_a_whole_is_refused() -> None:
     """DPR reads both sides place by place, and loses nothing at a document's last one."""
     system = built("dpr", width=8, layers=1, heads=2, vector_width=4, dropout=0.0)
+    system.meet_data(np.array([2, 5, 6, 3, 2, 7, 3]), np.array([0, 4, 7]))  # two to choose from
     batch = replace(sentences(6, 5, 4), condition=sentences(4, 5, 6))
     assert system.loss(batch)[0].total.requires_grad
     with pytest.raises(UserError, match="scores them one by one"):
