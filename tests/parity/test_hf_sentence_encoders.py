@@ -205,6 +205,13 @@ def test_neither_half_of_a_bert_nor_two_encoders_in_one(base, tmp_path):
         train("dpr", base=tmp_path / "two", out=tmp_path / "b", settings={"shared": "all"}, **words)
 
 
+def test_a_base_of_other_parts_is_told_to_be_the_cause(tmp_path):
+    words = {"data": corpus(tmp_path, "texts"), "steps": 1, "quiet": True}
+    train("lstm", out=tmp_path / "lstm", size="tiny", settings={"width": 7}, **words)
+    with pytest.raises(UserError, match="the base does not fit dpr: width 7"):
+        train("dpr", base=tmp_path / "lstm", out=tmp_path / "other", **words)
+
+
 def test_an_encoder_that_has_met_no_documents_scores_nothing(base, tmp_path):
     with pytest.raises(UserError, match="has met no documents"):
         lmlab.load(base).score(["the cat sat"])

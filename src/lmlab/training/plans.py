@@ -71,7 +71,7 @@ def make_plan(
         except UserError as error:
             if layer not in inherited:
                 raise
-            raise UserError(f"a run like the base can't be {card.name}'s: {error}") from error
+            raise UserError(f"the base does not fit {card.name}: {error}") from error
         training = apply_settings(training, _one_budget(of_training))
     return Plan(
         card=card,
