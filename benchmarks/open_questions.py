@@ -6,7 +6,9 @@
 On `capitals-questions` the answers to test questions were never answers in training, and stand in
 the documents `capitals`; on `wordnet-questions` a word is left out of an example, and the documents
 are glosses; `wordnet-few` are the questions about 4,300 synsets and their glosses, for a retriever
-that is too slow for 117,659 (`lmlab import-hf` makes a --base of a published encoder). Rows:
+that is too slow for 117,659 (`lmlab import-hf` makes a --base of a published encoder);
+`wordnet-taught` are the same, and in training definitions are questions too, whose word is asked
+for: their glosses are found nearly always, so that a writer may learn what documents are for. Rows:
 
 - rag-sequence, rag-token: both sums over the documents found, questions' encoder and writer learn
   (the writer alone on `wordnet-few`);
@@ -33,9 +35,12 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from finishing import finished
+
+if TYPE_CHECKING:
+    from lmlab.retrieval.documents import Document
 
 RESULTS = Path(__file__).parent / "results"
 WRITER = {
@@ -88,6 +93,7 @@ CORPORA: dict[str, dict[str, Any]] = {
         "questions": 1000,
     },
 }
+CORPORA["wordnet-taught"] = {**CORPORA["wordnet-few"], "definitions": True}
 """For each corpus what is looked up, how long is trained, how REALM embeds the documents anew, and
 how many test questions are asked."""
 ROWS: dict[str, dict[str, Any]] = {
@@ -114,7 +120,8 @@ def run_one(corpus: str, row: str, seed: int, base: str | None) -> dict[str, Any
     with tempfile.TemporaryDirectory() as folder:
         data, documents = corpus, task.get("documents")
         if "synsets" in task:
-            data, documents = write_few(task["synsets"], Path(folder))
+            taught = task.get("definitions", False)
+            data, documents = write_few(task["synsets"], Path(folder), definitions=taught)
         if "documents" in asked:
             path = Path(folder) / "nothing.txt"
             path.write_text(asked["documents"] + "\n", encoding="utf-8")
@@ -148,8 +155,13 @@ def run_one(corpus: str, row: str, seed: int, base: str | None) -> dict[str, Any
     }
 
 
-def write_few(synsets: dict[str, int], folder: Path) -> tuple[str, str]:
-    """Questions about so many synsets of each split, spread evenly over it, and their glosses."""
+def write_few(
+    synsets: dict[str, int], folder: Path, *, definitions: bool = False
+) -> tuple[str, str]:
+    """Questions about so many synsets of each split, spread evenly over it, and their glosses.
+
+    With `definitions` each of the training synsets is asked for by its definition as well.
+    """
     from lmlab.data.corpus import open_corpus
     from lmlab.retrieval.documents import Documents, gloss_documents
 
@@ -161,16 +173,21 @@ def write_few(synsets: dict[str, int], folder: Path) -> tuple[str, str]:
         names = list(dict.fromkeys(str(each.name) for each in questions))
         chosen = names[:: max(1, len(names) // count)][:count]
         kept += chosen
-        lines = [
-            json.dumps({"source": each.condition, "target": each.text}) + "\n"
-            for each in questions
-            if each.name in set(chosen)
-        ]
+        asked = [(each.condition, each.text) for each in questions if each.name in set(chosen)]
+        if definitions and split == "train":
+            asked += [defined(every[every.numbers[name]]) for name in chosen]
+        lines = [json.dumps({"source": asks, "target": word}) + "\n" for asks, word in asked]
         (rows / f"{split}.jsonl").write_text("".join(lines), encoding="utf-8")
     glosses = folder / "glosses.jsonl"
     documents = Documents(every[every.numbers[name]] for name in kept)
     glosses.write_bytes(gzip.decompress(documents.to_bytes()))
     return str(rows), str(glosses)
+
+
+def defined(gloss: Document) -> tuple[str, str]:
+    """The definition of a gloss document without its words, and the first of these."""
+    words, _, definition = gloss.text.partition(" : ")
+    return definition, words.split(" , ")[0]
 
 
 def named(base: str | None) -> str | None:
