@@ -93,7 +93,17 @@ CORPORA: dict[str, dict[str, Any]] = {
         "questions": 1000,
     },
 }
-CORPORA["wordnet-taught"] = {**CORPORA["wordnet-few"], "definitions": True}
+CORPORA["wordnet-taught"] = {
+    **CORPORA["wordnet-few"],
+    "definitions": True,
+    "budget": {"steps": 500},
+    "settings": {
+        **CORPORA["wordnet-few"]["settings"],
+        "layers": 2,
+        "dropout": 0.1,
+        "learning_rate": 2e-3,
+    },
+}
 """For each corpus what is looked up, how long is trained, how REALM embeds the documents anew, and
 how many test questions are asked."""
 ROWS: dict[str, dict[str, Any]] = {

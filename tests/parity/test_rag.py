@@ -32,6 +32,7 @@ SETTINGS = {
     "attention_dropout": 0.0,
     "pre_norm": False,
     "embedding_norm": True,
+    "positions": "learned",
     "copies": False,
     "retrieved": 3,
     "document_length": 9,

@@ -23,6 +23,7 @@ from lmlab.retrieval.index import Kind
 from lmlab.retrieval.memory import DocumentMemory
 from lmlab.zoo._transformer import (
     DecoderConfig,
+    PositionName,
     make_encoder_decoder,
     make_softmax,
     make_tokens,
@@ -39,6 +40,9 @@ class RagConfig(DecoderConfig):
     """Blocks of the encoder."""
     decoder_layers: int = field(default=0, metadata={"at_least": 0})
     """Blocks of the decoder; 0 for as many as the encoder has."""
+    positions: PositionName = "rotary"
+    """How places are told. A document stands behind its question, however long that is: told by
+    distances, its words are copied far sooner than by learned places."""
     retrieved: int = field(default=5, metadata={"at_least": 1})
     """Documents that are looked up for a question, K."""
     index: Kind = "flat"
@@ -77,6 +81,7 @@ LARGE: dict[str, Any] = {
     "heads": 12,
     "length": 512,
     "document_length": 256,
+    "positions": "learned",
 }
 """A writer of BART's base size."""
 
