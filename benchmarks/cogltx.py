@@ -1,7 +1,7 @@
 """CogLTX beside plain ways to read texts that are longer than the window, on long bAbI stories.
 
     python benchmarks/cogltx.py --babi FOLDER [--tasks 1 2 5 15] [--words 200] [--steps 600]
-        [--seeds 3] [--ways head tail …] [--out FILE.json]
+        [--learning-rate 1e-3] [--seeds 3] [--ways head tail …] [--out FILE.json]
     python benchmarks/cogltx.py --draw FILE.json --figure FILE.svg
     python benchmarks/cogltx.py --babi FOLDER --last-giving
 
@@ -58,8 +58,8 @@ SYSTEM = {
     "learning_rate": 2e-3,
     "tokens_per_batch": 1024,
 }
-TRAINING = {"learning_rate": 2e-3, "tokens_per_batch": 1024, "warmup_steps": 30}
-SETTINGS = ("words", "steps", "short_steps", "base_steps", "rows", "test")
+TRAINING = {"tokens_per_batch": 1024, "warmup_steps": 30}
+SETTINGS = ("words", "steps", "short_steps", "base_steps", "learning_rate", "rows", "test")
 """Options that a record was measured with."""
 WAYS = ("head", "tail", "head-tail", "windows", "pooling", "labels", "interventions")
 """The last two are memrecall with what teaches its judge."""
@@ -111,9 +111,9 @@ def write_splits(splits: dict[str, list[Any]], folder: Path) -> Path:
 
 
 def put_to_task(
-    base: Path, rows: Path, task: str, way: str, seed: int, steps: int, out: Path
+    base: Path, rows: Path, task: str, way: str, out: Path, **budget: Any
 ) -> dict[str, Any]:
-    """What a run makes of the rows, read in one way."""
+    """What a run makes of the rows, read in one way; `budget` are seed, steps and learning rate."""
     recalls = way in ("labels", "interventions")
     began = time.process_time()
     found = lmlab.finetune(
@@ -123,9 +123,13 @@ def put_to_task(
         out=out,
         long="memrecall" if recalls else way,
         judge=way if recalls else None,
-        steps=steps,
-        seed=seed,
-        settings={**TRAINING, "evaluate_every": max(1, steps // 5)},
+        steps=budget["steps"],
+        seed=budget["seed"],
+        settings={
+            **TRAINING,
+            "learning_rate": budget["learning_rate"],
+            "evaluate_every": max(1, budget["steps"] // 5),
+        },
         quiet=True,
     )
     record: dict[str, Any] = {
@@ -190,7 +194,8 @@ def measure_task(
             # The built-in rows have no short form.
             begun = learn_short(options, number, seed, base, report) if options.babi else base
             out = folder / f"{way}-{seed}"
-            found = put_to_task(begun, rows, task, way, seed, options.steps, out)
+            budget = {"steps": options.steps, "learning_rate": options.learning_rate}
+            found = put_to_task(begun, rows, task, way, out, seed=seed, **budget)
             keep(report, {"task": number, "way": way, "seed": seed, **found}, options.out)
 
 
@@ -206,7 +211,8 @@ def learn_short(
         rows = base.parent / f"{begun.name}-rows"
         write_splits(splits_of(options, stage, words=1), rows)
         task = task_of(options, stage)
-        found = put_to_task(before, rows, task, "tail", seed, options.short_steps, begun)
+        budget = {"steps": options.short_steps, "learning_rate": options.learning_rate}
+        found = put_to_task(before, rows, task, "tail", begun, seed=seed, **budget)
         if stage == number:
             keep(report, {"task": number, "way": "short", "seed": seed, **found}, options.out)
     return begun
@@ -303,6 +309,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=600, help="of each way")
     parser.add_argument("--short-steps", type=int, default=2500, help="on stories as they are")
     parser.add_argument("--base-steps", type=int, default=50, help="on masked words, at first")
+    parser.add_argument("--learning-rate", type=float, default=1e-3)
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--out", type=Path)

@@ -69,6 +69,7 @@ CORPORA: dict[str, dict[str, Any]] = {
         "settings": {
             "length": 128,
             "layers": 1,
+            "positions": "learned",
             "retrieved": 5,
             "learning_rate": 1e-3,
             "tokens_per_batch": 1024,
@@ -82,6 +83,8 @@ CORPORA: dict[str, dict[str, Any]] = {
         "settings": {
             "length": 128,
             "layers": 1,
+            # Places that hardly let a writer copy: `wordnet-taught` has what does.
+            "positions": "learned",
             "retrieved": 5,
             "learning_rate": 1e-3,
             "tokens_per_batch": 512,
@@ -100,6 +103,7 @@ CORPORA["wordnet-taught"] = {
     "settings": {
         **CORPORA["wordnet-few"]["settings"],
         "layers": 2,
+        "positions": "rotary",
         "dropout": 0.1,
         "learning_rate": 2e-3,
     },
