@@ -1,7 +1,7 @@
 """CogLTX beside plain ways to read texts that are longer than the window, on long bAbI stories.
 
     python benchmarks/cogltx.py --babi FOLDER [--tasks 1 2 5 15] [--words 200] [--steps 600]
-        [--learning-rate 1e-3] [--seeds 3] [--ways head tail …] [--out FILE.json]
+        [--learning-rate 2e-3] [--seeds 3] [--ways head tail …] [--out FILE.json]
     python benchmarks/cogltx.py --draw FILE.json --figure FILE.svg
     python benchmarks/cogltx.py --babi FOLDER --last-giving
 
@@ -309,7 +309,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=600, help="of each way")
     parser.add_argument("--short-steps", type=int, default=2500, help="on stories as they are")
     parser.add_argument("--base-steps", type=int, default=50, help="on masked words, at first")
-    parser.add_argument("--learning-rate", type=float, default=1e-3)
+    parser.add_argument("--learning-rate", type=float, default=2e-3)
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--out", type=Path)
