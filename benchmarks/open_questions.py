@@ -7,14 +7,16 @@ On `capitals-questions` the answers to test questions were never answers in trai
 the documents `capitals`; on `wordnet-questions` a word is left out of an example, and the documents
 are glosses; `wordnet-few` are the questions about 4,300 synsets and their glosses, for a retriever
 that is too slow for 117,659 (`lmlab import-hf` makes a --base of a published encoder);
-`wordnet-taught` are the same, and in training definitions are questions too, whose word is asked
-for: their glosses are found nearly always, so that a writer may learn what documents are for. Rows:
+`wordnet-definitions` asks for the words of the same synsets by their definitions, whose glosses
+BM25 finds nearly always, so that nothing is left but to copy; `wordnet-taught` are the questions of
+`wordnet-few`, and in training those definitions too, from which a writer may learn to copy. Rows:
 
 - rag-sequence, rag-token: both sums over the documents found, questions' encoder and writer learn
   (the writer alone on `wordnet-few`);
 - best document: RAG with one document, whose retriever gets no gradient and so stays what it was:
   the base, or without one BM25 on random directions (which among 117,659 glosses is noisy;
-  benchmarks/realm.py has BM25 itself with a reader);
+  benchmarks/realm.py has BM25 itself with a reader); `learned places` is the same with a writer
+  that tells places by learned vectors, as BART does, and not by distances;
 - no documents: the same writer with one document that says nothing;
 - realm: an answer is a span of a document found, and both encoders learn; `by default`, with
   documents embedded anew as often as the system itself has it.
@@ -96,17 +98,23 @@ CORPORA: dict[str, dict[str, Any]] = {
         "questions": 1000,
     },
 }
+COPYING = {
+    **CORPORA["wordnet-few"]["settings"],
+    "layers": 2,
+    "positions": "rotary",
+    "dropout": 0.1,
+    "learning_rate": 2e-3,
+}
 CORPORA["wordnet-taught"] = {
     **CORPORA["wordnet-few"],
-    "definitions": True,
+    "asked": {"train": ("examples", "definitions")},
     "budget": {"steps": 500},
-    "settings": {
-        **CORPORA["wordnet-few"]["settings"],
-        "layers": 2,
-        "positions": "rotary",
-        "dropout": 0.1,
-        "learning_rate": 2e-3,
-    },
+    "settings": COPYING,
+}
+CORPORA["wordnet-definitions"] = {
+    **CORPORA["wordnet-few"],
+    "asked": dict.fromkeys(("train", "validation", "test"), ("definitions",)),
+    "settings": {**COPYING, "length": 160},
 }
 """For each corpus what is looked up, how long is trained, how REALM embeds the documents anew, and
 how many test questions are asked."""
@@ -114,6 +122,10 @@ ROWS: dict[str, dict[str, Any]] = {
     "rag-sequence": {"system": "rag-sequence"},
     "rag-token": {"system": "rag-token"},
     "best document": {"system": "rag-sequence", "settings": {"retrieved": 1}},
+    "learned places": {
+        "system": "rag-sequence",
+        "settings": {"retrieved": 1, "positions": "learned"},
+    },
     "no documents": {"system": "rag-sequence", "settings": {"retrieved": 1}, "documents": "."},
     "realm": {"system": "realm", "settings": {"objective": "spans"}},
     "realm by default": {
@@ -134,8 +146,7 @@ def run_one(corpus: str, row: str, seed: int, base: str | None) -> dict[str, Any
     with tempfile.TemporaryDirectory() as folder:
         data, documents = corpus, task.get("documents")
         if "synsets" in task:
-            taught = task.get("definitions", False)
-            data, documents = write_few(task["synsets"], Path(folder), definitions=taught)
+            data, documents = write_few(task["synsets"], task.get("asked", {}), Path(folder))
         if "documents" in asked:
             path = Path(folder) / "nothing.txt"
             path.write_text(asked["documents"] + "\n", encoding="utf-8")
@@ -170,11 +181,11 @@ def run_one(corpus: str, row: str, seed: int, base: str | None) -> dict[str, Any
 
 
 def write_few(
-    synsets: dict[str, int], folder: Path, *, definitions: bool = False
+    synsets: dict[str, int], asked: dict[str, tuple[str, ...]], folder: Path
 ) -> tuple[str, str]:
     """Questions about so many synsets of each split, spread evenly over it, and their glosses.
 
-    With `definitions` each of the training synsets is asked for by its definition as well.
+    `asked` are the sorts of questions in a split, examples where it tells none.
     """
     from lmlab.data.corpus import open_corpus
     from lmlab.retrieval.documents import Documents, gloss_documents
@@ -187,10 +198,12 @@ def write_few(
         names = list(dict.fromkeys(str(each.name) for each in questions))
         chosen = names[:: max(1, len(names) // count)][:count]
         kept += chosen
-        asked = [(each.condition, each.text) for each in questions if each.name in set(chosen)]
-        if definitions and split == "train":
-            asked += [defined(every[every.numbers[name]]) for name in chosen]
-        lines = [json.dumps({"source": asks, "target": word}) + "\n" for asks, word in asked]
+        sorts = {
+            "examples": [(q.condition, q.text) for q in questions if q.name in set(chosen)],
+            "definitions": [defined(every[every.numbers[name]]) for name in chosen],
+        }
+        pairs = [pair for sort in asked.get(split, ("examples",)) for pair in sorts[sort]]
+        lines = [json.dumps({"source": asks, "target": word}) + "\n" for asks, word in pairs]
         (rows / f"{split}.jsonl").write_text("".join(lines), encoding="utf-8")
     glosses = folder / "glosses.jsonl"
     documents = Documents(every[every.numbers[name]] for name in kept)

@@ -1,6 +1,7 @@
 """REALM on WordNet: are hidden words told better with its glosses than without, and questions?
 
     python benchmarks/realm.py [--seeds 1] [--steps 2000] [--runs DIR] [--out FILE] [--set A=B]
+                               [--hidden-words]
 
 For each seed trainings that stand on each other, each as far as --steps: `dpr` by the inverse cloze
 on WordNet's texts, with words in pieces; `realm` on the same texts with WordNet's glosses as
@@ -11,7 +12,8 @@ of the model without retrieval; mean retrieval utility; exact match of the word 
 likeliest piece of both masked models (so that only words of one piece can be right), by spans, and
 by spans of the documents that BM25 finds in place of the retriever's; and how often the answer
 stands in a document that is found. With --runs the trainings are kept, and gone on with; a row is
-written to --out as soon as it is whole, and not measured again.
+written to --out as soon as it is whole, and not measured again. With --hidden-words the stage of
+spans and all questions are left out.
 """
 
 from __future__ import annotations
@@ -64,6 +66,8 @@ def trained(seed: int, given: argparse.Namespace, folder: Path) -> dict[str, Pat
     """All stages of a seed."""
     runs: dict[str, Path] = {}
     for stage, (system, corpus, base, settings) in STAGES.items():
+        if stage == "spans" and given.hidden_words:
+            continue
         runs[stage] = folder / f"{stage.replace(' ', '-')}-{seed}"
         finished(
             train(
@@ -177,6 +181,8 @@ def figures(
     row: dict[str, Any] = {}
     for stage in ("masked", "without retrieval"):
         row[stage] = masked_figures(runs[stage], texts)
+    if "spans" not in runs:
+        return row
     row["exact match"] = {
         stage: asked(runs[stage], questions) for stage in ("masked", "without retrieval", "spans")
     }
@@ -198,6 +204,7 @@ def main() -> None:
     parser.add_argument("--test", type=int, default=1000, help="texts and questions that are asked")
     parser.add_argument("--set", nargs="*", default=[], help="settings of realm; dpr takes its own")
     parser.add_argument("--runs", type=Path, help="where the trainings are kept")
+    parser.add_argument("--hidden-words", action="store_true", help="no spans, no questions")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     texts = [each.text for each in spread(open_corpus("wordnet").splits["test"], given.test)]
