@@ -111,9 +111,17 @@ def write_splits(splits: dict[str, list[Any]], folder: Path) -> Path:
 
 
 def put_to_task(
-    base: Path, rows: Path, task: str, way: str, out: Path, **budget: Any
+    base: Path,
+    rows: Path,
+    task: str,
+    way: str,
+    out: Path,
+    *,
+    seed: int,
+    steps: int,
+    learning_rate: float,
 ) -> dict[str, Any]:
-    """What a run makes of the rows, read in one way; `budget` are seed, steps and learning rate."""
+    """What a run makes of the rows, read in one way."""
     recalls = way in ("labels", "interventions")
     began = time.process_time()
     found = lmlab.finetune(
@@ -123,12 +131,12 @@ def put_to_task(
         out=out,
         long="memrecall" if recalls else way,
         judge=way if recalls else None,
-        steps=budget["steps"],
-        seed=budget["seed"],
+        steps=steps,
+        seed=seed,
         settings={
             **TRAINING,
-            "learning_rate": budget["learning_rate"],
-            "evaluate_every": max(1, budget["steps"] // 5),
+            "learning_rate": learning_rate,
+            "evaluate_every": max(1, steps // 5),
         },
         quiet=True,
     )
@@ -309,7 +317,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=600, help="of each way")
     parser.add_argument("--short-steps", type=int, default=2500, help="on stories as they are")
     parser.add_argument("--base-steps", type=int, default=50, help="on masked words, at first")
-    parser.add_argument("--learning-rate", type=float, default=2e-3)
+    parser.add_argument("--learning-rate", type=float, default=2e-3, help="of the tasks")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--out", type=Path)

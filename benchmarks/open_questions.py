@@ -12,7 +12,7 @@ BM25 finds nearly always, so that nothing is left but to copy; `wordnet-taught` 
 `wordnet-few`, and in training those definitions too, from which a writer may learn to copy. Rows:
 
 - rag-sequence, rag-token: both sums over the documents found, questions' encoder and writer learn
-  (the writer alone on `wordnet-few`);
+  (the writer alone on `wordnet-few` and `wordnet-taught`);
 - best document: RAG with one document, whose retriever gets no gradient and so stays what it was:
   the base, or without one BM25 on random directions (which among 117,659 glosses is noisy;
   benchmarks/realm.py has BM25 itself with a reader); `learned places` is the same with a writer
@@ -98,6 +98,8 @@ CORPORA: dict[str, dict[str, Any]] = {
         "questions": 1000,
     },
 }
+"""For each corpus what is looked up, how long is trained, how REALM embeds the documents anew, and
+how many test questions are asked."""
 COPYING = {
     **CORPORA["wordnet-few"]["settings"],
     "layers": 2,
@@ -105,6 +107,7 @@ COPYING = {
     "dropout": 0.1,
     "learning_rate": 2e-3,
 }
+"""What a writer from nothing learns to copy with."""
 CORPORA["wordnet-taught"] = {
     **CORPORA["wordnet-few"],
     "asked": {"train": ("examples", "definitions")},
@@ -116,8 +119,6 @@ CORPORA["wordnet-definitions"] = {
     "asked": dict.fromkeys(("train", "validation", "test"), ("definitions",)),
     "settings": {**COPYING, "length": 160},
 }
-"""For each corpus what is looked up, how long is trained, how REALM embeds the documents anew, and
-how many test questions are asked."""
 ROWS: dict[str, dict[str, Any]] = {
     "rag-sequence": {"system": "rag-sequence"},
     "rag-token": {"system": "rag-token"},

@@ -210,6 +210,7 @@ def main() -> None:
     texts = [each.text for each in spread(open_corpus("wordnet").splits["test"], given.test)]
     questions = spread(open_corpus("wordnet-questions").splits["test"], given.test)
     told = {"texts": len(texts), "questions": len(questions), "settings": given.set}
+    told["hidden words"] = given.hidden_words
     rows: list[dict[str, Any]] = []
     if given.out is not None and given.out.exists():
         before = json.loads(given.out.read_text(encoding="utf-8"))

@@ -41,9 +41,9 @@ class RagConfig(DecoderConfig):
     decoder_layers: int = field(default=0, metadata={"at_least": 0})
     """Blocks of the decoder; 0 for as many as the encoder has."""
     positions: PositionName = "rotary"
-    """learned, sinusoidal, buckets (T5), shaw, nezha, alibi, rotary or none. A document stands
-    behind its question, however long that is: told by distances (rotary), its words are copied far
-    sooner than by learned places, which BART has."""
+    """learned, sinusoidal, concatenated, pairs, buckets (T5), shaw, nezha, transformer-xl, alibi,
+    rotary or none. A document stands behind its question, however long that is: told by distances
+    (rotary), its words are copied far sooner than by learned places, which BART has."""
     retrieved: int = field(default=5, metadata={"at_least": 1})
     """Documents that are looked up for a question, K."""
     index: Kind = "flat"
