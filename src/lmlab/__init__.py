@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from lmlab.api import inspect as inspect
     from lmlab.api import load as load
     from lmlab.api import open_index as open_index
+    from lmlab.api import pairs as pairs
     from lmlab.api import show_objective as show_objective
     from lmlab.api import systems as systems
     from lmlab.api import train as train
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from lmlab.language_model import LanguageModel as LanguageModel
     from lmlab.tasks.finetune import finetune as finetune
     from lmlab.tasks.runs import load_task as load_task
+    from lmlab.tasks.setting_records import settings as settings
 
 __version__ = "0.1.0"
 __all__ = [
@@ -48,6 +50,8 @@ __all__ = [
     "load",
     "load_task",
     "open_index",
+    "pairs",
+    "settings",
     "show_objective",
     "systems",
     "train",
@@ -67,6 +71,8 @@ _HOMES = {
     "load": "lmlab.api",
     "load_task": "lmlab.tasks.runs",
     "open_index": "lmlab.api",
+    "pairs": "lmlab.api",
+    "settings": "lmlab.tasks.setting_records",
     "show_objective": "lmlab.api",
     "systems": "lmlab.api",
     "train": "lmlab.api",

@@ -96,3 +96,10 @@ def test_installed_it_works_away_from_the_sources(sources: Path, installed: Path
     done = run(sys.executable, "-c", code, cwd=tmp_path, env=environment)
     zoo = (sources / "src" / "lmlab" / "zoo").glob("[a-z]*.py")
     assert done.stdout.split() == sorted(path.stem.replace("_", "-") for path in zoo)
+
+
+def test_the_citation_names_the_package_version():
+    import lmlab
+
+    lines = (ROOT / "CITATION.cff").read_text(encoding="utf-8").splitlines()
+    assert f"version: {lmlab.__version__}" in lines
