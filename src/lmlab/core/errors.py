@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Iterable, Mapping
 
 
@@ -25,17 +26,37 @@ def nearest(name: str, options: Iterable[str], most: int = 3, cutoff: float = AL
     return [by_lower[match] for match in found]
 
 
-def unknown_name(what: str, name: str, options: Iterable[str]) -> UserError:
-    """The error for a name that is not there; it names the nearest ones that are."""
+def unknown_name(what: str, name: str, options: Iterable[str], see: str = "") -> UserError:
+    """The error for an unknown name, with the nearest known ones.
+
+    `see` is a command that lists all names.
+    """
     options = sorted(options)
     close = nearest(name, options)
     if close:
-        hint = _meant(close)
+        hint = _meant(close) + (f" {see} lists them all." if see else "")
+    elif see:
+        hint = f"{see} lists all names."
     elif len(options) <= 12:
         hint = "choose from " + ", ".join(options) + "."
     else:
         hint = "none of the known names looks like it."
     return UserError(f"there is no {what} called {name!r}; {hint}")
+
+
+def looks_like_path(spec: str) -> bool:
+    """Whether a string is written as a file or folder (a slash or a dot), not as a name."""
+    return "/" in spec or os.sep in spec or "." in spec
+
+
+def unknown_name_or_path(what: str, spec: str, options: Iterable[str], see: str = "") -> UserError:
+    """The error for a string that may be a built-in name or a path, and is neither.
+
+    One that looks like a path is a missing file, not a mistyped name.
+    """
+    if looks_like_path(spec):
+        return UserError(f"there is no file or folder {spec}; check the path.")
+    return unknown_name(what, spec, options, see)
 
 
 def unknown_among(what: str, name: str, told: Mapping[str, str]) -> UserError:

@@ -47,6 +47,15 @@ class RankedJoint(Joint, Protocol):
         ...
 
 
+def likeliest(joint: RankedJoint, rows: int, device: torch.device) -> Tensor:
+    """(N,) the likeliest tokens of each of `rows` rows; a warning where the search is not sure."""
+    found = [joint.ranked(row, 1)[0] for row in range(rows)]
+    if not all(each.proven for each in found):
+        warnings.warn(NOT_PROVEN, LmlabWarning, stacklevel=3)
+    tokens = [token for each in found for token in each.tokens]
+    return torch.tensor(tokens, dtype=torch.int64, device=device)
+
+
 class TokenJoint(Protocol):
     """A distribution of n tokens together for each of B rows, a row's blanks first.
 
@@ -156,11 +165,7 @@ class PackedJoint:
 
     def best(self) -> Tensor:
         """(N,) the likeliest tokens of each row, together; a warning where it is not sure."""
-        found = [self.ranked(row, 1)[0] for row in range(len(self.blanks.masked))]
-        if not all(each.proven for each in found):
-            warnings.warn(NOT_PROVEN, LmlabWarning, stacklevel=2)
-        tokens = [token for each in found for token in each.tokens]
-        return torch.tensor(tokens, dtype=torch.int64, device=self.blanks.masked.device)
+        return likeliest(self, len(self.blanks.masked), self.blanks.masked.device)
 
     def ranked(self, row: int, count: int) -> list[Ranked]:
         """The likeliest fillings of one row, best first."""

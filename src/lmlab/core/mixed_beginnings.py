@@ -104,7 +104,9 @@ class MixedBeginnings(MixedStates, SequenceToSequence):
             "latent given the source": Capture(
                 values=before[WEIGHTS].exp(),
                 axes=("batch", "choice"),
-                reading="How likely each value of the latent variable is for a source, unwritten.",
+                reading="P(latent | source), before anything is generated.",
+                sums_to_one="choice",
+                titles={"choice": "value of the latent"},
             ),
             "posterior over starts": posterior_capture(self.posteriors(before, view)),
         }

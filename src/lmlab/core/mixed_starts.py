@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lmlab.core.batch import Batch
-from lmlab.core.capture import Capture
+from lmlab.core.capture import UNIT_INTERVAL, Capture
 from lmlab.core.contrast import Contrast
 from lmlab.core.errors import UserError
 from lmlab.core.parts import Backbone, Hidden, Predictions, Scored, target_places
@@ -213,7 +213,9 @@ class MixedStarts(MixedStates):
         captures["starts"] = Capture(
             values=self.starts.log_weights(1)[0].exp(),
             axes=("choice",),
-            reading="How often a sequence begins in each start, before anything was read.",
+            reading="P(initial state of the network), before any token is read.",
+            sums_to_one="choice",
+            titles={"choice": "initial state"},
         )
         captures["posterior over starts"] = posterior_capture(after)
         return captures
@@ -224,7 +226,9 @@ def posterior_capture(log_posterior: Tensor) -> Capture:
     return Capture(
         values=log_posterior.exp(),
         axes=("batch", "time", "choice"),
-        reading="Which start explains the tokens up to here; 1 is all.",
+        reading="P(initial state | the tokens up to and including this one).",
+        bounds=UNIT_INTERVAL,
+        titles={"choice": "initial state"},
     )
 
 

@@ -418,10 +418,14 @@ def require(system: object, protocol: type, verb: str) -> None:
     """A UserError that names the systems that could, if this one can't do what a verb needs."""
     if isinstance(system, protocol):
         return
-    able = [card.name for card in catalogue().values() if protocol.__name__ in card.protocols]
-    named = ", ".join(able[:MOST_NAMES])
-    more = f" and {len(able) - MOST_NAMES} more (lmlab systems)" if len(able) > MOST_NAMES else ""
     raise UserError(
         f"{verb} needs a system with {protocol.__name__}, and this one has none; "
-        f"those that have it: {named}{more}."
+        f"those that have it: {systems_with(protocol)}."
     )
+
+
+def systems_with(protocol: type) -> str:
+    """The names of the systems of the catalogue that have a protocol, the first of many."""
+    able = [card.name for card in catalogue().values() if protocol.__name__ in card.protocols]
+    more = f" and {len(able) - MOST_NAMES} more (lmlab systems)" if len(able) > MOST_NAMES else ""
+    return ", ".join(able[:MOST_NAMES]) + more

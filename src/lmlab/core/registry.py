@@ -14,21 +14,35 @@ from pathlib import Path
 from types import ModuleType
 
 from lmlab.core.card import Card
-from lmlab.core.errors import unknown_name
+from lmlab.core.errors import UserError, unknown_name
 
 ZOO = Path(__file__).parent.parent / "zoo"
 
 
+REQUIRED = ("CARD", "Config", "SIZES", "build")
+"""What every file of the zoo declares."""
+
+
 def _read_card(path: Path) -> Card:
+    """The card of a zoo file; a UserError that names the file where it can't be read."""
+    try:
+        return _parsed_card(path)
+    except (SyntaxError, ValueError, TypeError) as error:
+        reason = getattr(error, "msg", None) or error
+        raise UserError(f"{path} can't be read as a file of the zoo ({reason}); fix it.") from error
+
+
+def _parsed_card(path: Path) -> Card:
     tree = ast.parse(path.read_text(encoding="utf-8"))
     for node in tree.body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "CARD":
-            assert isinstance(node.value, ast.Call), f"{path.name}: CARD is not a call of Card"
+            if not isinstance(node.value, ast.Call):
+                raise ValueError("CARD is not a call of Card")
             values = {str(word.arg): ast.literal_eval(word.value) for word in node.value.keywords}
             docstring = ast.get_docstring(tree) or ""
             name = path.stem.replace("_", "-")
             return Card(name=name, summary=docstring.partition("\n")[0], **values)
-    raise AssertionError(f"{path.name} declares no CARD")
+    raise ValueError("it declares no CARD")
 
 
 @cache
@@ -41,6 +55,11 @@ def catalogue() -> dict[str, Card]:
 
 def find_system(name: str) -> Card:
     """The card of a system, by its name or an alias, in any case."""
+    if not isinstance(name, str):
+        raise UserError(
+            f"a system is given by its name, such as 'lstm', got {type(name).__name__}; to use a "
+            "torch module, see lmlab.wrap."
+        )
     asked = name.lower().replace("_", "-")
     for card in catalogue().values():
         if asked == card.name or asked in (alias.lower() for alias in card.aliases):
@@ -63,7 +82,13 @@ def search_systems(text: str) -> list[Card]:
 def system_module(name: str) -> ModuleType:
     """The imported zoo file of a system: its Config, SIZES and build."""
     card = find_system(name)
-    return importlib.import_module("lmlab.zoo." + card.name.replace("-", "_"))
+    module = importlib.import_module("lmlab.zoo." + card.name.replace("-", "_"))
+    missing = [each for each in REQUIRED if not hasattr(module, each)]
+    if missing:
+        raise UserError(
+            f"{module.__file__} declares no {' and no '.join(missing)}; see docs/add-a-system.md."
+        )
+    return module
 
 
 def full_card(module: ModuleType) -> Card:

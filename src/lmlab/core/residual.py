@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -124,6 +124,12 @@ class Residual(EnergyAssembly):
         self.candidates = candidates
         self._partition: tuple[Any, Partition] | None = None
 
+    def train(self, mode: bool = True) -> Self:
+        # A fused optimiser changes weights and leaves their version as it was.
+        if mode:
+            self._partition = None
+        return super().train(mode)
+
     @property
     def base(self) -> LanguageModelBase:
         return self.objective.base
@@ -179,8 +185,10 @@ class Residual(EnergyAssembly):
         )
 
     def partition(self) -> Partition:
-        """The estimate of log Z for the weights as they are, from a fixed seed."""
-        key = (id(self), *(each._version for each in (*self.parameters(), *self.buffers())))
+        """The estimate of log Z for the weights and `draws` as they are, from a fixed seed."""
+        numbers = (*self.parameters(), *self.buffers())
+        weights = (n for each in numbers for n in (id(each), each.data_ptr(), each._version))
+        key = (self.draws, *weights)
         if self._partition is None or self._partition[0] != key:
             self._partition = (key, self.estimate_partition(self.draws))
         return self._partition[1]

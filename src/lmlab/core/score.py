@@ -9,6 +9,9 @@ from dataclasses import asdict, dataclass, replace
 from lmlab.core.errors import UserError
 from lmlab.core.kinds import NORMALISED, Kind
 
+LEFT_TO_RIGHT = "left to right"
+"""The order of prediction by the chain rule: each token given all before it."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Convention:
@@ -42,7 +45,7 @@ class Convention:
     """Whether each text is given another: log p(text | source)."""
     cut: int | None = None
     """Length at which sequences are cut, symbols included."""
-    order: str = "left to right"
+    order: str = LEFT_TO_RIGHT
     """The order in which the tokens are predicted."""
     method: str = "own"
     """own: the log-probability that the system defines; else the name of another way."""
@@ -91,11 +94,19 @@ class Score:
     unknown: int = 0
     source: str | None = None
     """What the text is given, where it is given something."""
+    line: int | None = None
+    """Line of the file that the text stands in, or its number among those given, from 1; None where
+    nobody has numbered it."""
 
     @property
     def mean(self) -> float:
         """The total for each scored token."""
         return self.total / max(self.tokens, 1)
+
+    @property
+    def by_token(self) -> bool:
+        """Whether the scores of the tokens are known and add up to the total."""
+        return len(self.per_token) == self.tokens and self.per_sequence == 0
 
     @property
     def figure(self) -> float:

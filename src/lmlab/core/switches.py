@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from lmlab.core.errors import UserError
+from lmlab.core.whole_numbers import whole_number
 
 
 def parse_switches(
@@ -44,7 +45,8 @@ def switch_words(off: Iterable[int], switches: Sequence[str], *, none: str = "in
 def _number(word: str, switches: Sequence[str], of: str) -> int:
     if word in switches:
         return switches.index(word)
-    if word.lstrip("-").isdigit() and 0 <= int(word) < len(switches):
-        return int(word)
+    number = whole_number(word)
+    if number is not None and number < len(switches):
+        return number
     listed = switch_words(range(len(switches)), switches)
     raise UserError(f"{of} has no switch {word!r}; it has {listed}.")

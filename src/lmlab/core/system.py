@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from lmlab.core.batch import Batch
 from lmlab.core.beginnings import beginnings_of
-from lmlab.core.capture import Capture
+from lmlab.core.capture import UNIT_INTERVAL, Capture
 from lmlab.core.contrast import Contrast, Contrasted
 from lmlab.core.distribution import Categorical
 from lmlab.core.errors import UserError
@@ -326,7 +326,8 @@ class Assembly(System):
         captures["posterior"] = Capture(
             values=posterior,
             axes=("batch", "time", "source" if sources else "choice"),
-            reading="Each row tells which choices explain the token that really came; 1 is all.",
+            reading="For each predicted token, the posterior over the mixture's components.",
+            bounds=UNIT_INTERVAL,
         )
         return captures
 

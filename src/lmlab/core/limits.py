@@ -1,0 +1,89 @@
+"""Resource limits: values beyond which a request is refused, unless the user raises the limit.
+
+`lmlab --limit beam=5000 translate …` raises one for a command, `set_limit("beam", 5000)` in Python.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lmlab.core.errors import UserError, unknown_name
+
+MEGABYTE = 1 << 20
+
+
+@dataclass(frozen=True)
+class Limit:
+    """The greatest value of something, and what it is called in an error."""
+
+    default: int
+    what: str
+    hint: str
+    """What to do instead, in a few words."""
+
+
+LIMITS: dict[str, Limit] = {
+    "beam": Limit(1_000, "a beam width", "use a smaller beam"),
+    "texts": Limit(1_000_000, "a number of texts", "generate them in several runs"),
+    "samples": Limit(10_000, "a number of samples per source", "draw fewer samples"),
+    "length": Limit(100_000, "a greatest length in tokens", "ask for shorter texts"),
+    "steps": Limit(10_000_000, "a number of MCMC steps", "run fewer steps"),
+    "positions": Limit(1_000_000, "a token position", "name positions inside the text"),
+    "line": Limit(64 * MEGABYTE, "a line in bytes", "split the text into lines"),
+    "json": Limit(256 * MEGABYTE, "a JSON file in bytes", "check that it is the file you mean"),
+    "unpacked": Limit(1 << 30, "an unpacked file in bytes", "check that it is the file you mean"),
+    "vocabulary": Limit(
+        1_000_000,
+        "a vocabulary",
+        "use --set min_count=2, a smaller --set vocabulary_size, or --tokenizer bpe",
+    ),
+    "words": Limit(20_000_000, "the number of different words", "use --tokenizer bpe"),
+    "parameters": Limit(100_000, "the number of parameter tensors of a model", "use fewer layers"),
+}
+"""Every limit by name; docs/reliability.md lists them."""
+
+_raised: dict[str, int] = {}
+
+
+def limit(name: str) -> int:
+    """The limit of that name that holds now."""
+    return _raised.get(name, LIMITS[name].default)
+
+
+def set_limit(name: str, value: int | None) -> None:
+    """Raise or lower a limit for this process; None restores its default."""
+    if name not in LIMITS:
+        raise unknown_name("limit", name, LIMITS)
+    if value is None:
+        _raised.pop(name, None)
+        return
+    if value < 1:
+        raise UserError(f"the limit {name} must be 1 or more, got {value}.")
+    _raised[name] = value
+
+
+def set_limits(written: list[str]) -> None:
+    """Limits as the command line writes them: beam=5000."""
+    for each in written:
+        name, equals, value = each.partition("=")
+        if not equals or not value.isascii() or not value.isdigit() or len(value) > 18:
+            raise UserError(
+                f"--limit must be NAME=NUMBER, got {each!r}; try --limit beam=5000. "
+                f"Names: {', '.join(LIMITS)}."
+            )
+        set_limit(name, int(value))
+
+
+def check_limit(name: str, value: int, *, called: str = "") -> None:
+    """A UserError where a value is beyond its limit; `called` is what the user calls it."""
+    if value > limit(name):
+        raise beyond_limit(name, f"{called or LIMITS[name].what} must be", f"got {value:,}")
+
+
+def beyond_limit(name: str, subject: str, got: str = "") -> UserError:
+    """The error for something beyond a limit: `subject` at most the limit, and how to raise it."""
+    told = f", {got}" if got else ""
+    return UserError(
+        f"{subject} at most {limit(name):,}{told}; {LIMITS[name].hint}, or raise the limit with "
+        f"lmlab --limit {name}=NUMBER."
+    )

@@ -1,0 +1,211 @@
+"""Folder locks: one process at a time writes a folder.
+
+The lock is the kernel's (`flock`, on Windows `msvcrt.locking`) on a small file, so it ends with the
+process that holds it however that ends: the file of a killed process is stale and is taken over.
+Limits: on NFS the server must support locks (NFSv4 does; a mount with `nolock` excludes only the
+processes of one machine). Where a file system has no locks at all, a warning says so.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import time
+import warnings
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from lmlab.core.errors import LmlabWarning, UserError
+
+LOCK_FILE = ".lmlab-lock"
+"""The lock file of a folder, in it or beside it (with the folder's name appended)."""
+POLL_SECONDS = 0.1
+HELD_ERRORS = (errno.EACCES, errno.EAGAIN, errno.EDEADLK)
+"""What `flock` and `msvcrt.locking` report where another process holds the lock."""
+UNSUPPORTED_ERRORS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
+
+
+class FolderLock:
+    """An exclusive lock on a folder, held until `release`; a context manager that releases it."""
+
+    def __init__(self, path: Path, descriptor: int | None, created: list[Path]) -> None:
+        """`path` is the lock file, `created` the folders made for it, the innermost first."""
+        self._path = path
+        self._descriptor = descriptor
+        self._created = created
+        self._owner = os.getpid()
+        if descriptor is not None:
+            _held.add(descriptor)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.release()
+
+    def release(self) -> None:
+        """Remove the lock file, and the folders made for it where nothing was written into them."""
+        if self._owner != os.getpid():
+            return  # a forked child, whose copy of the descriptor is closed already
+        if self._descriptor is not None:
+            _held.discard(self._descriptor)
+            if os.name == "nt":
+                os.close(self._descriptor)  # Windows removes no file that is open
+            # Removed while it is held, so that nobody loses a lock that they have just taken.
+            _remove_quietly(self._path)
+            if os.name != "nt":
+                os.close(self._descriptor)
+            self._descriptor = None
+        for folder in self._created:
+            try:
+                folder.rmdir()
+            except OSError:
+                break  # there is something in it
+
+
+def lock_folder(folder: Path, *, beside: bool = False, wait: float = 0.0) -> FolderLock:
+    """Take the lock of a folder; a UserError where another process holds it for `wait` seconds.
+
+    The folder is created where it is missing. `beside` puts the lock file next to the folder, for
+    folders that are written under another name and must be empty or absent until then.
+    """
+    where = folder.parent if beside else folder
+    path = where / (f"{LOCK_FILE}-{folder.name}" if beside else LOCK_FILE)
+    deadline = time.monotonic() + wait
+    while True:
+        created = _create(where)
+        try:
+            return FolderLock(path, _take(path), created)
+        except FileNotFoundError:
+            continue  # another process has just removed the folder that it had made for its lock
+        except _HeldError:
+            if time.monotonic() >= deadline:
+                raise UserError(
+                    f"{folder} is being written by another lmlab process{_holder(path)}; wait "
+                    "until it ends, or choose another folder."
+                ) from None
+        except BaseException:
+            FolderLock(path, None, created).release()
+            raise
+        time.sleep(POLL_SECONDS)
+
+
+def is_locked(folder: Path) -> bool:
+    """Whether a process that is alive holds the lock in this folder."""
+    path = folder / LOCK_FILE
+    if not path.exists():
+        return False
+    try:
+        descriptor = _take(path)
+    except _HeldError:
+        return True
+    FolderLock(path, descriptor, []).release()
+    return False
+
+
+class _HeldError(Exception):
+    """Another process holds the lock."""
+
+
+def _take(path: Path) -> int | None:
+    """The descriptor of the locked file; None where the file system has no locks."""
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            _lock(descriptor)
+        except OSError as error:
+            os.close(descriptor)
+            if error.errno in UNSUPPORTED_ERRORS:
+                _warn_unsupported(path)
+                return None
+            if error.errno in HELD_ERRORS:
+                raise _HeldError from error
+            raise
+        if _is_current(descriptor, path):
+            os.ftruncate(descriptor, 0)
+            os.write(descriptor, f" {os.getpid()} {socket.gethostname()}\n".encode())
+            return descriptor
+        os.close(descriptor)  # its holder removed it in between: lock the file that is there now
+
+
+if os.name == "nt":
+    import msvcrt
+
+    def _lock(descriptor: int) -> None:
+        """Lock the first byte, a space, so that others can still read who holds it."""
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
+else:
+    import fcntl
+
+    def _lock(descriptor: int) -> None:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def _is_current(descriptor: int, path: Path) -> bool:
+    """Whether the locked file is still the one at `path`."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    except FileNotFoundError:
+        return False
+
+
+def _holder(path: Path) -> str:
+    """The process that holds a lock, as its file reports it: ` (process 12 on host)`."""
+    try:
+        with path.open("rb") as file:
+            file.seek(1)
+            process, host = file.read(300).decode(errors="replace").split()
+    except (OSError, ValueError):
+        return ""
+    return f" (process {process})" if host == socket.gethostname() else f" ({process} on {host})"
+
+
+def _warn_unsupported(path: Path) -> None:
+    _remove_quietly(path)
+    warnings.warn(
+        f"the file system of {path.parent} has no locks; make sure that no other process writes "
+        "the same folder.",
+        LmlabWarning,
+        stacklevel=3,
+    )
+
+
+def _create(folder: Path) -> list[Path]:
+    """Make a folder and its parents; the new ones, the innermost first."""
+    missing = []
+    for each in (folder, *folder.parents):
+        if each.exists():
+            break
+        missing.append(each)
+    folder.mkdir(parents=True, exist_ok=True)
+    return missing
+
+
+def _remove_quietly(path: Path) -> None:
+    try:
+        path.unlink()
+    except OSError:
+        return  # a stale file is left behind, which the next process takes over
+
+
+_held: set[int] = set()
+"""Descriptors of the locks that this process holds."""
+
+
+def _close_in_child() -> None:
+    """A forked child shares its parent's locks, which would outlive the parent with it."""
+    for descriptor in _held:
+        os.close(descriptor)
+    _held.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_close_in_child)

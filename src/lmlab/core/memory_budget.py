@@ -1,0 +1,130 @@
+"""Memory bounds while a model is built: refuse what can't fit before it is allocated."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_parameter_registration_hook
+from torch.overrides import TorchFunctionMode
+
+from lmlab.core.errors import UserError
+from lmlab.core.limits import LIMITS, limit
+
+try:
+    import resource
+except ImportError:  # not on Windows
+    resource = None  # type: ignore[assignment]
+
+FACTORIES = frozenset(
+    {torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn, torch.arange}
+    | {torch.eye}
+)
+"""Functions that allocate a tensor of a size that they are given."""
+CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
+UNKNOWN = 1 << 46
+"""Bytes assumed where the system does not say how much memory there is."""
+
+
+def available_memory() -> int:
+    """Bytes that this process may still use: the system's, its container's and its own limit."""
+    found = [UNKNOWN]
+    try:
+        with open("/proc/meminfo", encoding="ascii") as file:
+            kilobytes = [line.split()[1] for line in file if line.startswith("MemAvailable:")]
+        found += [1024 * int(each) for each in kilobytes]
+        told = CGROUP_LIMIT.read_text(encoding="ascii").strip() if CGROUP_LIMIT.exists() else "max"
+        found += [int(told)] if told.isdigit() else []
+    except OSError:
+        pages, size = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
+        found += [pages * size] if pages > 0 and size > 0 else []
+    if resource is not None:
+        soft = resource.getrlimit(resource.RLIMIT_AS)[0]
+        found += [soft] if soft != resource.RLIM_INFINITY else []
+    return min(found)
+
+
+class _Allocations(TorchFunctionMode):
+    """Refuses a single tensor that is larger than a budget, before it is allocated."""
+
+    def __init__(self, budget: int, what: str) -> None:
+        super().__init__()
+        self.budget, self.what = budget, what
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if func in FACTORIES:
+            numbers = _numbers(func, args, kwargs or {})
+            if 4 * numbers > self.budget:
+                raise _too_large(self.what, 4 * numbers, self.budget)
+        return func(*args, **(kwargs or {}))
+
+
+def _numbers(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+    """How many numbers a factory is asked for; 0 where that can't be told."""
+    given = args[0] if args and isinstance(args[0], (tuple, list)) else kwargs.get("size", args)
+    if func is torch.full and isinstance(given, tuple) and given is args:
+        given = ()
+    if func is torch.arange:
+        ends = [each for each in args if isinstance(each, (int, float))]
+        return int(abs(ends[1] - ends[0] if len(ends) > 1 else ends[0])) if ends else 0
+    sizes = [each for each in given if isinstance(each, int)] if given else []
+    if func is torch.eye:
+        sizes = sizes * 2 if len(sizes) == 1 else sizes
+    return math.prod(sizes) if sizes and all(size >= 0 for size in sizes) else 0
+
+
+def _too_large(what: str, needed: int, budget: int) -> UserError:
+    return UserError(
+        f"{what} would need at least {_size(needed)} of memory, and {_size(budget)} may be used; "
+        "use a smaller model, or check config.json if this is a stored model."
+    )
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e9:,.1f} GB" if count >= 1e8 else f"{count / 1e6:,.1f} MB"
+
+
+@contextmanager
+def memory_budget(
+    what: str, budget: int | None = None, *, tensors: int | None = None
+) -> Iterator[None]:
+    """Refuse modules whose parameters exceed a budget in bytes, the available memory unless given.
+
+    Each single tensor is checked before it is allocated, the sum of all parameters as they are
+    registered. More parameters than `tensors`, or the limit `parameters`, are refused as well:
+    millions of layers take long to build before they fill the memory.
+    """
+    most = available_memory() if budget is None else min(budget, available_memory())
+    most_tensors = limit("parameters") if tensors is None else min(tensors, limit("parameters"))
+    seen: dict[int, Tensor] = {}
+    total = 0
+
+    def count(module: nn.Module, name: str, value: Any) -> None:
+        nonlocal total
+        unset = isinstance(value, (nn.UninitializedParameter, nn.UninitializedBuffer))
+        if not isinstance(value, Tensor) or id(value) in seen or unset:
+            return
+        seen[id(value)] = value  # kept alive, so that its id is not used again
+        total += value.numel() * value.element_size()
+        if total > most:
+            raise _too_large(what, total, most)
+        if len(seen) > most_tensors:
+            raise UserError(
+                f"{what} has more than {most_tensors:,} parameter tensors; "
+                f"{LIMITS['parameters'].hint}."
+            )
+
+    hook = register_module_parameter_registration_hook(count)
+    try:
+        with _Allocations(most, what):
+            yield
+    finally:
+        hook.remove()

@@ -1,0 +1,191 @@
+"""Search the laboratory for an idea: BM25 over names, docstrings, settings, glossary and docs.
+
+    score(x, z) = Σ_{w ∈ x} idf(w) tf / (tf + k (1 - b + b |z| / mean length))
+
+where a word in the name counts NAME times and one in the summary SUMMARY times; entries with all
+words of the query, with the phrase itself, or named so come first.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from lmlab.core.search_entries import Entry, entries
+
+K, B = 1.2, 0.6
+NAME, SUMMARY = 4, 2
+PHRASE, NAMED = 1.6, 2.0
+"""What a score is multiplied by where the words follow each other, and where they are its name."""
+PRIOR = {
+    "system": 1.5,
+    "verb": 1.3,
+    "term": 1.25,
+    "setting": 1.15,
+    "class": 1.1,
+    "module": 1.1,
+    "function": 1.0,
+    "docs": 0.9,
+}
+WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_a-zA-Z]+")
+SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z\d])")
+SUFFIXES = ("ations", "ation", "ences", "ence", "ents", "ent", "ings", "ing", "ers", "er", "ed")
+STOP_WORDS = frozenset(
+    "a an and are as by for from how in is it of on or that the to what with".split()
+)
+SHORTEST_STEM = 3
+EXCERPT = 110
+WEAK = 0.1
+"""Hits with less than this share of the best score are left out."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hit:
+    """One result of a search."""
+
+    kind: str
+    name: str
+    where: str
+    excerpt: str
+    score: float
+
+    def as_dict(self) -> dict[str, Any]:
+        """The record as JSON has it."""
+        return asdict(self)
+
+
+def search(query: str, limit: int = 10) -> list[Hit]:
+    """The entries that fit a query best, best first."""
+    words = query_stems(query)
+
+    def wanted(source: str) -> bool:
+        plain = _british(source.lower())
+        return any(word in plain for word in words)
+
+    return Index(entries(wanted)).search(query, limit)
+
+
+def query_stems(query: str) -> list[str]:
+    """The different words of a query, without words such as *of* unless there are no others."""
+    return list(dict.fromkeys(stems(query, stop=True) or stems(query)))
+
+
+class Index:
+    """Entries with their words counted."""
+
+    def __init__(self, found: Iterable[Entry]) -> None:
+        self.entries = [_Indexed(entry) for entry in found]
+        self.mean = sum(each.length for each in self.entries) / len(self.entries)
+
+    def search(self, query: str, limit: int = 10) -> list[Hit]:
+        """The entries that fit a query best, best first."""
+        words = query_stems(query)
+        idf = {word: self._rarity(word) for word in words}
+        scored = [(each.score(words, idf, self.mean), each.entry) for each in self.entries]
+        least = WEAK * max(score for score, _ in scored)
+        best = sorted((pair for pair in scored if pair[0] > least), key=lambda pair: -pair[0])
+        return _distinct([_hit(entry, score, words) for score, entry in best])[:limit]
+
+    def _rarity(self, word: str) -> float:
+        """idf(w) = log(1 + (N - n_w + ½) / (n_w + ½)), with n_w of N entries that have the word."""
+        having = sum(word in each.counts for each in self.entries)
+        return math.log1p((len(self.entries) - having + 0.5) / (having + 0.5))
+
+
+def _hit(entry: Entry, score: float, words: Sequence[str]) -> Hit:
+    return Hit(
+        kind=entry.kind,
+        name=entry.name,
+        where=entry.where,
+        # A term is shown whole: it says where the thing is.
+        excerpt=entry.text if entry.kind == "term" else excerpt(entry.text, words),
+        score=round(score, 3),
+    )
+
+
+class _Indexed:
+    """An entry with its stems counted."""
+
+    def __init__(self, entry: Entry) -> None:
+        self.entry = entry
+        summary, _, rest = entry.text.partition("\n\n")
+        self.name = stems(entry.name)
+        first, further = stems(summary), stems(rest)
+        self.counts = Counter(further)
+        for word in first:
+            self.counts[word] += SUMMARY
+        for word in self.name:
+            self.counts[word] += NAME
+        self.length = len(self.name) + len(first) + len(further)
+        self.running = [*self.name, "", *first, "", *further]
+
+    def score(self, words: Sequence[str], idf: dict[str, float], mean: float) -> float:
+        """BM25 of the query's words, times what the kind, the phrase and the name count."""
+        damping = K * (1 - B + B * self.length / mean)
+        parts = {w: idf[w] * self.counts[w] / (self.counts[w] + damping) for w in words}
+        total = sum(idf.values())
+        share = sum(idf[w] for w in words if self.counts[w]) / total if total else 0.0
+        score = sum(parts.values()) * share**2 * PRIOR[self.entry.kind]
+        if len(words) > 1 and _runs_through(words, self.running):
+            score *= PHRASE
+        return score * NAMED if self._is_named(words) else score
+
+    def _is_named(self, words: Sequence[str]) -> bool:
+        """Whether the words are its name, or one of several that a comma parts."""
+        return any(sorted(stems(each)) == sorted(words) for each in self.entry.name.split(","))
+
+
+def _runs_through(words: Sequence[str], text: Sequence[str]) -> bool:
+    """Whether the words stand in the text one after the other."""
+    size = len(words)
+    return any(
+        text[place] == words[0] and list(text[place : place + size]) == list(words)
+        for place in range(len(text) - size + 1)
+    )
+
+
+def _distinct(hits: Sequence[Hit]) -> list[Hit]:
+    """Hits without those that repeat an earlier one: the same setting of several configs."""
+    kept: dict[tuple[str, str, str], Hit] = {}
+    for hit in hits:
+        kept.setdefault((hit.kind, hit.name, hit.excerpt), hit)
+    return list(kept.values())
+
+
+def stems(text: str, stop: bool = False) -> list[str]:
+    """The words of a text in lower case, without endings; `stop` leaves out words such as *of*."""
+    words = [word.lower() for word in WORD.findall(text)]
+    return [stem(word) for word in words if not (stop and word in STOP_WORDS)]
+
+
+def stem(word: str) -> str:
+    """A word without its ending, always a prefix of it but for British spelling.
+
+    >>> [stem(word) for word in ("sampling", "samples", "entities", "entity", "normalization")]
+    ['sampl', 'sampl', 'entit', 'entit', 'normalis']
+    """
+    word = _british(word)
+    if word.endswith("s") and not word.endswith("ss") and len(word) > SHORTEST_STEM:
+        word = word[:-1]
+    for suffix in SUFFIXES:
+        if word.endswith(suffix) and len(word) - len(suffix) >= SHORTEST_STEM:
+            word = word.removesuffix(suffix)
+            break
+    while word[-1:] in ("e", "y", "i") and len(word) > SHORTEST_STEM:
+        word = word[:-1]
+    return word
+
+
+def _british(text: str) -> str:
+    return text.replace("iz", "is")
+
+
+def excerpt(text: str, words: Sequence[str]) -> str:
+    """The sentence of a text with most words of the query, the first of several."""
+    sentences = SENTENCE.split(" ".join(text.replace("`", "").split()))
+    best = max(sentences, key=lambda sentence: len(set(stems(sentence)) & set(words)))
+    return best if len(best) <= EXCERPT else best[: EXCERPT - 1].rstrip() + "…"

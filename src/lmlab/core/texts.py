@@ -1,0 +1,30 @@
+"""Texts that a caller gives, checked to be texts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from lmlab.core.errors import UserError
+
+
+def check_text(text: object, what: str = "a text") -> str:
+    """The text itself; a UserError where it is no string, or holds half of a surrogate pair.
+
+    The latter is what a byte that is not UTF-8 becomes on the command line.
+    """
+    if not isinstance(text, str):
+        raise UserError(f"{what} must be a string, got {type(text).__name__} ({repr(text)[:40]}).")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        shown = text.encode(errors="backslashreplace").decode()[:60]
+        raise UserError(f"the text {shown!r} is not UTF-8; convert it first.") from None
+    return text
+
+
+def each_text(texts: Iterable[object]) -> Iterator[str]:
+    """Texts one by one, each checked to be a string and named by its number where it is none."""
+    for number, text in enumerate(texts, 1):
+        if not isinstance(text, str):
+            check_text(text, f"text {number}")
+        yield text  # type: ignore[misc]

@@ -1,0 +1,50 @@
+"""The short crash suite: two kinds of fits, killed inside some of their writes."""
+
+from __future__ import annotations
+
+import multiprocessing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.crash.fits import FITS, results_of
+from tests.crash.run import check_fit, run_with_fault
+from tests.fuzz.server import prepare
+from tests.fuzz.world import write_files
+
+
+def _serve(folder: Path, results: Any) -> None:
+    """In a process of its own, since it has to be free of threads."""
+    prepare()
+    write_files(folder)
+    for fit in FITS:
+        if fit.short:
+            results.put(check_fit(fit, folder, every=12, moments=1, seed=0))
+    fit = FITS[0]
+    killed, _ = run_with_fault(fit, folder, folder / "killed", 9)
+    whole, writes = run_with_fault(fit, folder, folder / "whole", 0)
+    different = results_of(folder / "killed") != results_of(folder / "whole")
+    results.put((killed.code, whole.code, writes, different))
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
+    context = multiprocessing.get_context("spawn")
+    results: Any = context.Queue()
+    server = context.Process(target=_serve, args=(tmp_path_factory.mktemp("crash"), results))
+    server.start()
+    taken = [results.get(timeout=200) for _ in range(1 + sum(fit.short for fit in FITS))]
+    server.join()
+    return taken
+
+
+def test_a_killed_fit_ends_as_one_that_was_not(found: list[Any]):
+    for summary, *problems in found[:-1]:
+        assert problems == [], summary
+
+
+def test_the_faults_do_kill_and_would_be_seen(found: list[Any]):
+    """Killed by SIGKILL inside the ninth of many writes; the unfinished folder differs."""
+    killed, whole, writes, different = found[-1]
+    assert (killed, whole) == (-9, 0) and writes > 50 and different

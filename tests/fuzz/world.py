@@ -1,0 +1,141 @@
+"""Files of every format and trained tiny runs of several families, made once for all inputs."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+from pathlib import Path
+
+NOUNS = "cat dog bird child queen river".split()
+VERBS = "sees hears likes follows".split()
+COUNTRIES = {"France": "Paris", "Italy": "Rome", "Peru": "Lima", "Chad": "Ndjamena"}
+
+SMALL_RUNS: dict[str, tuple[str, ...]] = {
+    "ngram": ("ngram", "corpus.txt"),
+    "lstm": ("lstm", "corpus.txt", "--steps", "2"),
+}
+"""Run → system, corpus and options; quick enough for the short suite."""
+RUNS: dict[str, tuple[str, ...]] = {
+    **SMALL_RUNS,
+    "gpt": ("gpt", "corpus.txt", "--steps", "2"),
+    "bert": ("bert", "corpus.txt", "--steps", "2"),
+    "hmm": ("hmm", "corpus.txt", "--steps", "2"),
+    "t5": ("t5", "corpus.txt", "--steps", "2"),
+    "cbow": ("cbow", "corpus.txt", "--epochs", "1"),
+    "seq2seq": ("seq2seq", "pairs.tsv", "--steps", "2"),
+    "rag": ("rag-token", "capitals-questions", "--steps", "1", "--set", "retriever_width=16"),
+    "eae": ("eae", "capitals", "--steps", "1"),
+}
+
+
+def sentences(count: int, seed: int = 0) -> list[str]:
+    """Sentences of a few words."""
+    draw = random.Random(seed)
+    return [
+        f"the {draw.choice(NOUNS)} {draw.choice(VERBS)} the {draw.choice(NOUNS)} ."
+        for _ in range(count)
+    ]
+
+
+def write_files(folder: Path) -> None:
+    """A small valid file of every format that lmlab reads."""
+    texts = sentences(60)
+    lines = "".join(f"{text}\n" for text in texts)
+    (folder / "corpus.txt").write_text(lines)
+    (folder / "corpus.txt.gz").write_bytes(gzip.compress(lines.encode(), mtime=0))
+    _jsonl(folder / "corpus.jsonl", [{"text": text} for text in texts])
+    (folder / "pairs.tsv").write_text("".join(f"{t}\t{t.upper()}\n" for t in texts))
+    _jsonl(folder / "pairs.jsonl", [{"source": t, "target": t.upper()} for t in texts])
+    (folder / "seqs.fasta").write_text("".join(f">s{n}\nACDEFGH\nIKL\n" for n in range(20)))
+    for split, name in (("train", "train"), ("val", "val"), ("test", "test_2016_flickr")):
+        (folder / "multi30k").mkdir(exist_ok=True)
+        for language in ("de", "en"):
+            (folder / "multi30k" / f"{name}.{language}").write_text(lines)
+        (folder / "ptb").mkdir(exist_ok=True)
+        (folder / "ptb" / f"ptb.{'valid' if split == 'val' else split}.txt").write_text(lines)
+    (folder / "babi").mkdir(exist_ok=True)
+    for split in ("train", "valid", "test"):
+        (folder / "babi" / f"qa1_{split}.txt").write_text(_babi(30))
+    _jsonl(
+        folder / "minimal.jsonl",
+        [{"sentence_good": t, "sentence_bad": t.replace("the", "a")} for t in texts[:8]],
+    )
+    _jsonl(
+        folder / "rows.jsonl",
+        [{"text": t, "label": "cat" if "cat" in t else "other"} for t in texts],
+    )
+    _jsonl(
+        folder / "documents.jsonl",
+        [{"name": c, "text": f"the capital of {c} is {a}"} for c, a in COUNTRIES.items()],
+    )
+    _knowledge(folder / "knowledge")
+    (folder / "questions.txt").write_text("what is the capital of Chad ?\n" * 2)
+    (folder / "masked.txt").write_text("the <mask> sees the dog .\n" * 3)
+
+
+def _jsonl(path: Path, rows: list[dict[str, str]]) -> None:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def _babi(count: int) -> str:
+    lines = []
+    for number in range(count):
+        place = ("kitchen", "garden")[number % 2]
+        lines += [f"1 Mary moved to the {place}.", "2 John went to the hall."]
+        lines.append(f"3 Where is Mary?\t{place}\t1")
+    return "\n".join(lines) + "\n"
+
+
+def _knowledge(folder: Path) -> None:
+    folder.mkdir(exist_ok=True)
+    entities = {**dict.fromkeys(COUNTRIES, "a country"), **dict.fromkeys(COUNTRIES.values(), "")}
+    (folder / "entities.tsv").write_text(
+        "".join(f"{name}\t{name}\t{text}\n" for name, text in entities.items())
+    )
+    (folder / "aliases.tsv").write_text("".join(f"{name}\t{name}\t3\n" for name in entities))
+    (folder / "facts.tsv").write_text(
+        "".join(f"{a}\tcapital of\t{c}\n" for c, a in COUNTRIES.items())
+    )
+
+
+def make_world(folder: Path, *, full: bool) -> list[str]:
+    """Files and runs into a folder; the names of what could not be made, for the report."""
+    from lmlab.cli.main import main
+
+    folder.mkdir(parents=True, exist_ok=True)
+    write_files(folder)
+    failed = []
+    for name, (system, corpus, *options) in (RUNS if full else SMALL_RUNS).items():
+        data = str(folder / corpus) if "." in corpus else corpus
+        arguments = ["train", system, "--data", data, "--out", str(folder / name), *options]
+        if main([*arguments, "--size", "tiny"]) != 0:
+            failed.append(name)
+    for arguments in _derived(folder, full=full):
+        if main(arguments) != 0:
+            failed.append(" ".join(arguments[:2]))
+    return failed
+
+
+def _derived(folder: Path, *, full: bool) -> list[list[str]]:
+    """Commands that make files of runs: exports, indexes, fine-tuned runs."""
+    here = {name: str(folder / name) for name in (*RUNS, "model.arpa", "bm25", "flat", "hnsw")}
+    documents = str(folder / "documents.jsonl")
+    commands = [
+        ["export-arpa", here["ngram"], here["model.arpa"]],
+        ["index", "build", documents, "--encoder", "bm25", "--out", here["bm25"]],
+    ]
+    if not full:
+        return commands
+    build = ["index", "build", documents, "--encoder", here["bert"]]
+    classify = ["--task", "classify", "--data", str(folder / "rows.jsonl"), "--steps", "2"]
+    return [
+        *commands,
+        [*build, "--out", here["flat"]],
+        [*build, "--kind", "hnsw", "--out", here["hnsw"]],
+        ["words", here["cbow"], "export", str(folder / "vectors.txt")],
+        ["words", here["cbow"], "export", str(folder / "vectors.bin")],
+        ["export-hf", here["gpt"], str(folder / "hf-gpt")],
+        ["export-hf", here["bert"], str(folder / "hf-bert")],
+        ["finetune", here["bert"], *classify, "--out", str(folder / "classifier")],
+    ]
