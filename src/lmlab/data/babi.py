@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lmlab.core.errors import UserError
+from lmlab.core.whole_numbers import whole_number
 from lmlab.data.lines import Errors, ReadingReport, numbered_lines
 from lmlab.data.readers import Example, file_hash
 
@@ -57,15 +58,16 @@ class Babi:
             if not line:
                 continue
             head, _, rest = line.partition(" ")
-            if not head.isdecimal():
+            number = whole_number(head)
+            if number is None:
                 raise UserError(
-                    f"{self.path}, line {place}: expected a number first, got {head!r}."
+                    f"{self.path}, line {place}: expected a number first, got {head[:40]!r}."
                 )
-            if int(head) == 1:
+            if number == 1:
                 sentences, numbers = [], []
             if "\t" not in rest:
                 sentences.append(rest.strip())
-                numbers.append(int(head))
+                numbers.append(number)
                 continue
             yield self._story(rest, place, tuple(sentences), tuple(numbers))
 
@@ -73,8 +75,10 @@ class Babi:
         self, line: str, place: int, sentences: tuple[str, ...], numbers: tuple[int, ...]
     ) -> Story:
         columns = [column.strip() for column in line.split("\t")]
-        supporting = columns[2].split() if len(columns) == 3 else ["?"]
-        if not all(number.isdecimal() and int(number) in numbers for number in supporting):
+        supporting = (
+            [whole_number(each) for each in columns[2].split()] if len(columns) == 3 else [None]
+        )
+        if not all(number in numbers for number in supporting):
             raise UserError(
                 f"{self.path}, line {place}: expected question, answer and numbers of earlier "
                 "sentences with tabs between them."
@@ -84,7 +88,7 @@ class Babi:
             numbers=numbers,
             question=columns[0],
             answer=columns[1],
-            supporting=tuple(map(int, supporting)),
+            supporting=tuple(number for number in supporting if number is not None),
         )
 
     def read(self, report: ReadingReport) -> Iterator[Example]:

@@ -74,6 +74,8 @@ class TokenDataset:
         place = (default_cache() if cache is None else Path(cache)) / cache_key(
             split=split.fingerprint(),
             tokenizers=[tokenizer.fingerprint(), source.fingerprint()],
+            # Which tokens frame a text, and which one counts as unknown.
+            vocabularies=[asdict(tokenizer.vocabulary), asdict(source.vocabulary)],
             layout=asdict(layout),
             **({} if entities is None else {"entities": entities.fingerprint()}),
         )

@@ -124,8 +124,9 @@ class _Side:
         vocabulary = self.tokenizer.vocabulary
         head, tail = frame(vocabulary, self.layout)
         flat: list[int] = []
-        lengths: list[int] = []
         characters: list[int] = []
+        unknown: list[int] = []
+        missing = -1 if vocabulary.unknown is None else vocabulary.unknown
         first = self.place is None
         if first and self.layout.kind == "contiguous":
             flat += tail
@@ -134,25 +135,26 @@ class _Side:
         for text, ids in zip(texts, self.tokenizer.encode_batch(texts), strict=True):
             sequence = [*head, *ids, *tail][: self.layout.cut]
             flat += sequence
-            lengths.append(len(sequence))
             self.place += len(sequence)
             offsets.append(self.place)
             dropped = len(head) + len(ids) > len(sequence)
             kept = len(sequence) - len(head)
             characters.append(self.tokenizer.reach(text, kept) if dropped else len(text))
-        return self._columns(flat, offsets, lengths, characters)
+            # Of the text's own tokens: a frame of GPT-2's end of text, which is its unknown token
+            # too, holds no unknown word.
+            unknown.append(ids[:kept].count(missing))
+        return self._columns(flat, offsets, characters, unknown)
 
     def _columns(
-        self, flat: list[int], offsets: list[int], lengths: list[int], characters: list[int]
+        self, flat: list[int], offsets: list[int], characters: list[int], unknown: list[int]
     ) -> Columns:
         vocabulary = self.tokenizer.vocabulary
         tokens = np.array(flat, dtype=np.uint16 if vocabulary.size <= 2**16 else np.uint32)
-        extra = len(tokens) - sum(lengths)  # the context before contiguous text
         return {
             "tokens": tokens,
             "offsets": np.array(offsets, dtype=np.int64),
             "characters": np.array(characters, dtype=np.int32),
-            "unknown": _count_unknown(tokens[extra:], lengths, vocabulary.unknown),
+            "unknown": np.array(unknown, dtype=np.int32),
         }
 
 
@@ -176,17 +178,6 @@ def framed(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
     vocabulary = tokenizer.vocabulary
     end = () if vocabulary.end is None else (vocabulary.end,)
     return (vocabulary.opening, *tokenizer.encode(text), *end)
-
-
-def _count_unknown(
-    tokens: NDArray[Any], lengths: list[int], unknown: int | None
-) -> NDArray[np.int32]:
-    if unknown is None:
-        return np.zeros(len(lengths), dtype=np.int32)
-    before = np.concatenate([[0], np.cumsum(tokens == unknown)])
-    ends = np.cumsum(lengths)
-    counts: NDArray[np.int32] = (before[ends] - before[ends - lengths]).astype(np.int32)
-    return counts
 
 
 def _chunks(split: Iterable[Example]) -> Iterator[list[Example]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import BinaryIO, Literal, cast
 
 from lmlab.core.errors import UserError
+from lmlab.core.limits import beyond_limit, limit
 
 Errors = Literal["strict", "replace"]
 """What to do with a bad byte or row: stop and say where, or replace (skip) and count it."""
@@ -126,13 +128,28 @@ def is_gzip(path: Path) -> bool:
 def _raw_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     try:
         with _open_bytes(path) as file:
-            yield from enumerate(file, 1)
+            yield from enumerate(bounded_lines(file, str(path)), 1)
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise UserError(
             f"the gzip file {path} is damaged or cut short ({error}); fetch or pack it again."
         ) from error
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}.") from error
+
+
+def bounded_lines(file: BinaryIO, name: str) -> Iterator[bytes]:
+    """The lines of a binary file; a UserError where one is longer than the limit `line`.
+
+    So that a gzip bomb, which unpacks to a single line of gigabytes, fills no memory.
+    """
+    most = limit("line")
+    for number in itertools.count(1):
+        line = file.readline(most + 1)
+        if not line:
+            return
+        if len(line) > most:
+            raise beyond_limit("line", f"{name}, line {number}: a line must have, in bytes,")
+        yield line
 
 
 def _open_bytes(path: Path) -> BinaryIO:

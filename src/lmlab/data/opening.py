@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from lmlab.core.errors import UserError, unknown_name
+from lmlab.core.errors import UserError, unknown_name, unknown_name_or_path
 from lmlab.data.builtin import builtin_descriptions, open_builtin
 from lmlab.data.corpus import Corpus, Layout, Split
 from lmlab.data.lines import Errors, check_errors
@@ -94,10 +94,11 @@ def _exists(spec: str) -> bool:
 
 def _unknown(spec: str, head: str, colon: str) -> UserError:
     if colon and os.sep not in head:
-        return unknown_name("protocol", head, [*PROTOCOLS, "contiguous", "parallel"])
-    if os.sep in spec or "." in spec:
-        return UserError(f"there is no file or folder {spec}; check the path.")
-    return unknown_name("corpus, file or folder", spec, [*builtin_descriptions(), *PROTOCOLS])
+        return unknown_name(
+            "protocol", head, [*PROTOCOLS, "contiguous", "parallel"], "lmlab data list"
+        )
+    names = [*builtin_descriptions(), *PROTOCOLS]
+    return unknown_name_or_path("corpus, file or folder", spec, names, "lmlab data list")
 
 
 def _open_path(path: Path, errors: Errors, seed: int, contiguous: bool = False) -> Corpus:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Protocol
 
 from lmlab.core.errors import UserError
+from lmlab.core.json_text import parse_json
 from lmlab.data.lines import Errors, ReadingReport, numbered_lines
 
 
@@ -45,6 +46,9 @@ class Example:
     """What it names, where the corpus tells, from left to right and none over another."""
     place: str | None = field(default=None, compare=False)
     """The file and the line of a text with mentions, where it has any, for errors to name."""
+    line: int | None = field(default=None, compare=False)
+    """Line of the file, from 1; of a FASTA sequence that of its name. None where there is no file.
+    """
 
 
 class Reader(Protocol):
@@ -71,9 +75,9 @@ class PlainText:
     errors: Errors = "strict"
 
     def read(self, report: ReadingReport) -> Iterator[Example]:
-        for _, text in numbered_lines(self.path, report, self.errors):
+        for number, text in numbered_lines(self.path, report, self.errors):
             if text:
-                yield Example(text)
+                yield Example(text, line=number)
 
     def identity(self) -> str:
         return f"text:{file_hash(self.path)}:{self.errors}"
@@ -108,8 +112,8 @@ class JsonLines:
     def _example(self, line: str, number: int, report: ReadingReport) -> Example | None:
         try:
             example = _json_example(line)
-            place = f"{self.path}, line {number}"
-            return replace(example, place=place) if example.mentions else example
+            place = f"{self.path}, line {number}" if example.mentions else None
+            return replace(example, place=place, line=number)
         except ValueError as error:
             if self.errors == "strict":
                 raise UserError(f"{self.path}, line {number}: {error}.") from None
@@ -125,13 +129,13 @@ class JsonLines:
 
 def _json_example(line: str) -> Example:
     try:
-        row = json.loads(line)
+        row = parse_json(line)
     except json.JSONDecodeError as error:
         raise ValueError(
             f"expected a JSON object, but {error.msg} (column {error.colno})"
         ) from None
-    except RecursionError:
-        raise ValueError("expected a JSON object, but it is nested too deeply") from None
+    except ValueError as error:
+        raise ValueError(f"expected a JSON object, but {error}") from None
     if not isinstance(row, dict):
         raise ValueError(f"expected a JSON object, got {type(row).__name__}")
     match read_fields(row):
@@ -189,12 +193,13 @@ class Fasta:
 
     def read(self, report: ReadingReport) -> Iterator[Example]:
         name: str | None = None
+        begun = 0
         pieces: list[str] = []
         for number, line in numbered_lines(self.path, report, self.errors):
             if line.startswith(">"):
                 if name is not None:
-                    yield from _fasta_example(name, pieces, report)
-                name, pieces = line[1:].strip(), []
+                    yield from _fasta_example(name, pieces, begun, report)
+                name, pieces, begun = line[1:].strip(), [], number
             elif line and not line.startswith(";"):
                 if name is None:
                     raise UserError(
@@ -203,7 +208,7 @@ class Fasta:
                     )
                 pieces += line.split()
         if name is not None:
-            yield from _fasta_example(name, pieces, report)
+            yield from _fasta_example(name, pieces, begun, report)
 
     def identity(self) -> str:
         return f"fasta:{file_hash(self.path)}:{self.errors}"
@@ -212,9 +217,11 @@ class Fasta:
         return (self.path,)
 
 
-def _fasta_example(name: str, pieces: list[str], report: ReadingReport) -> Iterator[Example]:
+def _fasta_example(
+    name: str, pieces: list[str], line: int, report: ReadingReport
+) -> Iterator[Example]:
     if pieces:
-        yield Example("".join(pieces), name=name)
+        yield Example("".join(pieces), name=name, line=line)
     else:
         report.bad_rows += 1
 
@@ -234,7 +241,7 @@ class ParallelFiles:
             if source is None or target is None:
                 raise self._unequal(sources, targets, source, target)
             if source[1] and target[1]:
-                yield Example(target[1], condition=source[1])
+                yield Example(target[1], condition=source[1], line=source[0])
             elif source[1] or target[1]:
                 # It is told as a pair, so its empty side no more as a line.
                 report.empty_rows += 1
@@ -280,7 +287,7 @@ class TabSeparated:
             if not any(columns):
                 continue
             if len(columns) == 2 and all(columns):
-                yield Example(columns[1], condition=columns[0])
+                yield Example(columns[1], condition=columns[0], line=number)
             elif len(columns) == 1 and "\t" in line:
                 report.empty_rows += 1
             elif self.errors == "strict":

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lmlab.core.errors import UserError
+from lmlab.core.json_text import read_json_object
 from lmlab.data.lines import ReadingReport
 
 FORMAT = 1
@@ -54,7 +55,7 @@ class Stored:
 def open_columns(place: Path) -> Stored | None:
     """What was written at `place`; None if nothing was, or not all of it is there."""
     try:
-        meta = json.loads((place / "meta.json").read_text(encoding="utf-8"))
+        meta = read_json_object(place / "meta.json")
         if meta["format"] != FORMAT:
             return None
         columns = {

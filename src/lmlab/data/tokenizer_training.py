@@ -13,7 +13,8 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 from tokenizers import Tokenizer as HfTokenizer
 from tokenizers.trainers import BpeTrainer, WordPieceTrainer
 
-from lmlab.core.errors import UserError, unknown_name
+from lmlab.core.errors import UserError, unknown_name_or_path
+from lmlab.core.limits import check_limit
 from lmlab.core.vocabulary import END, MASK, PAD, START, SYMBOLS, UNKNOWN
 
 NOT_WORDS = frozenset({PAD, START, END, MASK})
@@ -37,12 +38,15 @@ class Kind:
 def trained(kind: str, texts: Iterable[str], *, min_count: int, size: int | None) -> HfTokenizer:
     """A tokeniser of that kind from texts, one pass over them."""
     if kind not in TRAINERS:
-        raise unknown_name("tokeniser", kind, TRAINERS)
+        raise unknown_name_or_path("tokeniser", kind, TRAINERS)
     if min_count < 1:
         raise UserError(f"the least count of a token must be 1 or more, not {min_count}.")
     if size is not None and size <= len(SYMBOLS):
         raise UserError(f"a vocabulary needs more than its {len(SYMBOLS)} symbols, not {size}.")
-    return TRAINERS[kind].train(texts, min_count, size)
+    try:
+        return TRAINERS[kind].train(texts, min_count, size)
+    except UnicodeEncodeError:
+        raise UserError("a text holds half of a surrogate pair, which is no character.") from None
 
 
 def without_vocabulary(settings: dict[str, Any]) -> dict[str, Any]:
@@ -74,6 +78,7 @@ def _train_words(texts: Iterable[str], min_count: int, size: int | None) -> HfTo
     counts: Counter[str] = Counter()
     for text in texts:
         counts.update(text.split())
+        check_limit("words", len(counts), called="the number of different words")
     return word_level(_by_count(counts, min_count, size, "word"))
 
 
@@ -101,6 +106,8 @@ def _by_count(counts: Counter[str], min_count: int, size: int | None, what: str)
             "least count or give more text."
         )
     enough.sort(key=lambda token: (-counts[token], token))
+    if size is None:
+        check_limit("vocabulary", len(enough), called=f"the number of different {what}s")
     room = None if size is None else size - len(SYMBOLS)
     return {token: number for number, token in enumerate([*SYMBOLS, *enough[:room]])}
 
@@ -177,6 +184,7 @@ def _count_pieces(draft: HfTokenizer, texts: Iterable[str]) -> dict[str, int]:
     spaced: Counter[str] = Counter()
     for text in texts:
         spaced.update(text.replace(UNKNOWN, " ").split())
+        check_limit("words", len(spaced), called="the number of different words")
     words: Counter[str] = Counter()
     for chunk, count in spaced.items():
         for word, _ in draft.pre_tokenizer.pre_tokenize_str(chunk):

@@ -13,7 +13,8 @@ import itertools
 import json
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from copy import copy
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from typing import Any
 import tokenizers as hf
 
 from lmlab.core.errors import UserError
+from lmlab.core.texts import check_text
 from lmlab.core.vocabulary import END, MASK, PAD, START, UNKNOWN, Vocabulary
 from lmlab.data.corpus import Corpus
 from lmlab.data.ideographs import IDEOGRAPH
@@ -61,8 +63,9 @@ class Tokenizer:
         if self._lookup is not None:
             return [self._look_up(text) for text in texts]
         for text in texts:
-            _check(text)
-        encodings = self._inner.encode_batch_fast(list(texts), add_special_tokens=False)
+            check_text(text)
+        with _telling_failures():
+            encodings = self._inner.encode_batch_fast(list(texts), add_special_tokens=False)
         return [encoding.ids for encoding in encodings]
 
     def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
@@ -72,8 +75,9 @@ class Tokenizer:
         """
         if self._lookup is not None:
             return self._look_up(text), _spans(text, self.kind)
-        _check(text)
-        encoding = self._inner.encode(text, add_special_tokens=False)
+        check_text(text)
+        with _telling_failures():
+            encoding = self._inner.encode(text, add_special_tokens=False)
         return encoding.ids, [_stripped(text, low, high) for low, high in encoding.offsets]
 
     def words(self, text: str) -> list[int]:
@@ -89,9 +93,10 @@ class Tokenizer:
             alone = [token.isspace() or bool(IDEOGRAPH.match(token)) for token in tokens]
             begins = [here or before for before, here in itertools.pairwise([True, *alone])]
             return [count - 1 for count in itertools.accumulate(begins)]
-        _check(text)
+        check_text(text)
         # A token of no word (a symbol) stands by itself, and gets a number that no other has.
-        found = self._inner.encode(text, add_special_tokens=False).word_ids
+        with _telling_failures():
+            found = self._inner.encode(text, add_special_tokens=False).word_ids
         return [-1 - place if word is None else word for place, word in enumerate(found)]
 
     def reach(self, text: str, count: int) -> int:
@@ -124,7 +129,8 @@ class Tokenizer:
         """Ids that stand for nothing in a text; <unk> stands for a word, and is none of them."""
         named = {each["id"] for each in self._settings["added_tokens"] if each["special"]}
         known = {id for id in named | self._dropped if id is not None}
-        return frozenset(known - {self.vocabulary.unknown})
+        # Where the end token serves as the unknown one too (GPT-2) it is a special token.
+        return frozenset(known - ({self.vocabulary.unknown} - {self.vocabulary.end}))
 
     def id(self, token: str) -> int | None:
         """The id of a token as the vocabulary spells it, or None."""
@@ -157,14 +163,23 @@ class Tokenizer:
         token serves as both start and end (GPT-2) it is the end, and stands before a text too;
         where there is no padding symbol, an id beyond the vocabulary serves.
         """
+        if not Path(path).exists():
+            raise UserError(f"there is no file {path} with a tokeniser; check the path.")
         try:
             inner = hf.Tokenizer.from_str(Path(path).read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError) as error:
             reason = getattr(error, "strerror", None) or error
             raise UserError(f"cannot read the tokeniser {path}: {reason}.") from error
-        except Exception as error:  # the library raises bare Exceptions
+        except BaseException as error:  # the library raises bare Exceptions, and Rust's panics
+            if not _is_failure(error):
+                raise
             raise UserError(f"{path} is not a tokenizer.json: {error}.") from error
-        return cls(inner)
+        try:
+            return cls(inner)
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            raise UserError(
+                f"{path} is damaged ({type(error).__name__}: {error}); restore it."
+            ) from error
 
     def fingerprint(self) -> str:
         """Hash of everything that decides the ids."""
@@ -179,6 +194,8 @@ class Tokenizer:
             return None
         ours = json.loads(TRAINERS[self.kind].assemble({UNKNOWN: 0}).to_str())
         if without_vocabulary(ours) != without_vocabulary(self._settings):
+            return None
+        if UNKNOWN not in self._settings["model"]["vocab"]:
             return None
         return {
             token: number
@@ -232,13 +249,22 @@ def tokenizer_for(
     )
 
 
-def _check(text: str) -> None:
-    """Half of a surrogate pair (a bad byte on the command line) is no character."""
+def _is_failure(error: BaseException) -> bool:
+    """Whether the `tokenizers` library failed; a panic of Rust's is no Exception in Python."""
+    return isinstance(error, Exception) or type(error).__name__ == "PanicException"
+
+
+@contextmanager
+def _telling_failures() -> Iterator[None]:
+    """An error of the library in one sentence: a damaged tokeniser fails when it is used."""
     try:
-        text.encode()
-    except UnicodeEncodeError:
-        shown = text.encode(errors="backslashreplace").decode()[:60]
-        raise UserError(f"the text {shown!r} is not UTF-8; convert it first.") from None
+        yield
+    except BaseException as error:
+        if not _is_failure(error):
+            raise
+        raise UserError(
+            f"the tokenizer can't encode this text ({error}); restore its tokenizer.json."
+        ) from error
 
 
 def _spans(text: str, kind: str) -> list[tuple[int, int]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
@@ -26,11 +28,19 @@ class EntityMemory(HiddenMemory):
     """
 
     def __init__(
-        self, entities: nn.Embedding, width: int, *, norm: nn.Module, nearest: int
+        self,
+        entities: nn.Embedding,
+        width: int,
+        *,
+        norm: nn.Module,
+        nearest: int,
+        special: Sequence[int] = (),
     ) -> None:
         super().__init__()
         self.entities = entities
         self.nearest = nearest
+        self.special = tuple(special)
+        """Ids of special tokens that are no part of any mention (start, end, padding)."""
         self.tagging = nn.Linear(width, 3)
         self.ask = nn.Linear(2 * width, entities.embedding_dim, bias=False)
         """W_f."""
@@ -53,9 +63,11 @@ class EntityMemory(HiddenMemory):
         return Recalled(values=self.norm(values + added), found=found, spans=spans)
 
     def detect(self, tags: Tensor, view: View) -> Spans:
-        """The mentions that log-probabilities of tags (B, T, 3) speak for; none in padding."""
+        """Mention detection: spans of the likeliest tags (B, T, 3), without special tokens."""
         place = torch.arange(tags.shape[1], device=tags.device)
         real = (place >= 1) & (place < view.lengths[:, None])
+        for token in self.special:
+            real = real & (view.inputs != token)
         return tagged_spans(tags.argmax(-1).where(real, 0))
 
 

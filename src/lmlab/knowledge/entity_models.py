@@ -12,7 +12,7 @@ from torch import Tensor
 from lmlab.backbones.remembering import RememberingTransformer
 from lmlab.core.answers import Answer, Evidence
 from lmlab.core.batch import Batch
-from lmlab.core.capture import Capture
+from lmlab.core.capture import UNIT_INTERVAL, Capture
 from lmlab.core.errors import UserError
 from lmlab.core.filling import Filling
 from lmlab.core.found import ENTITIES, MENTIONS
@@ -204,6 +204,7 @@ def of_mentions(
         axes=("batch", "time", axis),
         reading=reading,
         names={axis: tuple(names[number] for number in kept.tolist())},
+        bounds=UNIT_INTERVAL,
     )
 
 

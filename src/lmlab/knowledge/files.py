@@ -12,7 +12,6 @@ written as the texts have them: they are compared as tokens. Instead of a `.tsv`
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from lmlab.core.errors import UserError
+from lmlab.core.json_text import parse_json
 from lmlab.data.lines import Errors, ReadingReport, numbered_lines
 from lmlab.knowledge.knowledge import Alias, Entity, Fact, Knowledge
 
@@ -47,7 +47,7 @@ class Table:
             cells: list[Any] = [cell.strip() for cell in line.split("\t")]
             given = len(cells)
         else:
-            row = json.loads(line)
+            row = parse_json(line)
             if not isinstance(row, dict):
                 raise ValueError(f"expected an object, got {type(row).__name__}")
             given = next((n for n, key in enumerate(self.columns) if key not in row), len(row))

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from lmlab.core.errors import UserError, nearest
+from lmlab.core.json_text import parse_json
+from lmlab.core.unpacking import unpack_gzip
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -127,7 +129,9 @@ class Knowledge:
     def from_bytes(cls, packed: bytes, *, where: Path | str) -> Knowledge:
         """What `to_bytes` gave; a UserError that names `where` if it is damaged."""
         try:
-            content: dict[str, Sequence[Sequence[Any]]] = json.loads(gzip.decompress(packed))
+            content: dict[str, Sequence[Sequence[Any]]] = parse_json(
+                unpack_gzip(packed, name=str(where))
+            )
             return cls(
                 entities=tuple(
                     Entity(name=name, title=title, description=description)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from lmlab.core.errors import UserError, unknown_name
+from lmlab.core.errors import UserError, unknown_name_or_path
 from lmlab.data.lines import ReadingReport, check_errors
 from lmlab.knowledge.capitals import knowledge_of_capitals, knowledge_of_stated_capitals
 from lmlab.knowledge.files import read_folder
@@ -31,7 +31,7 @@ def open_knowledge(
             f"{spec} is a file, and knowledge is a folder with entities.tsv, aliases.tsv and "
             "facts.tsv; give the folder."
         )
-    raise unknown_name("knowledge or folder", str(spec), BUILT_IN)
+    raise unknown_name_or_path("knowledge or folder", str(spec), BUILT_IN)
 
 
 BUILT_IN: dict[str, Callable[[], Knowledge]] = {

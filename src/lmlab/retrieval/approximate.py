@@ -182,7 +182,7 @@ def read(path: Path, *, mapped: bool, recall: float | None = None) -> Approximat
         flags = faiss.IO_FLAG_MMAP | faiss.IO_FLAG_READ_ONLY if kind == "ivf" else general
     try:
         return Approximate(faiss.read_index(str(path), flags), kind, recall)
-    except RuntimeError as error:
+    except (RuntimeError, MemoryError, AttributeError, ValueError) as error:
         raise UserError(f"{path} is damaged or cut short; build the index again.") from error
 
 

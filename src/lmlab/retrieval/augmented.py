@@ -17,7 +17,7 @@ from torch import Tensor
 
 from lmlab.core.answers import Answer, Evidence
 from lmlab.core.batch import Batch
-from lmlab.core.capture import Capture
+from lmlab.core.capture import UNIT_INTERVAL, Capture
 from lmlab.core.distribution import Categorical
 from lmlab.core.errors import UserError
 from lmlab.core.greedy import write_greedily
@@ -286,14 +286,19 @@ class RetrievalAugmented(OverDocuments):
             "retrieved documents": Capture(
                 values=shares.squeeze(-1),
                 axes=("batch", "choice"),
-                reading="How likely each document is before anything was written, of those found.",
+                reading="P(document | question), among the documents that were retrieved.",
                 names={"choice": names},
+                titles={"choice": "document"},
+                sums_to_one="choice",
             ),
             "posterior over documents": Capture(
                 values=explained.transpose(1, 2),
                 axes=("batch", "time", "choice"),
-                reading="Which of the documents found explains the token at each place; 1 is all.",
+                reading="P(document | question, answer up to and including each token), among the "
+                "documents that were retrieved.",
                 names={"choice": names},
+                titles={"choice": "document"},
+                bounds=UNIT_INTERVAL,
             ),
             **self.writer.reveal(replace(batch, condition=likeliest)),
         }

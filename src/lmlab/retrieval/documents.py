@@ -11,7 +11,8 @@ from functools import cache
 from pathlib import Path
 from typing import overload
 
-from lmlab.core.errors import UserError, unknown_name
+from lmlab.core.errors import UserError, unknown_name_or_path
+from lmlab.core.json_text import parse_json
 from lmlab.data.languages._countries import pairs
 from lmlab.data.lines import Errors, ReadingReport, numbered_lines
 from lmlab.data.wordnet import load
@@ -99,7 +100,7 @@ def open_documents(
         return BUILT_IN[str(spec)]()
     path = Path(spec).expanduser()
     if not path.exists():
-        raise unknown_name("set of documents, file or folder", str(spec), BUILT_IN)
+        raise unknown_name_or_path("set of documents, file or folder", str(spec), BUILT_IN)
     if path.is_dir() and (path / OF_AN_INDEX).is_file():
         path = path / OF_AN_INDEX
     found = tuple(_read(path, errors, ReadingReport() if report is None else report))
@@ -143,8 +144,8 @@ def _json_lines(path: Path, errors: Errors, report: ReadingReport) -> Iterator[D
 
 def _object(line: str) -> object:
     try:
-        return json.loads(line)
-    except (ValueError, RecursionError):
+        return parse_json(line)
+    except ValueError:
         raise ValueError("expected an object with 'text', and it is no JSON") from None
 
 

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from lmlab.core.errors import UserError
+from lmlab.core.locks import lock_folder
 
 UNFINISHED = ".writing-"
 """How names of unfinished files and folders begin; whatever bears one may be deleted."""
@@ -35,7 +36,18 @@ def whole_file(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def whole_folder(folder: Path) -> Iterator[Path]:
-    """A new folder to write into, which becomes `folder` when all went well; else it is gone."""
+    """A new folder to write into, which becomes `folder` when all went well; else it is gone.
+
+    No other process can write the same folder in the meantime.
+    """
+    with _telling(folder):
+        lock = lock_folder(folder, beside=True)
+    with lock, _folder_under_other_name(folder) as partial:
+        yield partial
+
+
+@contextmanager
+def _folder_under_other_name(folder: Path) -> Iterator[Path]:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"{folder} already exists and is not empty; choose another.")
     partial = folder.with_name(f"{UNFINISHED}{os.getpid()}-{folder.name}")

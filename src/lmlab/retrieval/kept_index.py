@@ -15,6 +15,7 @@ import numpy as np
 from torch import Tensor
 
 from lmlab.core.errors import LmlabWarning, UserError
+from lmlab.core.json_text import read_json_object
 from lmlab.retrieval.exact import Floats
 from lmlab.retrieval.files import whole_file
 from lmlab.retrieval.index import RECALL, DenseIndex, Kind
@@ -52,7 +53,7 @@ class KeptIndex:
     def _read(self, content: str) -> DenseIndex | None:
         """What is kept, if it is whole and of these vectors."""
         try:
-            told = json.loads(self.about.read_text(encoding="utf-8"))
+            told = read_json_object(self.about)
             if told["vectors"] != content:
                 return None  # training has gone on since, say
             if told["file"] == _file_hash(self.path):

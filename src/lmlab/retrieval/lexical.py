@@ -81,7 +81,7 @@ class LexicalIndex:
         load = require_bm25s(f"the index {folder}").BM25.load
         try:
             return cls(load(str(folder), mmap=mapped))
-        except (OSError, ValueError, KeyError, TypeError, EOFError) as error:
+        except (OSError, LookupError, ValueError, TypeError, EOFError, AttributeError) as error:
             raise UserError(f"{folder} is damaged or cut short; build the index again.") from error
 
 

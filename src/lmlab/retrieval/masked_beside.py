@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lmlab.core.answers import Answer
 from lmlab.core.batch import Batch
-from lmlab.core.capture import Capture
+from lmlab.core.capture import REAL, UNIT_INTERVAL, Capture
 from lmlab.core.distribution import Categorical
 from lmlab.core.errors import UserError
 from lmlab.core.loss import Loss
@@ -205,11 +205,13 @@ class MaskedBesideDocuments(LookingUp, Assembly):
         captures: dict[str, Any] = {
             "retrieved documents": (
                 found.log_probs.exp(),
-                "How likely each document is for the text with its hidden words, of those found.",
+                "P(document | text with masked words), among the documents that were retrieved.",
+                UNIT_INTERVAL,
             ),
             "retrieval utility": (
                 utility,
-                "How many nats likelier the hidden words are beside a document than without any.",
+                "Nats by which the masked words are likelier given a document than without one.",
+                REAL,
             ),
         }
         return {
@@ -218,8 +220,10 @@ class MaskedBesideDocuments(LookingUp, Assembly):
                 axes=("batch", "choice"),
                 reading=reading,
                 names={"choice": names},
+                titles={"choice": "document"},
+                bounds=bounds,
             )
-            for name, (values, reading) in captures.items()
+            for name, (values, reading, bounds) in captures.items()
         }
 
     def _name(self, number: int) -> str:

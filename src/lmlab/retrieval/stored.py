@@ -7,17 +7,21 @@ INDEX/  meta.json  documents.jsonl.gz
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
 from lmlab import __version__
 from lmlab.core.errors import UserError
+from lmlab.core.json_text import read_json_object
+from lmlab.core.records import record_of
+from lmlab.core.seeds import check_seed
 from lmlab.retrieval.documents import OF_AN_INDEX, Document, Documents, open_documents, words_of
 from lmlab.retrieval.encoders import EncoderDescription, TextEncoder
 from lmlab.retrieval.exact import Floats, Numbers
@@ -70,6 +74,8 @@ class IndexDescription:
     """Documents of which the encoder read the beginning only."""
     recall: float | None = None
     """Share of nearest neighbours that an approximate index found when it was built."""
+    hashes: dict[str, str] = field(default_factory=dict)
+    """SHA-256 of each file that is handed to FAISS or bm25s, which trust what they read."""
 
 
 FindEncoder = Callable[[Path, IndexDescription], TextEncoder]
@@ -93,6 +99,7 @@ def build_index(
     FAISS's index. `kind`, `recall` and `seed` are those of `DenseIndex.build`.
     """
     check_kind(kind)
+    check_seed(seed)
     if encoder is None and kind != "flat":
         raise UserError(f"an index by words (bm25) has no kinds, and {kind} came; leave it out.")
     if batch < 1:
@@ -147,6 +154,11 @@ def _describe(folder: Path, documents: Documents, about: dict[str, Any]) -> None
         documents=len(documents),
         fingerprint=documents.fingerprint(),
         files={path.relative_to(folder).as_posix(): path.stat().st_size for path in files},
+        hashes={
+            name: _hash(path)
+            for path in files
+            if (name := path.relative_to(folder).as_posix()) not in (OF_AN_INDEX, VECTORS)
+        },
         **about,
     )
     text = json.dumps(asdict(described), indent=2, ensure_ascii=False)
@@ -187,6 +199,7 @@ class StoredIndex:
         """The documents' vectors, by the way they are searched; not for bm25."""
         assert self.about.kind != BM25, "words have no vectors"
         name = VECTORS if self.about.kind == "flat" else APPROXIMATE
+        self._verify()
         found = DenseIndex.load(self.path / name)
         if (found.size, found.width) != (self.about.documents, self.about.width):
             raise damaged(self.path / name)
@@ -210,7 +223,17 @@ class StoredIndex:
 
     @cached_property
     def words(self) -> LexicalIndex:
-        return LexicalIndex.load(self.path / BM25)
+        self._verify()
+        found = LexicalIndex.load(self.path / BM25)
+        if found.size != self.about.documents:
+            raise damaged(self.path / BM25)
+        return found
+
+    def _verify(self) -> None:
+        """A UserError where a file is not the one that was written; read once, before its use."""
+        for name, written in self.about.hashes.items():
+            if _hash(self.path / name) != written:
+                raise damaged(self.path / name)
 
     def search(self, texts: Sequence[str], k: int = 10) -> list[list[Hit]]:
         """The best documents for each text, best first: k, or fewer where fewer were found."""
@@ -279,17 +302,43 @@ def read_description(folder: Path) -> IndexDescription:
     if not (folder / META).is_file():
         raise UserError(f"{folder} is no index: it has no {META}; build one by lmlab index build.")
     try:
-        told = json.loads((folder / META).read_text(encoding="utf-8"))
+        told = read_json_object(folder / META)
         if int(told["format"]) > FORMAT:
             raise UserError(
                 f"{folder} was written by a later lmlab ({told.get('lmlab', '?')}, format "
                 f"{told['format']}), and this one reads up to format {FORMAT}; upgrade lmlab."
             )
         encoder = told.get("encoder")
-        told["encoder"] = None if encoder is None else EncoderDescription(**encoder)
-        return IndexDescription(**told)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        told["encoder"] = None if encoder is None else record_of(EncoderDescription, encoder)
+        return _checked(record_of(IndexDescription, told))
+    except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
         raise UserError(f"{folder / META} is not that of an index; build it again.") from error
+
+
+def _hash(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError:
+        raise damaged(path) from None
+
+
+def _checked(about: IndexDescription) -> IndexDescription:
+    """What an index says of itself, where that can be; a ValueError where it can't."""
+    by_words = about.kind == BM25
+    if not by_words and about.kind not in get_args(Kind):
+        raise ValueError(f"there is no kind of index called {about.kind}")
+    if about.documents < 1 or by_words != (about.width is None) or by_words != (not about.encoder):
+        raise ValueError("its documents, width and encoder do not belong together")
+    if any(
+        Path(name).is_absolute() or ".." in Path(name).parts
+        for name in (*about.files, *about.hashes)
+    ):
+        raise ValueError("it names files of another folder")
+    needed = {OF_AN_INDEX} if by_words else {OF_AN_INDEX, VECTORS}
+    if not needed <= about.files.keys():
+        raise ValueError("it does not name all of its files")
+    return about
 
 
 def check_encoder(path: Path, about: IndexDescription, encoder: TextEncoder) -> None:

@@ -60,11 +60,11 @@ def _copy_whole(own: nn.Module, other: nn.Module) -> None:
 def _copy(own: nn.Module, other: nn.Module) -> None:
     """All parameters by their names, which must be alike in size."""
     have, given = dict(own.named_parameters()), dict(other.named_parameters())
-    for name in have.keys() & given.keys():
+    for name in [name for name in have if name in given]:  # in order, so that errors repeat
         if have[name].shape != given[name].shape:
             sizes = f"{name} is {tuple(given[name].shape)}, here {tuple(have[name].shape)}"
             todo = "leave out the settings that change them, so that the base's are taken"
-            if "positions" in name:
+            if "positions" in name and have[name].shape[1:] == given[name].shape[1:]:
                 longest = len(given[name])
                 todo = f"give --set length={longest}, and document_length no longer"
             raise UserError(f"the base has other sizes ({sizes}); {todo}.")

@@ -23,6 +23,7 @@ class Classify(Task):
 
     name = "classify"
     fields: ClassVar[Mapping[str, str]] = {"text": "the text", "label": "its label"}
+    proportions: ClassVar[tuple[str, ...]] = ("accuracy",)
     texts: ClassVar[tuple[str, ...]] = ("text",)
     """The fields that are read, in this order."""
 

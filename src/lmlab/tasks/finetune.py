@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from lmlab.core.errors import UserError
+from lmlab.core.errors import LmlabWarning, UserError
+from lmlab.core.seeds import check_seed
 from lmlab.core.seeing import Seeing
 from lmlab.core.system import System
 from lmlab.data.lines import ReadingReport
@@ -18,19 +20,21 @@ from lmlab.data.ratio import evenly_long
 from lmlab.tasks.beginning import load_beginning
 from lmlab.tasks.catalogue import HOPS, find_task
 from lmlab.tasks.generate import Generate
+from lmlab.tasks.intervals import measure_answers
 from lmlab.tasks.reading import Prepared, Reading
 from lmlab.tasks.relevance import kept_shares
 from lmlab.tasks.rows import Row, Splits, data_seed, read_splits
 from lmlab.tasks.settings import check_use, judge_of, long_settings, parted
 from lmlab.tasks.systems import Continuing
 from lmlab.tasks.task import Task
+from lmlab.tasks.unknown_words import unknown_in_rows
 from lmlab.tasks.ways import default_way, find_reading, judged_by
-from lmlab.training.config import TrainingConfig, apply_settings, with_budget
+from lmlab.training.config import TrainingConfig, apply_settings, given_budgets, with_budget
 from lmlab.training.data import Watched
 from lmlab.training.files import read_tensors, write_json, write_text
 from lmlab.training.loop import Job, Judge, fit_by_gradient
 from lmlab.training.memories import load_memories
-from lmlab.training.processes import make_accelerator
+from lmlab.training.processes import make_accelerator, one_writer
 from lmlab.training.reporting import Reporter
 from lmlab.training.runs import Model, RunFolder
 from lmlab.training.train import check_validated, continues
@@ -61,6 +65,10 @@ class FineTuned:
     metrics: Mapping[str, float]
     """On the test split (the validation split, where there is no other)."""
     split: str
+    intervals: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """95 % intervals of the measures: Wilson's of shares, else by bootstrap over rows."""
+    warnings: tuple[str, ...] = ()
+    """Sentences for the user: the accuracy is not better than that of the majority class."""
     skipped: int = 0
     """Training rows that were skipped when read: an empty text or side, or not to be understood."""
     uneven: int = 0
@@ -72,6 +80,7 @@ class FineTuned:
         return {**asdict(self), "path": str(self.path)}
 
 
+@one_writer
 def finetune(
     run: Path | str,
     *,
@@ -105,6 +114,7 @@ def finetune(
     and else cut at their ends. `judge` is what teaches memrecall's judge, labels (`relevant` of the
     rows, the default where they have it) or interventions.
     """
+    check_seed(seed)
     if task == HOPS:
         if frozen or long or judge:
             raise UserError(f"the task {HOPS} has no --frozen, --long or --judge; leave them out.")
@@ -124,9 +134,10 @@ def finetune(
         )
     kind, folder = find_task(task), RunFolder(Path(out))
     of_reading, of_training = parted(settings or {})
-    config = replace(apply_settings(DEFAULTS, of_training), seed=seed)
+    see = f"lmlab settings --task {task}"
+    config = replace(apply_settings(DEFAULTS, given_budgets(of_training), see), seed=seed)
     check_use(config, task)
-    config = with_budget(config, epochs=epochs, steps=steps, minutes=minutes)
+    config = with_budget(config, beside=of_training, epochs=epochs, steps=steps, minutes=minutes)
     before = folder.read_config() if continues(folder, resume) else None
     model = load_beginning(run)
     if frozen and kind is Generate:
@@ -138,6 +149,8 @@ def finetune(
     met.uneven_pairs = _drop_uneven(splits, config.most_ratio)
     asked = make_task(kind, splits["train"], model)
     take_first(splits, examples)  # after the labels are known: few rows need not have them all
+    if sentence := unknown_in_rows(splits["train"], asked, model.tokenizer).warning():
+        warnings.warn(sentence, LmlabWarning, stacklevel=2)
     way = long or default_way(model.system, asked)
     reading = find_reading(
         way,
@@ -303,7 +316,8 @@ def _judge(
     asked, task = prepared[split], reading.task
     found = reading.answer(system, asked)
     expected = [task.expected(row) for row in asked.rows]
-    metrics = task.measure(expected, [each.answer for each in found])
+    measured = measure_answers(task, expected, [each.answer for each in found])
+    metrics = dict(measured.metrics)
     if reading.name:
         metrics |= kept_shares(asked.rows, [each.seen for each in found])
     lines = [
@@ -319,6 +333,8 @@ def _judge(
         cut=sum(each.cut for each in prepared.values()),
         dropped=sum(each.dropped for each in prepared.values()),
         metrics=metrics,
+        intervals=measured.intervals,
+        warnings=measured.warnings,
         split=split,
         skipped=met.empty_rows + met.bad_rows,
         uneven=met.uneven_pairs,

@@ -25,6 +25,8 @@ class Generate(Task):
         "source": "what is given",
         "target": "what is to be written",
     }
+    proportions: ClassVar[tuple[str, ...]] = ("exact_match",)
+    means: ClassVar[tuple[str, ...]] = ("rouge1", "rouge2", "rougeL")
 
     def __init__(
         self,

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from lmlab.core.errors import UserError
+from lmlab.core.whole_numbers import whole_number
 from lmlab.data.babi import Babi, Story
 from lmlab.tasks.task import Task
 
@@ -34,7 +35,7 @@ def long_babi(
     it is the label (for task 15, whose texts name animals in the plural).
     """
     where, _, given = where.partition(",")
-    if given and not given.isdecimal():
+    if given and whole_number(given) is None:
         raise UserError(f"expected a number of words after the comma, and {given!r} came.")
     splits: dict[str, list[Row]] = {}
     for number, (split, name) in enumerate(FILES.items()):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import accumulate
 from typing import Any
 
@@ -11,10 +11,12 @@ import numpy as np
 
 from lmlab.core.errors import UserError
 from lmlab.core.protocols import Step, require
+from lmlab.core.seeds import check_seed
 from lmlab.scoring.conditional import conditional_scores
 from lmlab.scoring.score import Scorer
 from lmlab.tasks.classify import Classify
 from lmlab.tasks.generate import Generate
+from lmlab.tasks.intervals import measure_answers
 from lmlab.tasks.rows import Row
 from lmlab.tasks.task import Task
 
@@ -30,6 +32,10 @@ class Prompted:
     example: str
     """One prompt, as the model read it."""
     answers: tuple[str, ...]
+    intervals: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """95 % intervals of the measures, over the rows that were asked."""
+    warnings: tuple[str, ...] = ()
+    """Sentences for the user: the accuracy is not better than that of the majority class."""
     note: str | None = None
     """A sentence for the user, where not all examples were seen."""
 
@@ -80,7 +86,7 @@ def prompt_rows(
         raise UserError(f"there are {len(train)} rows to show, and {shots} shots were asked for.")
     if not rows:
         raise UserError("there are no rows to ask; give 1 or more.")
-    style, generator = style or Shots(), np.random.default_rng(seed)
+    style, generator = style or Shots(), np.random.default_rng(check_seed(seed))
     candidates = sorted({task.expected(row) for row in train})
     if len(candidates) == 1:
         raise UserError(
@@ -97,12 +103,14 @@ def prompt_rows(
         scored = conditional_scores(scorer, [(prompt, answer) for answer in candidates])
         totals = [score.total for score in scored]
         answers.append(candidates[int(np.argmax(totals))])
-    metrics = task.measure([task.expected(row) for row in rows], answers)
+    measured = measure_answers(task, [task.expected(row) for row in rows], answers)
     return Prompted(
         task=task.name,
         shots=shots,
         rows=len(rows),
-        metrics=metrics,
+        metrics=measured.metrics,
+        intervals=measured.intervals,
+        warnings=measured.warnings,
         example=prompt,
         answers=tuple(answers),
         note=_note(seen, shots, scorer.window),

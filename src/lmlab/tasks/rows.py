@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from lmlab.core.errors import UserError, nearest
+from lmlab.core.errors import UserError, unknown_name_or_path
+from lmlab.core.json_text import parse_json
 from lmlab.data.corpus import SPLITS, open_corpus
 from lmlab.data.lines import ReadingReport, check_errors, numbered_lines
 from lmlab.data.protocols import PROTOCOLS
@@ -56,9 +57,7 @@ def read_splits(
     elif path.exists():
         splits = divided(list(read_rows(path, task, errors, report)), seed)
     else:
-        close = nearest(str(data), BUILTIN)
-        hint = f"did you mean {' or '.join(close)}?" if close else f"built in: {', '.join(BUILTIN)}"
-        raise UserError(f"there are no rows at {data}; {hint}.".replace("?.", "?"))
+        raise unknown_name_or_path("set of rows, file or folder", str(data), BUILTIN)
     if not splits.get("train"):
         raise UserError(f"{data} has no rows to train on.")
     return {name: rows for name, rows in splits.items() if rows}
@@ -106,7 +105,7 @@ def read_rows(
         if not line:
             continue
         try:
-            row = json.loads(line)
+            row = parse_json(line)
         except json.JSONDecodeError as error:
             if errors == "strict":
                 raise UserError(

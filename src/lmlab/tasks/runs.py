@@ -17,12 +17,15 @@ from lmlab.data.tokenizers import Tokenizer
 from lmlab.tasks.catalogue import find_task
 from lmlab.tasks.generate import Generate
 from lmlab.tasks.hops.asking import HopModel, is_hops, load_hops
+from lmlab.tasks.intervals import Measured, measure_answers
 from lmlab.tasks.reading import Answered, LongSettings, Reading
 from lmlab.tasks.rows import Row
 from lmlab.tasks.task import Task
+from lmlab.tasks.unknown_words import ANSWERS
 from lmlab.tasks.ways import find_reading
 from lmlab.training.files import read_tensors
 from lmlab.training.memories import load_memories
+from lmlab.training.run_config import building_stored
 from lmlab.training.runs import RunFolder, build_described, source_tokenizer_of
 
 
@@ -43,18 +46,30 @@ class TaskModel:
         """The answer to each row; what a row needs is what the task's fields say, answers aside."""
         return [each.answer for each in self.answer(rows)]
 
+    def check(self, rows: Sequence[Row]) -> None:
+        """A UserError for a row that lacks a field which is needed to answer it."""
+        for number, row in enumerate(rows, start=1):
+            if missing := [name for name in self._asked if name not in row]:
+                raise UserError(f"row {number} of {self.task.name} needs {missing[0]}.")
+
+    @property
+    def _asked(self) -> list[str]:
+        return [name for name in self.task.fields if name not in ANSWERS]
+
     def answer(self, rows: Sequence[Row]) -> list[Answered]:
         """The same with what an answer was found in, where a text is read by blocks."""
-        asked = [name for name in self.task.fields if name not in ANSWERS]
-        for number, row in enumerate(rows, start=1):
-            if missing := [name for name in asked if name not in row]:
-                raise UserError(f"row {number} of {self.task.name} needs {missing[0]}.")
+        self.check(rows)
+        asked = self._asked
         bare = [{name: row[name] for name in (*asked, *MAY_ASK) if name in row} for row in rows]
         return self.reading.answer(self.system, self.reading.prepare(bare, training=False))
 
+    def measure(self, rows: Sequence[Row], answers: Sequence[Any]) -> Measured | None:
+        """How right answers to these rows are; None where a row does not say what is right."""
+        if not rows or not all(name in row for row in rows for name in self.task.fields):
+            return None
+        return measure_answers(self.task, [self.task.expected(row) for row in rows], answers)
 
-ANSWERS = ("label", "tags", "answer", "target")
-"""The fields that hold what is to be told."""
+
 MAY_ASK = ("question",)
 """Fields that may be read without being needed."""
 
@@ -76,6 +91,12 @@ def load_task_model(path: Path | str) -> TaskModel:
         raise UserError(f"{run.path} was not fine-tuned to any task; see lmlab finetune --help.")
     if not run.tokenizer.exists():
         raise UserError(f"the run {run.path} has lost its tokenizer.json.")
+    with building_stored(run.path, run.weights):
+        return _load_described(run, config)
+
+
+def _load_described(run: RunFolder, config: Mapping[str, Any]) -> TaskModel:
+    """The fine-tuned system that a config.json describes, with its weights."""
     told, card = config["task"], find_system(config["system"])
     kind = find_task(told["name"])
     task = kind(told["labels"])
@@ -99,7 +120,7 @@ def load_task_model(path: Path | str) -> TaskModel:
         raise UserError(f"the run {run.path} has no weights yet; go on with --resume.")
     try:
         system.load_state_dict(read_tensors(run.weights))
-    except (SafetensorError, RuntimeError, OSError) as error:
+    except (SafetensorError, RuntimeError, ValueError, OSError) as error:
         first = str(error).splitlines()[0]
         raise UserError(f"{run.weights} is damaged or not of this run ({first}).") from error
     return TaskModel(system=system.eval(), reading=reading, tokenizer=tokenizer, path=run.path)

@@ -32,6 +32,8 @@ class Span(Task):
         "question": "what is asked",
         "answer": "the words of the text that answer it",
     }
+    proportions: ClassVar[tuple[str, ...]] = ("exact_match",)
+    means: ClassVar[tuple[str, ...]] = ("f1",)
     needs_tokens: ClassVar[bool] = True
 
     @classmethod

@@ -52,6 +52,10 @@ class Task:
     """What a row must have, and what each field means."""
     lists: ClassVar[tuple[str, ...]] = ()
     """The fields that are lists, of one text a word."""
+    proportions: ClassVar[tuple[str, ...]] = ()
+    """Measures that are shares of independent rows …"""
+    means: ClassVar[tuple[str, ...]] = ()
+    """… and those that are other means over rows."""
     needs_tokens: ClassVar[bool] = False
     """Whether it asks for a vector of each token, and not of the whole sequence."""
 

@@ -10,7 +10,6 @@ training goes on from there. Nothing is ever unpickled.
 from __future__ import annotations
 
 import hashlib
-import json
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -22,6 +21,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from lmlab.core.errors import UserError
+from lmlab.core.json_text import read_json_object
 from lmlab.core.state import State, TensorState
 from lmlab.training.files import (
     TEMPORARY,
@@ -78,7 +78,7 @@ def load_checkpoint(folder: Path, tell: Callable[[str], None] = print) -> Checkp
     for place, (step, path) in enumerate(found, 1):
         try:
             return _read(path, step)
-        except (OSError, ValueError, KeyError, SafetensorError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
             way = "going on from the one before it" if place < len(found) else "starting again"
             tell(f"the checkpoint {path} is damaged ({error}); {way}.")
     return None
@@ -136,7 +136,7 @@ def _write_parts(folder: Path, checkpoint: Checkpoint) -> None:
 
 
 def _read(path: Path, step: int) -> Checkpoint:
-    document = json.loads((path / "state.json").read_text(encoding="utf-8"))
+    document = read_json_object(path / "state.json")
     for name, expected in document["files"].items():
         if _hash(path / name) != expected:
             raise ValueError(f"{name} is not what was written")

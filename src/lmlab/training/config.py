@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import types
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import Field, dataclass, field, fields, is_dataclass, replace
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from lmlab.core.errors import UserError, unknown_name
+from lmlab.core.records import check_type
 from lmlab.core.switches import parse_switches
 
 OptimizerName = Literal["adamw", "adam", "adafactor", "sgd", "rmsprop"]
@@ -27,7 +28,7 @@ class TrainingConfig:
     learning_rate: float = field(default=2e-3, metadata={"above": 0})
     """Highest learning rate, reached after the warm-up."""
     eps: float | None = field(default=None, metadata={"above": 0})
-    """Added to the denominator of Adam and RMSprop; the optimiser's own default where none."""
+    """Epsilon in the denominator of Adam and RMSprop; None takes the optimiser's default."""
     weight_decay: float = field(default=0.0, metadata={"at_least": 0})
     """Decoupled in adamw and adafactor; an L2 penalty in the others. Applies to matrices, never to
     vectors."""
@@ -43,32 +44,33 @@ class TrainingConfig:
     plateau_patience: int = field(default=1, metadata={"at_least": 1})
     """Validations without gain after which plateau acts."""
     clip: float = field(default=1.0, metadata={"at_least": 0})
-    """Largest global norm of the gradient; 0 for no clipping."""
+    """Gradient clipping: the largest global norm of the gradient; 0 for none."""
     tokens_per_batch: int = field(default=512, metadata={"at_least": 1})
-    """Tokens of a batch of sentences, padding included."""
+    """Batch size in tokens, for batches of sentences; padding included."""
     lanes: int = field(default=20, metadata={"at_least": 1})
-    """Rows of a batch of contiguous text, each going on where it stopped."""
+    """Batch size on contiguous text: parallel streams, each continued in the next batch."""
     span: int = field(default=35, metadata={"at_least": 1})
-    """Tokens that a lane of contiguous text advances in a batch."""
+    """BPTT length: tokens per stream of contiguous text and batch (truncated backpropagation
+    through time)."""
     compile: bool = False
     """Whether torch compiles the step: a minute or more at first, faster steps then on some
     machines; needs a C++ compiler."""
     accumulate: int = field(default=1, metadata={"at_least": 1})
-    """Batches whose gradients are added up before a step."""
+    """Gradient accumulation: batches whose gradients are summed before an optimiser step."""
     epochs: int | None = field(default=10, metadata={"at_least": 1})
     """Budget: passes over the training split."""
     steps: int | None = field(default=None, metadata={"at_least": 1})
-    """Budget: steps of the optimiser, instead of epochs."""
+    """Budget: steps of the optimiser. Of several budgets the one that is over first ends it."""
     minutes: float | None = field(default=None, metadata={"above": 0})
-    """Budget: minutes by the clock, instead of epochs."""
+    """Budget: minutes by the clock."""
     patience: int = field(default=0, metadata={"at_least": 0})
-    """Validations without gain after which training stops early; 0 for never."""
+    """Early stopping: validations without improvement after which training stops; 0 for never."""
     keep_by: Literal["loss", "bleu"] = "loss"
-    """What of the validation split decides which weights are kept: its loss, or the BLEU of greedy
-    translations, which is then told as well."""
+    """Model selection: keep the weights with the best validation loss, or with the best BLEU of
+    greedy translations of the validation split, which is then reported too."""
     average: int = field(default=0, metadata={"at_least": 0})
-    """Weights at the last so many validations that are averaged at the end, and kept if they are
-    better; 0 for none. A training that goes on after its end averages those from there on."""
+    """Checkpoint averaging: average the weights of this many last validations at the end, and keep
+    the average if it is better; 0 for none. A resumed training averages from there on."""
     evaluate_every: int = field(default=0, metadata={"at_least": 0})
     """Steps between validations; 0 for one after every epoch."""
     log_every: int = field(default=50, metadata={"at_least": 1})
@@ -78,34 +80,39 @@ class TrainingConfig:
     checkpoint_steps: int = field(default=0, metadata={"at_least": 0})
     """Steps between checkpoints, beside those by the clock; 0 for none."""
     most_ratio: float | None = field(default=None, metadata={"at_least": 1})
-    """Training pairs in which one side has more than so many times the words of the other are
-    dropped and counted; none where none."""
+    """Maximum length ratio of a training pair, in words; longer ones are dropped and counted. None
+    keeps all."""
     min_count: int | None = field(default=None, metadata={"at_least": 1})
-    """Words seen less often become <unk>; what the corpus asks for where none."""
+    """Words seen less often become <unk>; None takes the corpus's own minimum."""
     vocabulary_size: int | None = field(default=None, metadata={"at_least": 6})
-    """Most tokens of the vocabulary, symbols counted; no limit where none (8,000 for subwords)."""
+    """Maximum vocabulary size, special tokens included; None is no limit (8,000 for subwords)."""
     seed: int = field(default=0, metadata={"at_least": 0, "below": 2**31})
-    """Decides the first weights, the order of the batches and every random choice of training."""
+    """Random seed of the initial weights, the order of the batches and all of the training."""
 
     def __post_init__(self) -> None:
         check_ranges(self)
-        given = [name for name in BUDGETS if getattr(self, name) is not None]
-        if len(given) != 1:
-            raise UserError(
-                "a training has one budget, in epochs, steps or minutes, and "
-                f"{' and '.join(given) or 'none'} was given; choose one."
-            )
+        if all(getattr(self, name) is None for name in BUDGETS):
+            raise UserError("a training needs a budget; give epochs, steps or minutes.")
 
 
-def with_budget(config: TrainingConfig, **budget: float | None) -> TrainingConfig:
-    """The config with the one budget that is given; unchanged where none is."""
+def with_budget(
+    config: TrainingConfig, *, beside: Collection[str] = (), **budget: float | None
+) -> TrainingConfig:
+    """The config with the budgets that are given, and of its own those named in `beside`;
+    unchanged where none is given."""
     given = {name: value for name, value in budget.items() if value is not None}
     if not given:
         return config
-    if len(given) > 1:
-        raise UserError(f"{' and '.join(given)} can't both be the budget; give one of them.")
-    changes: dict[str, Any] = {**dict.fromkeys(BUDGETS), **given}
+    dropped = [name for name in BUDGETS if name not in beside]
+    changes: dict[str, Any] = {**dict.fromkeys(dropped), **given}
     return replace(config, **changes)
+
+
+def given_budgets(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings whose budgets, where they have some, take the place of all that were before."""
+    if any(settings.get(name) is not None for name in BUDGETS):
+        return {**dict.fromkeys(BUDGETS), **settings}
+    return dict(settings)
 
 
 def check_ranges(config: Any) -> None:
@@ -140,30 +147,44 @@ def _range_words(spec: Field[Any]) -> str:
     return " and ".join(words) or "a finite number"
 
 
-def apply_settings(config: AnyConfig, settings: Mapping[str, Any]) -> AnyConfig:
-    """A copy of a config with some fields set, each from a value or a string as of `--set`."""
+def apply_settings(
+    config: AnyConfig, settings: Mapping[str, Any], see: str = "lmlab settings"
+) -> AnyConfig:
+    """A copy of a config with some fields set, each from a value or a string as of `--set`.
+
+    `see` is the command that lists the settings, for the error where one is unknown.
+    """
     assert is_dataclass(config) and not isinstance(config, type)
     hints = get_type_hints(type(config))
     switches = {s.name: s.metadata["switches"] for s in fields(config) if "switches" in s.metadata}
     parsed = {}
     for key, value in settings.items():
         if key not in hints:
-            raise unknown_name("setting", key, hints)
+            raise unknown_name("setting", key, hints, see)
         if key in switches:
             value = parse_switches(value, switches[key])
         parsed[key] = _parse(key, value, hints[key]) if isinstance(value, str) else value
     try:
+        for key, value in parsed.items():
+            if not _literal_options(hints[key]):  # of these check_ranges names the nearest
+                check_type(key, value, hints[key])
         changed = replace(config, **parsed)
-    except ValueError as error:  # a config's own __post_init__ refuses a value
-        raise UserError(f"{error}") from error
+    except ValueError as error:  # of the type, or of a config's own __post_init__
+        raise UserError(f"{str(error).rstrip('.')}.") from error
     check_ranges(changed)
     return changed
 
 
 def settings_between(
-    settings: Mapping[str, Any], system: Any, training: TrainingConfig
+    settings: Mapping[str, Any],
+    system: Any,
+    training: TrainingConfig,
+    see: str = "lmlab settings",
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Settings parted into the system's and the training's; an unknown one names its neighbours."""
+    """Settings parted into the system's and the training's; an unknown one names its neighbours.
+
+    `see` is the command that lists the settings, for that error.
+    """
     of_system = {spec.name for spec in fields(system)}
     of_training = {spec.name for spec in fields(training)}
     shared = of_system & of_training
@@ -171,7 +192,7 @@ def settings_between(
     normal = {key.strip().replace("-", "_"): value for key, value in settings.items()}
     for key in normal:
         if key not in of_system | of_training:
-            raise unknown_name("setting", key, of_system | of_training)
+            raise unknown_name("setting", key, of_system | of_training, see)
     return (
         {key: value for key, value in normal.items() if key in of_system},
         {key: value for key, value in normal.items() if key in of_training},

@@ -19,6 +19,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from lmlab.core.errors import UserError
+from lmlab.core.json_text import parse_json
 
 TEMPORARY = ".writing-"
 """How names of unfinished files begin; whatever bears one may be deleted."""
@@ -84,8 +85,12 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
 def read_tensors(path: Path) -> dict[str, Tensor]:
     """All tensors of a file that `write_tensors` wrote, shared ones under each of their names."""
     with safe_open(path, framework="pt") as file:
-        aliases = json.loads((file.metadata() or {}).get("aliases", "{}"))
+        aliases = parse_json((file.metadata() or {}).get("aliases", "{}"))
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    if not isinstance(aliases, dict) or not all(
+        isinstance(kept, str) and kept in tensors for kept in aliases.values()
+    ):
+        raise ValueError("its header names tensors that are not in the file")
     return tensors | {name: tensors[kept] for name, kept in aliases.items()}
 
 

@@ -93,7 +93,9 @@ def fit_by_gradient(job: Job) -> Outcome:
     schedule, budget = Schedule(config), Budget(config, data.train.batches_per_epoch())
     progress, carried = restore(job, optimizer, schedule)
     if budget.over(progress):
-        settle_average(job, progress)  # where a kill came between the end and the average
+        if job.config.average and progress.averaged != progress.step:
+            with reporter:  # the budget has become smaller than what was trained
+                finish(job, progress, optimizer, schedule, carried)
         save_weights(job, replace=False)
         return Outcome(progress=progress, reason="nothing")
     clock, held_out_loss, saved_at = Clock(progress.seconds), None, progress.seconds
@@ -150,15 +152,15 @@ def fit_by_gradient(job: Job) -> Outcome:
                 held_out_loss = look_at_held_out(job, data.held_out, progress, schedule)
 
             # A checkpoint holds all that the next step depends on.
-            ending = budget.over(progress) or asked > 0
-            if ending or budget.checkpoint_due(progress, saved_at):
+            if budget.over(progress):
+                finish(job, progress, optimizer, schedule, carried)
+                break
+            if asked > 0 or budget.checkpoint_due(progress, saved_at):
                 save(job, progress, optimizer, schedule, carried)
                 saved_at = progress.seconds
-            if ending:
+            if asked > 0:
                 break
 
-    if budget.over(progress):
-        settle_average(job, progress)
     save_weights(job, replace=not data.selects)
     reason = "interrupted" if not budget.over(progress) else "budget"
     reason = "early" if budget.stopped_early(progress) else reason
@@ -247,24 +249,49 @@ def rank_of(figures: dict[str, float]) -> float | None:
     return -next(iter(figures.values())) if figures else None
 
 
+def finish(
+    job: Job,
+    progress: Progress,
+    optimizer: torch.optim.Optimizer,
+    schedule: Schedule,
+    carried: State | None,
+) -> None:
+    """The end of a training: average, then the last checkpoint, then remove what was averaged.
+
+    In this order a kill loses nothing: before the checkpoint all of it is done again from the one
+    before, after it `progress.averaged` says that only files are left to remove.
+    """
+    if job.config.average:
+        settle_average(job, progress)
+    save(job, progress, optimizer, schedule, carried)
+    forget_weights(job, after=0)
+
+
 def settle_average(job: Job, progress: Progress) -> None:
-    """Average the weights of the last validations, and keep that if it is better than the best;
-    then nobody needs those weights any more."""
-    if not job.config.average or not job.data.selects or job.data.held_out is None:
+    """Average the weights of the last validations, and select them if they are better than the
+    best; the system keeps its own weights, so that training can go on from here."""
+    progress.averaged = progress.step
+    if not job.data.selects or job.data.held_out is None:
         return
+    job.accelerator.wait_for_everyone()  # the first process has written them all
     weights = job.run.average_weights()
-    job.accelerator.wait_for_everyone()  # all have read them before the first one forgets them
     if weights is None:
         return
+    own = {name: value.clone() for name, value in job.system.state_dict().items()}
     job.system.load_state_dict(weights)
     with job.system.settled():
         found = evaluate(job.system, job.data.held_out, job.accelerator)
         figures = figures_of(job)
         job.reporter.evaluated(progress, found, "average", figures)
-        if progress.validated(found.loss, rank_of(figures)):
+        if progress.note_best(found.loss, rank_of(figures)):
             save_weights(job)
+    job.system.load_state_dict(own)
+
+
+def forget_weights(job: Job, *, after: int) -> None:
+    """Remove what was put aside for the average after a step: it is used, or comes again."""
     if job.accelerator.is_main_process:
-        job.run.forget_weights()
+        job.run.forget_weights(after=after)
 
 
 def save_weights(job: Job, *, replace: bool = True) -> None:
@@ -305,6 +332,7 @@ def restore(
     """Go back to the last checkpoint, if there is one, and drop the metrics that came after it."""
     checkpoint = job.run.load_checkpoint(job.reporter.tell)
     if checkpoint is None:
+        forget_weights(job, after=0)
         job.reporter.begin(after=0)
         return Progress(), None
     job.system.load_state_dict(checkpoint.model)
@@ -313,6 +341,7 @@ def restore(
     job.reporter.begin(after=checkpoint.step)
     carried: dict[str, Tensor] = own_rows(checkpoint.carried, job.accelerator)
     progress = Progress.restored(checkpoint.state["progress"])
+    forget_weights(job, after=0 if progress.averaged == progress.step else progress.step)
     if job.data.selects and not job.run.has_weights():
         # The best weights are lost: the next ones validated are the best there are.
         progress.best = progress.best_rank = math.inf

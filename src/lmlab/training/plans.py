@@ -18,6 +18,7 @@ from lmlab.training.config import (
     BUDGETS,
     TrainingConfig,
     apply_settings,
+    given_budgets,
     settings_between,
     with_budget,
 )
@@ -63,22 +64,23 @@ def make_plan(
     if size not in module.SIZES:
         raise unknown_name(f"size of {card.name}", size, module.SIZES)
     system_config, training = module.SIZES[size], TrainingConfig(seed=seed)
+    see = f"lmlab settings {card.name}"
     inherited = [other.settings_for(system_config) for other in others]
     for layer in (*inherited, recipe_settings(module, recipe), settings):
-        of_system, of_training = settings_between(layer, system_config, training)
+        of_system, of_training = settings_between(layer, system_config, training, see)
         try:
             system_config = apply_settings(system_config, of_system)
         except UserError as error:
             if layer not in inherited:
                 raise
             raise UserError(f"the base does not fit {card.name}: {error}") from error
-        training = apply_settings(training, _one_budget(of_training))
+        training = apply_settings(training, given_budgets(of_training))
     return Plan(
         card=card,
         size=size,
         recipe=recipe,
         system_config=system_config,
-        training=with_budget(training, **budget),
+        training=with_budget(training, beside=_named(settings), **budget),
     )
 
 
@@ -101,8 +103,10 @@ def continued_plan(
     known = {spec.name for spec in fields(TrainingConfig)}
     training = TrainingConfig(**{k: v for k, v in before["training"].items() if k in known})
     system_config = apply_settings(module.Config(), before["system_config"])
-    of_system, of_training = settings_between(settings, system_config, training)
-    training = with_budget(apply_settings(training, _one_budget(of_training)), **budget)
+    see = f"lmlab settings {card.name}"
+    of_system, of_training = settings_between(settings, system_config, training, see)
+    training = apply_settings(training, given_budgets(of_training))
+    training = with_budget(training, beside=_named(settings), **budget)
     return Plan(
         card=card,
         size=size or before["size"],
@@ -112,11 +116,9 @@ def continued_plan(
     )
 
 
-def _one_budget(settings: dict[str, Any]) -> dict[str, Any]:
-    """A budget among settings takes the place of the one before it."""
-    if any(settings.get(name) is not None for name in BUDGETS):
-        return {**dict.fromkeys(BUDGETS), **settings}
-    return settings
+def _named(settings: Mapping[str, Any]) -> frozenset[str]:
+    """Settings by their names, as fields have them."""
+    return frozenset(key.strip().replace("-", "_") for key in settings)
 
 
 def system_vocabulary(tokenizer: Tokenizer, corpus: Corpus) -> Vocabulary:

@@ -79,15 +79,24 @@ def probe(
         parameters=system.parameter_count,
         memory=weights * COPIES[config.optimizer] + sum(saved.values()),
         tokens_per_second=speed,
-        seconds=_total_tokens(source, config, tokens) / speed if config.minutes is None else None,
+        seconds=_seconds(source, config, tokens, speed),
     )
 
 
-def _total_tokens(source: BatchSource, config: TrainingConfig, tokens: int) -> float:
+def _seconds(
+    source: BatchSource, config: TrainingConfig, tokens: int, speed: float
+) -> float | None:
+    """What the budget will take; None where it is a time that will be over first."""
+    every = []
     if config.epochs is not None:
-        return float(tokens * config.epochs)
-    assert config.steps is not None
-    return tokens * config.steps * config.accumulate / max(source.batches_per_epoch(), 1)
+        every.append(float(tokens * config.epochs))
+    if config.steps is not None:
+        steps = config.steps * config.accumulate
+        every.append(tokens * steps / max(source.batches_per_epoch(), 1))
+    if not every:
+        return None
+    seconds = min(every) / speed
+    return None if config.minutes is not None and 60 * config.minutes < seconds else seconds
 
 
 def _speed(trial: System, optimizer: torch.optim.Optimizer, source: BatchSource) -> float:

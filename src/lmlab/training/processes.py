@@ -2,21 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
+from functools import wraps
+from pathlib import Path
+from typing import ParamSpec, TypeVar
 
 import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
 
 from lmlab.core.batch import Batch
+from lmlab.core.locks import FolderLock, lock_folder
 from lmlab.data.batches import split_rows
+from lmlab.training.files import telling_disk_errors
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
 
 
 def make_accelerator() -> Accelerator:
     """The device at hand, and the other processes where a launcher started several."""
     on_cpu = not (torch.cuda.is_available() or torch.backends.mps.is_available())
     return Accelerator(cpu=on_cpu)
+
+
+def lock_output(folder: Path, *, wait: float = 0.0) -> FolderLock:
+    """The lock of a folder that a command writes; an error of the disk becomes one sentence."""
+    with telling_disk_errors(folder):
+        return lock_folder(folder, wait=wait)
+
+
+def one_writer(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+    """Hold the lock of the folder `out` during a call; the main process holds it for all."""
+
+    @wraps(function)
+    def locked(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        if not make_accelerator().is_main_process:
+            return function(*args, **kwargs)
+        with lock_output(Path(str(kwargs["out"]))):
+            return function(*args, **kwargs)
+
+    return locked
 
 
 def share(batch: Batch, accelerator: Accelerator) -> Batch | None:

@@ -19,6 +19,7 @@ class Progress:
 
     step: int = 0
     epoch: int = 0
+    """Epochs that are over."""
     position: int = 0
     """Batches of this epoch already used."""
     seconds: float = 0.0
@@ -30,12 +31,19 @@ class Progress:
     best_step: int = 0
     waited: int = 0
     """Validations since the best one."""
+    averaged: int = 0
+    """The step at whose end weights were averaged; a kill after it averages none again."""
     window_total: float = 0.0
     """Loss since the last training line of the metrics …"""
     window_count: float = 0.0
     """… and predictions …"""
     window_seconds: float = 0.0
     """… and seconds of training alone."""
+
+    @property
+    def current_epoch(self) -> int:
+        """The epoch of the last step, counted from 1."""
+        return self.epoch + 1 if self.position or not self.step else self.epoch
 
     def advance(
         self, total: float, count: float, seconds: float, batches: int, per_epoch: int
@@ -52,11 +60,16 @@ class Progress:
     def validated(self, loss: float, rank: float | None = None) -> bool:
         """Take note of a validation; true if its rank is the best so far, or as good and its loss
         lower. The loss is its own rank unless one is given."""
+        improved = self.note_best(loss, rank)
+        self.waited = 0 if improved else self.waited + 1
+        return improved
+
+    def note_best(self, loss: float, rank: float | None = None) -> bool:
+        """The same for weights that are no validation of the training: early stopping goes on."""
         rank = loss if rank is None else rank
         if (rank, loss) < (self.best_rank, self.best):
-            self.best, self.best_rank, self.best_step, self.waited = loss, rank, self.step, 0
+            self.best, self.best_rank, self.best_step = loss, rank, self.step
             return True
-        self.waited += 1
         return False
 
     def state(self) -> dict[str, Any]:
@@ -77,14 +90,16 @@ class Budget:
     """Batches of an epoch."""
 
     def spent(self, progress: Progress) -> float:
-        """The share that is used up; 1 or more when it is over."""
-        if self.config.epochs is not None:
+        """The share that is used up, of several budgets the largest; 1 or more when it is over."""
+        config, shares = self.config, []
+        if config.epochs is not None:
             done = progress.epoch + progress.position / max(self.per_epoch, 1)
-            return done / self.config.epochs
-        if self.config.steps is not None:
-            return progress.step / self.config.steps
-        assert self.config.minutes is not None
-        return progress.seconds / (60 * self.config.minutes)
+            shares.append(done / config.epochs)
+        if config.steps is not None:
+            shares.append(progress.step / config.steps)
+        if config.minutes is not None:
+            shares.append(progress.seconds / (60 * config.minutes))
+        return max(shares)
 
     def over(self, progress: Progress) -> bool:
         """Whether training is finished, by the budget or by early stopping."""
@@ -116,10 +131,11 @@ class Clock:
 
 
 class StopSignals:
-    """Ctrl-C and SIGTERM ask politely: the step under way ends, a checkpoint is written.
+    """Ctrl-C, SIGTERM and SIGHUP (a closed terminal) ask politely: the step under way ends, a
+    checkpoint is written.
 
     An exception in the middle of a step would leave weights that are half changed. A second Ctrl-C
-    does raise, for whoever can't wait.
+    does raise, for whoever can't wait. Under `nohup` SIGHUP is ignored, and stays so.
     """
 
     def __init__(self) -> None:
@@ -128,7 +144,7 @@ class StopSignals:
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
+            for number in _stop_signals():
                 self._before[number] = signal.signal(number, self._ask)
         return self
 
@@ -142,6 +158,14 @@ class StopSignals:
             signal.signal(number, handler)
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
-        if self.asked:
+        if self.asked and number == signal.SIGINT:
             raise KeyboardInterrupt
         self.asked = True
+
+
+def _stop_signals() -> list[signal.Signals]:
+    """The signals that ask a training to stop."""
+    hangup = getattr(signal, "SIGHUP", None)  # Windows has none
+    if hangup is None or signal.getsignal(hangup) == signal.SIG_IGN:
+        return [signal.SIGINT, signal.SIGTERM]
+    return [signal.SIGINT, signal.SIGTERM, hangup]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import math
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,6 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, TaskID, TextColumn
 from rich.progress import Progress as Bar
 
+from lmlab.core.control_characters import visible
 from lmlab.training.config import TrainingConfig
 from lmlab.training.evaluate import Evaluation
 from lmlab.training.files import disk_error, telling_disk_errors, write_text
@@ -59,7 +61,7 @@ class Reporter:
 
     def tell(self, sentence: str) -> None:
         """A sentence for the person."""
-        self._console.print(sentence, highlight=False, markup=False, soft_wrap=True)
+        self._console.print(visible(sentence), highlight=False, markup=False, soft_wrap=True)
 
     def begin(self, *, after: int) -> None:
         """Open the metrics, dropping lines of later steps, which will be written again."""
@@ -67,6 +69,8 @@ class Reporter:
             return
         kept = [line for line in _whole_lines(self._path) if line["step"] <= after]
         text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in kept)
+        losses = [float(line["loss"]) for line in kept if line.get("event") == "train"]
+        self._last_loss = losses[-1] if losses and after else float("nan")
         write_text(self._path, text if after else "")
         with telling_disk_errors(self._path):
             self._file = self._path.open("a", encoding="utf-8")
@@ -142,16 +146,19 @@ class Reporter:
         self._held_out = f" · {split} {evaluation.loss:.4f}{more}"
         if self._bar is None:
             self.tell(
-                f"epoch {progress.epoch}, step {progress.step}: {self._training_loss()}, "
+                f"epoch {progress.current_epoch}, step {progress.step}: {self._training_loss()}"
                 f"{split} {evaluation.loss:.4f} {self.unit}{more}"
             )
             self._told = time.perf_counter()
 
     def _training_loss(self) -> str:
-        """The last training loss, named apart where it is not in the unit of the held-out one."""
+        """The last training loss, named apart where it is not in the unit of the held-out one;
+        nothing where no line of it has been written yet."""
+        if math.isnan(self._last_loss):
+            return ""
         if self._compares:
-            return f"training {self._last_loss:.4f}"
-        return f"training loss {self._last_loss:.4f} (a contrast)"
+            return f"training {self._last_loss:.4f}, "
+        return f"training loss {self._last_loss:.4f} (a contrast), "
 
     def write(self, event: str, progress: Progress, **values: Any) -> None:
         """One line of metrics.jsonl."""
@@ -180,20 +187,21 @@ class Reporter:
         """Move the bar on, or write a line if the last one is some time ago."""
         spent = min(budget.spent(progress), 1.0)
         left = progress.seconds * (1 - spent) / max(spent, 1e-9)
-        figures = f"loss {self._last_loss:.4f}{self._held_out}"
+        loss = "" if math.isnan(self._last_loss) else f"loss {self._last_loss:.4f}"
+        figures = f"{loss}{self._held_out}"
         figures += "" if speed is None else f" · {speed:,.0f} tokens/s"
         if self._bar is not None:
             self._bar.update(
                 self._task,
                 completed=spent,
-                description=f"epoch {progress.epoch + 1}",
+                description=f"epoch {progress.current_epoch}",
                 figures=figures,
                 left=f"{duration(left)} left",
             )
         elif time.perf_counter() - self._told > LINE_SECONDS:
             self._told = time.perf_counter()
             self.tell(
-                f"epoch {progress.epoch + 1}, step {progress.step}: {figures}, "
+                f"epoch {progress.current_epoch}, step {progress.step}: {figures}, "
                 f"{duration(left)} left"
             )
 
@@ -209,12 +217,21 @@ def _flat(values: dict[str, Any]) -> dict[str, float]:
 
 
 def duration(seconds: float) -> str:
-    """A time in the words a person would use."""
+    """An estimated time, rounded; `exact_duration` is for one that was measured."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     if seconds < 5400:
         return f"{seconds / 60:.0f} min"
     return f"{seconds / 3600:.1f} h"
+
+
+def exact_duration(seconds: float) -> str:
+    """A measured time, written alike wherever it is reported: 12.3 s, 4 min 05 s, 2 h 07 min."""
+    if round(seconds, 1) < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:

@@ -7,7 +7,6 @@ RUN/  config.json  tokenizer.json  model.safetensors  trainer/  metrics.jsonl  e
 from __future__ import annotations
 
 import inspect
-import json
 import os
 import platform
 import sys
@@ -22,6 +21,8 @@ from safetensors import SafetensorError, safe_open
 
 from lmlab.core.card import Card
 from lmlab.core.errors import UserError
+from lmlab.core.json_text import read_json_object
+from lmlab.core.memory_budget import memory_budget
 from lmlab.core.registry import find_system, full_card, system_module
 from lmlab.core.system import System
 from lmlab.core.vocabulary import Vocabulary
@@ -32,6 +33,7 @@ from lmlab.training import checkpoints
 from lmlab.training.config import apply_settings
 from lmlab.training.files import read_tensors, telling_disk_errors, write_json, write_tensors
 from lmlab.training.memories import Memories, load_memories, tiny_memories
+from lmlab.training.run_config import building_stored, check_run_config
 from lmlab.zoo._sampled import ContrastConfig, train_as_told
 
 REMEMBERED = "weights-"
@@ -112,9 +114,9 @@ class RunFolder:
         if not self.config.exists():
             raise UserError(f"{self.path} is not a run: it has no config.json.")
         try:
-            config = json.loads(self.config.read_text(encoding="utf-8"))
+            config = read_json_object(self.config)
             written = int(config["format"])
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, OverflowError) as error:
             if is_hub_config(self.config):
                 raise UserError(
                     f"{self.path} is a checkpoint in the Hub's format and no run; make one of it "
@@ -131,13 +133,13 @@ class RunFolder:
             raise UserError(
                 f"{self.config} is not the config.json of a run: it lacks {', '.join(missing)}."
             )
-        parts = ("system_config", "vocabulary", "layout", "corpus", "training")
-        strange = [name for name in parts if not isinstance(config[name], dict)]
-        if strange:
+        try:
+            check_run_config(config)
+        except ValueError as error:
             raise UserError(
-                f"{self.config} is not the config.json of a run: {strange[0]} is no object."
-            )
-        return dict(config)
+                f"{self.config} is damaged ({error}); restore it, or train the run again."
+            ) from error
+        return config
 
     def write_config(self, config: Mapping[str, Any]) -> None:
         write_json(self.config, {"format": FORMAT, "lmlab": lmlab_version(), **config})
@@ -183,10 +185,11 @@ class RunFolder:
             for name, last in every[-1].items()
         }
 
-    def forget_weights(self) -> None:
-        """Take away those that were remembered."""
+    def forget_weights(self, *, after: int = 0) -> None:
+        """Remove the remembered weights of steps later than `after`."""
         for path in self._remembered():
-            path.unlink(missing_ok=True)
+            if int(path.stem.removeprefix(REMEMBERED)) > after:
+                path.unlink(missing_ok=True)
 
     def _remembered(self) -> list[Path]:
         return sorted(self.trainer.glob(f"{REMEMBERED}*.safetensors"))
@@ -209,10 +212,10 @@ class RunFolder:
 def is_hub_config(path: Path) -> bool:
     """Whether a config.json is one of the Hub's format, and not of a run."""
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        config = read_json_object(path)
+    except (OSError, ValueError, UserError):
         return False
-    return isinstance(config, dict) and "model_type" in config and "format" not in config
+    return "model_type" in config and "format" not in config
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -258,9 +261,10 @@ def load_run(path: Path | str) -> Model:
     vocabulary = _vocabulary(config, tokenizer, run)
     module = system_module(config["system"])
     memories = load_memories(config, run.memory)
-    system = build_described(config, vocabulary, memories)
-    if memories.given():
-        system.meet_tokenizer(tokenizer)  # what is looked up is made of texts
+    with building_stored(run.path, run.weights):
+        system = build_described(config, vocabulary, memories)
+        if memories.given():
+            system.meet_tokenizer(tokenizer)  # what is looked up is made of texts
     _load_weights(system, run)
     if isinstance(system, OverDocuments):
         system.looked_up.keep_index(run.memory)
@@ -359,7 +363,8 @@ def build_system(
         given = {"base": base, "encoder": encoder, "source": source}
         words = {key: value for key, value in given.items() if value is not None}
         words |= {} if memories is None else memories.given()
-        system: System = module.build(settings, vocabulary, **words)
+        with memory_budget(f"{name} with these settings"):
+            system: System = module.build(settings, vocabulary, **words)
     system.built_length = getattr(settings, "length", None)
     if isinstance(settings, ContrastConfig):
         train_as_told(settings, system)

@@ -36,9 +36,9 @@ from lmlab.training.plans import (
     system_vocabulary,
 )
 from lmlab.training.probe import probe
-from lmlab.training.processes import main_first, make_accelerator
+from lmlab.training.processes import main_first, make_accelerator, one_writer
 from lmlab.training.reading import Tokenizers, find_tokenizers, open_data
-from lmlab.training.reporting import Reporter, duration
+from lmlab.training.reporting import Reporter, exact_duration
 from lmlab.training.runs import RunFolder, build_system
 
 DEFAULT_SIZE = "small"
@@ -70,6 +70,7 @@ class RunResult:
     """Whether losses in training can be held against held-out ones; else they are a contrast."""
 
 
+@one_writer
 def train(
     system: str,
     *,
@@ -338,7 +339,7 @@ def _farewell(outcome: Outcome, run: RunFolder, result: RunResult, unit: str) ->
     loss = result.loss if result.best is None else result.best
     kept = "" if loss is None else f", {loss:.4f} {unit}"
     progress = outcome.progress
-    where = f"at step {progress.step} after {duration(progress.seconds)}"
+    where = f"at step {progress.step} after {exact_duration(progress.seconds)}"
     if outcome.reason == "interrupted":
         return f"stopped {where}; a checkpoint is in {run.trainer}, go on with --resume"
     if outcome.reason == "nothing":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -41,6 +42,16 @@ def test_sentences_are_framed(listed: Listed) -> None:
     assert dataset.unknown == 1
     with pytest.raises(IndexError):
         dataset[3]
+
+
+def test_stored_tokens_belong_to_their_special_tokens(listed: Listed, tmp_path: Path) -> None:
+    """Another end token of the same tokeniser is another frame: nothing stale is opened."""
+    other = WORDS.with_vocabulary(replace(WORDS.vocabulary, start=None, end=7))
+    options = {"layout": Layout(), "cache": tmp_path, "progress": False, "in_memory": 0}
+    first = TokenDataset.build(listed("a b"), WORDS, **options)
+    second = TokenDataset.build(listed("a b"), other, **options)
+    assert rows(first) == [[2, 5, 6, 3]]
+    assert rows(second) == [[7, 5, 6, 7]]
 
 
 def test_a_cut_sequence_has_no_end_and_fewer_characters(listed: Listed) -> None:

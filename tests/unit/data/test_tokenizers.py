@@ -183,7 +183,7 @@ def test_characters_make_words_between_spaces_and_ideographs_stand_alone() -> No
         (lambda: train_tokenizer("bpe", ["a"], size=100), "at least 261 entries"),
         (lambda: train_tokenizer("word", ["a b"], min_count=2), "no word occurs at least 2 times"),
         (lambda: train_tokenizer("char", []), "no character occurs at least 1 times"),
-        (lambda: Tokenizer.load("gone.json"), "cannot read the tokeniser gone.json"),
+        (lambda: Tokenizer.load("gone.json"), "there is no file gone.json with a tokeniser"),
     ],
 )
 def test_mistakes_get_a_sentence(make: Callable[[], object], complaint: str) -> None:

@@ -172,7 +172,7 @@ def test_a_budget_in_minutes_ends_by_the_clock(
     assert outcome.progress.step < 60
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_asked_to_stop_it_ends_the_step_writes_a_checkpoint_and_goes_on_alike(
     make_job: MakeJob,
     bigram: Any,
@@ -296,6 +296,27 @@ def test_a_compiled_step_is_the_same_step(
     torch.testing.assert_close(compiled.table, eager.table)
 
 
+def test_a_hangup_that_is_ignored_stays_ignored(make_job: MakeJob, bigram: Any) -> None:
+    class HungUp(bigram):  # type: ignore[misc]
+        def loss(self, *args: Any, **words: Any) -> Any:
+            os.kill(os.getpid(), signal.SIGHUP)
+            return super().loss(*args, **words)
+
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+    try:
+        assert fit_by_gradient(make_job(system=HungUp(), epochs=1)).reason == "budget"
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_of_two_budgets_the_first_to_end_ends_it(make_job: MakeJob) -> None:
+    for settings, steps in (({"epochs": 2, "steps": 3}, 3), ({"epochs": 1, "minutes": 60.0}, 4)):
+        outcome = fit_by_gradient(make_job(name=f"run-{steps}", **settings))
+        assert (outcome.reason, outcome.progress.step) == ("budget", steps)
+    made = make_job(name="late", epochs=9, minutes=1e-9)
+    assert fit_by_gradient(made).progress.step == 1
+
+
 class Lengthening:
     """A judge whose figure falls and rises again, whatever the system: 3, 1, 2, 4 …"""
 
@@ -324,7 +345,7 @@ def test_weights_are_kept_by_the_judge_where_there_is_one(
 
 @pytest.mark.parametrize("better", [True, False])
 def test_the_last_weights_are_averaged_and_kept_if_they_are_better(
-    make_job: MakeJob, bigram: Any, batches: list[Batch], better: bool
+    make_job: MakeJob, bigram: Any, batches: list[Batch], read_losses: Any, better: bool
 ) -> None:
     system, seen = bigram(), []
 
@@ -341,10 +362,75 @@ def test_the_last_weights_are_averaged_and_kept_if_they_are_better(
     kept = average if better else each[0]
     torch.testing.assert_close(read_tensors(job.run.weights)["table"], kept)
     assert list(job.run.trainer.glob("weights-*")) == []
-    # Killed between its last checkpoint and the average, it finds what is to be averaged again.
-    with torch.no_grad():
-        system.table.copy_(average + 1)
-    job.run.remember_weights(system, 1, keep=2)
+    [line] = [each for each in read_losses(job.run.path) if each["event"] == "average"]
+    assert (line["step"], line["merit"]) == (16, 5 if better else -5)
+    # Resumed, nothing is averaged again.
     assert fit_by_gradient(replace(job, judge=Rising())).reason == "nothing"
-    torch.testing.assert_close(seen[-1], average + 1)
-    assert list(job.run.trainer.glob("weights-*")) == []
+    assert len(seen) == 5
+
+
+def test_an_average_that_is_better_does_not_undo_early_stopping(
+    make_job: MakeJob, batches: list[Batch]
+) -> None:
+    class Falling(Lengthening):
+        def __init__(self) -> None:
+            self.figures = iter([4.0, 3.0, 2.0, 9.0])  # the last is the average's
+
+    settings = {"epochs": 9, "average": 2, "patience": 2, **SGD}
+    job = make_job(train=batches, held_out=batches[:1], **settings)
+    outcome = fit_by_gradient(replace(job, judge=Falling()))
+    assert (outcome.reason, outcome.progress.best_rank) == ("early", -9.0)
+    again = fit_by_gradient(replace(job, judge=Falling()))
+    assert (again.reason, again.progress.best_rank) == ("nothing", -9.0)
+
+
+class Killed(BaseException):
+    """Stands for a kill: nothing after it happens."""
+
+
+def test_a_kill_at_any_write_at_the_end_of_an_averaged_training_changes_nothing(
+    make_job: MakeJob,
+    bigram: Any,
+    batches: list[Batch],
+    read_losses: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # So large a rate that weights leap about the minimum: an average of three is better than one
+    # of the last two (what is left in the midst of the clean-up), and that than any by themselves.
+    settings = {**SGD, "learning_rate": 20.0, "epochs": 3, "evaluate_every": 3, "average": 3}
+    given = {"train": batches, "held_out": batches, "checkpoint_steps": 5, **settings}
+    whole = make_job(name="whole", **given)
+    calls, kill_at = [0], [10**9]
+
+    def counted(original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **words: Any) -> Any:
+            calls[0] += 1
+            if calls[0] == kill_at[0]:
+                raise Killed
+            return original(*args, **words)
+
+        return call
+
+    monkeypatch.setattr(os, "fsync", lambda handle: None)  # slow, and no power is cut here
+    for name in ("replace", "rename", "unlink"):
+        monkeypatch.setattr(Path, name, counted(getattr(Path, name)))
+    best = fit_by_gradient(whole).progress.best
+    kept, lines = read_tensors(whole.run.weights)["table"], read_losses(whole.run.path)
+    assert lines[-1]["event"] == "average"
+    assert (
+        lines[-1]["loss"]
+        == best
+        < min(line["loss"] for line in lines if line["event"] == "validation")
+    )
+    writes = calls[0]
+    for number in range(writes - 15, writes + 1):  # from the second last checkpoint to the end
+        calls[0], kill_at[0] = 0, number
+        job = make_job(name=f"killed-{number}", **given)
+        with pytest.raises(Killed):
+            fit_by_gradient(job)
+        kill_at[0] = 10**9
+        again = make_job(name=f"killed-{number}", **given)
+        assert fit_by_gradient(again).progress.best == best
+        torch.testing.assert_close(read_tensors(job.run.weights)["table"], kept, rtol=0, atol=0)
+        assert read_losses(job.run.path) == lines
+        assert not list(job.run.trainer.glob("weights-*"))

@@ -9,7 +9,7 @@ from lmlab.core.errors import UserError
 from lmlab.training.config import TrainingConfig
 from lmlab.training.evaluate import Evaluation
 from lmlab.training.progress import Budget, Progress
-from lmlab.training.reporting import Reporter, duration, read_metrics
+from lmlab.training.reporting import Reporter, duration, exact_duration, read_metrics
 
 
 def reporter(path: Path, *, quiet: bool = True, silent: bool = False) -> Reporter:
@@ -149,5 +149,47 @@ def test_a_terminal_gets_a_bar_with_loss_speed_and_time_left(
         told.step(progress, Budget(TrainingConfig(epochs=8), 4), rate=1, norm=1, flush=True)
     shown = capsys.readouterr().err
     # A quarter of the budget took a minute, so three are left; ten tokens in a hundredth second.
-    for words in ("epoch 3", "25%", "loss 3.0000", "1,000 tokens/s", "3 min left"):
+    for words in ("epoch 2", "25%", "loss 3.0000", "1,000 tokens/s", "3 min left"):
         assert words in shown
+
+
+def test_every_line_of_a_step_names_the_same_epoch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("lmlab.training.reporting.LINE_SECONDS", -1.0)
+    told = reporter(tmp_path / "metrics.jsonl", quiet=False)
+    told.begin(after=0)
+    budget, progress, named = Budget(TrainingConfig(epochs=2), 2), Progress(), []
+    with told:
+        for _ in range(4):
+            progress.advance(2.0, 1.0, 0.1, 1, per_epoch=2)
+            told.step(progress, budget, rate=0.1, norm=1.0, flush=True)
+            told.evaluated(progress, Evaluation(total=8.0, count=4), "validation")
+            lines = capsys.readouterr().err.splitlines()
+            assert len(lines) == 2
+            named.append([line.partition(":")[0] for line in lines])
+    expected = ["epoch 1, step 1", "epoch 1, step 2", "epoch 2, step 3", "epoch 2, step 4"]
+    assert named == [[words, words] for words in expected]
+
+
+def test_a_resumed_training_knows_its_last_training_loss(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "metrics.jsonl"
+    lines = [{"step": step, "event": "train", "loss": float(step)} for step in (1, 2, 3)]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    for after, words in ((2, "training 2.0000, average"), (0, "average")):
+        told = reporter(path, quiet=False)
+        told.begin(after=after)
+        with told:
+            told.evaluated(Progress(step=2, epoch=1), Evaluation(total=8.0, count=4), "average")
+        shown = f"epoch 1, step 2: {words} 2.0000 nats a token\n"
+        assert capsys.readouterr().err == shown
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(3.21, "3.2 s"), (59.97, "1 min 00 s"), (61, "1 min 01 s"), (3725, "1 h 02 min")],
+)
+def test_a_measured_time_is_written_alike_everywhere(seconds: float, words: str) -> None:
+    assert exact_duration(seconds) == words

@@ -164,7 +164,7 @@ def test_resuming_on_other_text_or_with_another_system_is_refused(
         ({"base": "x"}, "lstm has no use for --base"),
         ({"documents": "x"}, "lstm has no use for --documents"),
         ({"knowledge": "x"}, "lstm has no use for --knowledge"),
-        ({"epochs": 1, "steps": 1}, "epochs and steps can't both be the budget"),
+        ({"settings": {"epochs": "none"}}, "a training needs a budget"),
         ({"epochs": 0}, "epochs must be at least 1"),
         ({"steps": -1}, "steps must be at least 1"),
         ({"minutes": 0.0}, "minutes must be above 0"),

@@ -9,6 +9,7 @@ from lmlab.core.errors import UserError
 from lmlab.training.config import (
     TrainingConfig,
     apply_settings,
+    given_budgets,
     settings_between,
     with_budget,
 )
@@ -86,16 +87,24 @@ def test_training_settings_out_of_range_are_refused(settings: dict[str, str]) ->
         apply_settings(TrainingConfig(), settings)
 
 
-def test_there_is_exactly_one_budget() -> None:
-    with pytest.raises(UserError, match="epochs and steps"):
-        TrainingConfig(epochs=1, steps=2)
-    with pytest.raises(UserError, match="none was given"):
+def test_budgets_that_are_given_take_the_place_of_others() -> None:
+    with pytest.raises(UserError, match="needs a budget"):
         TrainingConfig(epochs=None)
-    with pytest.raises(UserError, match="steps and minutes"):
-        with_budget(TrainingConfig(), steps=3, minutes=1)
-    changed = with_budget(TrainingConfig(), epochs=None, minutes=2)
-    assert (changed.epochs, changed.steps, changed.minutes) == (None, None, 2)
+
+    def budget(config: TrainingConfig) -> tuple[int | None, int | None, float | None]:
+        return config.epochs, config.steps, config.minutes
+
+    assert budget(with_budget(TrainingConfig(), epochs=None, minutes=2)) == (None, None, 2)
+    assert budget(with_budget(TrainingConfig(), steps=3, minutes=1)) == (None, 3, 1)
+    own = TrainingConfig(epochs=None, minutes=2)
+    assert budget(with_budget(own, beside=["minutes"], steps=3)) == (None, 3, 2)
     assert with_budget(TrainingConfig(), steps=None) == TrainingConfig()
+    assert budget(apply_settings(TrainingConfig(), given_budgets({"steps": "3"}))) == (
+        None,
+        3,
+        None,
+    )
+    assert given_budgets({"clip": 1}) == {"clip": 1}
 
 
 def test_settings_are_parted_and_an_unknown_one_names_neighbours_of_both_sides() -> None:

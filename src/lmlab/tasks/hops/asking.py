@@ -24,6 +24,7 @@ from lmlab.tasks.hops.rows import TASK, Question
 from lmlab.tasks.hops.system import CogQA
 from lmlab.training.files import read_tensors
 from lmlab.training.memories import load_memories
+from lmlab.training.run_config import building_stored
 from lmlab.training.runs import RunFolder, build_described
 
 
@@ -119,15 +120,16 @@ def load_hops(path: Path | str) -> HopModel:
     if not run.tokenizer.exists():
         raise UserError(f"the run {run.path} has lost its tokenizer.json.")
     tokenizer, memories = Tokenizer.load(run.tokenizer), load_memories(config, run.memory)
-    base = build_described(config, Vocabulary(**config["vocabulary"]), memories)
-    if memories.given():
-        base.meet_tokenizer(tokenizer)
-    system = CogQA(HopReader(base, HopSettings.of(told["settings"])))
+    with building_stored(run.path, run.weights):
+        base = build_described(config, Vocabulary(**config["vocabulary"]), memories)
+        if memories.given():
+            base.meet_tokenizer(tokenizer)
+        system = CogQA(HopReader(base, HopSettings.of(told["settings"])))
     if not run.weights.exists():
         raise UserError(f"the run {run.path} has no weights yet; go on with --resume.")
     try:
         system.load_state_dict(read_tensors(run.weights))
-    except (SafetensorError, RuntimeError, OSError) as error:
+    except (SafetensorError, RuntimeError, ValueError, OSError) as error:
         first = str(error).splitlines()[0]
         raise UserError(f"{run.weights} is damaged or not of this run ({first}).") from error
     return HopModel(

@@ -25,9 +25,10 @@ from lmlab.tasks.hops.memory import common_names, shared_paragraphs, write_parag
 from lmlab.tasks.hops.reader import HopReader
 from lmlab.tasks.hops.rows import TASK, HopRow, read_hop_rows
 from lmlab.tasks.hops.system import CogQA, SecondStage
+from lmlab.tasks.intervals import wilson
 from lmlab.tasks.rows import Splits, data_seed
 from lmlab.tasks.settings import check_use
-from lmlab.training.config import TrainingConfig, apply_settings, with_budget
+from lmlab.training.config import TrainingConfig, apply_settings, given_budgets, with_budget
 from lmlab.training.data import BatchSource, Watched
 from lmlab.training.files import read_tensors, write_json, write_text
 from lmlab.training.loop import Job, fit_by_gradient
@@ -112,9 +113,12 @@ def _settings(
     normal = {key.strip().replace("-", "_"): value for key, value in settings.items()}
     hops = apply_settings(HopSettings(), {k: v for k, v in normal.items() if k in own})
     changed = {key: getattr(hops, key) for key in normal if key in own}
-    config = apply_settings(DEFAULTS, {k: v for k, v in normal.items() if k not in own})
+    of_training = {k: v for k, v in normal.items() if k not in own}
+    see = f"lmlab settings --task {TASK}"
+    config = replace(apply_settings(DEFAULTS, given_budgets(of_training), see), seed=seed)
     check_use(config, TASK)
-    config = with_budget(replace(config, seed=seed), epochs=epochs, steps=steps, minutes=minutes)
+    budget = {"epochs": epochs, "steps": steps, "minutes": minutes}
+    config = with_budget(config, beside=of_training, **budget)
     return changed, config
 
 
@@ -266,6 +270,8 @@ def _judge(
         for row, answer in zip(splits[split], found, strict=True)
     ]
     write_text(fitting.folder.path / "predictions.jsonl", "\n".join(lines) + "\n")
+    metrics, count = measure(rows[split], found), len(found)
+    shares = {name: metrics[name] for name in ("answer", "path", "joint", "reached")}
     result = FineTuned(
         path=fitting.folder.path,
         task=TASK,
@@ -273,7 +279,8 @@ def _judge(
         rows={name: len(each) for name, each in rows.items()},
         cut=0,
         dropped=dropped,
-        metrics=measure(rows[split], found),
+        metrics=metrics,
+        intervals={name: wilson(round(each * count), count) for name, each in shares.items()},
         split=split,
         skipped=met.empty_rows + met.bad_rows,
     )

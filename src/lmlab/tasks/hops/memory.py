@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from lmlab.core.errors import UserError
+from lmlab.core.json_text import parse_json
+from lmlab.core.unpacking import unpack_gzip
 from lmlab.tasks.rows import Splits
 from lmlab.training.files import telling_disk_errors, write_bytes
 
@@ -44,10 +46,10 @@ def write_paragraphs(run: Path, paragraphs: Mapping[str, str]) -> None:
 def load_paragraphs(run: Path) -> dict[str, str]:
     """Those of a run's folder."""
     try:
-        lines = gzip.decompress((run / FILE).read_bytes()).decode().splitlines()
-        rows = [json.loads(line) for line in lines]
+        lines = unpack_gzip((run / FILE).read_bytes(), name=FILE).decode().splitlines()
+        rows = [parse_json(line) for line in lines]
         return {str(row["entity"]): str(row["text"]) for row in rows}
-    except (OSError, EOFError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{run / FILE} is damaged or missing ({error}).") from error
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from lmlab.core.errors import UserError
+from lmlab.core.errors import UserError, unknown_name_or_path
+from lmlab.core.json_text import parse_json
 from lmlab.data.lines import ReadingReport
 from lmlab.data.naming import find_name
 from lmlab.data.wordnet.hop_questions import hop_questions
@@ -160,7 +160,7 @@ def read_hop_rows(
         return BUILTIN[str(data)]()
     path = Path(data)
     if not path.exists():
-        raise UserError(f"there are no rows at {data}; built in: {', '.join(BUILTIN)}.")
+        raise unknown_name_or_path("set of rows, file or folder", str(data), BUILTIN)
     beside = (path if path.is_dir() else path.parent) / SHARED
     shared = read_paragraphs(beside) if beside.exists() else {}
     rows: Any = HopRows(shared)
@@ -174,7 +174,7 @@ def read_paragraphs(path: Path) -> dict[str, str]:
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
+            row = parse_json(line)
             found[str(row["entity"])] = str(row["text"])
         except (ValueError, KeyError, TypeError) as error:
             raise UserError(

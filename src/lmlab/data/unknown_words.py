@@ -1,0 +1,70 @@
+"""Unknown words: the share of a text's tokens that a tokenizer maps to <unk>, with examples."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from lmlab.core.vocabulary import UNKNOWN
+
+MANY = 0.05
+"""Share of unknown tokens beyond which a user is warned."""
+EXAMPLES = 5
+DIFFERENT = 100_000
+"""Different unknown words that are remembered at most."""
+LONGEST = 131_072
+"""Characters of a text that are looked at: memory is bounded for a text of any length."""
+
+
+class UnknownWords:
+    """Counts the tokens of texts and those that a tokenizer does not know.
+
+    A literal <unk> in a text is that token itself, and counts as known.
+    """
+
+    def __init__(self, tokenizer: Any) -> None:
+        self.tokenizer = tokenizer
+        self.tokens = 0
+        self.unknown = 0
+        self.words: Counter[str] = Counter()
+
+    def add(self, text: str) -> None:
+        """Count one text."""
+        text, unknown = text[:LONGEST], self.tokenizer.vocabulary.unknown
+        ids = self.tokenizer.encode(text)
+        self.tokens += len(ids)
+        if unknown is None or unknown not in ids:
+            return
+        ids, spans = self.tokenizer.encode_with_offsets(text)
+        for id, (start, end) in zip(ids, spans, strict=True):
+            word = text[start:end]
+            if id == unknown and word != UNKNOWN:
+                self.unknown += 1
+                if word in self.words or len(self.words) < DIFFERENT:
+                    self.words[word] += 1
+
+    def watch(self, texts: Iterable[str]) -> Iterator[str]:
+        """The texts as they come, each counted."""
+        for text in texts:
+            self.add(text)
+            yield text
+
+    @property
+    def share(self) -> float:
+        return self.unknown / max(self.tokens, 1)
+
+    def warning(self) -> str | None:
+        """A sentence where more than a few per cent are unknown, with the most frequent ones."""
+        if self.share <= MANY:
+            return None
+        what = {"word": "words", "char": "characters"}.get(self.tokenizer.kind, "tokens")
+        listed = ", ".join(
+            f"{word!r}" + (f" ({count:,} times)" if count > 1 else "")
+            for word, count in self.words.most_common(EXAMPLES)
+        )
+        more = ", …" if len(self.words) > EXAMPLES else ""
+        return (
+            f"{100 * self.share:.0f} % of the {what} ({self.unknown:,} of {self.tokens:,}) are "
+            f"unknown to this tokenizer and read as {UNKNOWN}: {listed}{more}"
+        )

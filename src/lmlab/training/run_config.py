@@ -1,0 +1,153 @@
+"""config.json of a run, checked field by field, so that damage is told in one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from lmlab.core.errors import UserError
+from lmlab.core.memory_budget import memory_budget
+from lmlab.core.records import check_type, record_of
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.data.corpus import Layout
+from lmlab.training.config import TrainingConfig
+
+WIDENED = 4
+"""Bytes in memory for each byte of stored weights, at most: 8-bit numbers become 32-bit ones."""
+OVERHEAD = 256 << 20
+"""Bytes of a model beside its stored weights: masks, tables of positions."""
+OVERHEAD_TENSORS = 1000
+"""Parameters of a model beside its stored ones."""
+UNBUILDABLE = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    MemoryError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+"""What building a model from nonsense raises."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Corpus:
+    name: str
+    spec: str
+    fingerprint: str
+    seed: int
+    errors: str = "strict"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Task:
+    name: str
+    labels: list[str] = ()  # type: ignore[assignment]
+    head: bool = True
+    frozen: bool = False
+
+
+def check_run_config(config: Mapping[str, Any]) -> None:
+    """A ValueError (or UserError) that names the first field of a config.json that is damaged."""
+    hints: dict[str, Any] = {
+        "system": str,
+        "size": str | None,
+        "recipe": str | None,
+        "seed": int,
+        "tokenizer": str,
+        "tokenizer_fingerprint": str,
+        "source_tokenizer": str,
+        "system_config": dict[str, Any],
+        "memories": dict[str, Any],
+        "imported": dict[str, Any],
+        "rows": dict[str, Any],
+        "task": dict[str, Any],
+        "base": dict[str, Any] | None,
+    }
+    for name, hint in hints.items():
+        if name in config:
+            check_type(name, config[name], hint)
+    for name in ("vocabulary", "source_vocabulary"):
+        if name in config:
+            _named(name, lambda name=name: _vocabulary(config[name]))
+    _named("layout", lambda: record_of(Layout, config["layout"]))
+    _named("corpus", lambda: record_of(_Corpus, _known(_Corpus, config["corpus"])))
+    _named(
+        "training", lambda: record_of(TrainingConfig, _known(TrainingConfig, config["training"]))
+    )
+    if "task" in config:
+        _named("task", lambda: record_of(_Task, _known(_Task, config["task"])))
+    for name, memory in config.get("memories", {}).items():
+        if name not in ("documents", "knowledge") or not isinstance(memory, dict):
+            raise ValueError(f"memories.{name} is not known")
+        check_type(f"memories.{name}.fingerprint", memory.get("fingerprint"), str)
+    if config.get("base") is not None:
+        _named("base", lambda: _base(config["base"]))
+
+
+def _named(name: str, check: Any) -> None:
+    """Run a check, and say which part of the file its error is about."""
+    try:
+        check()
+    except (ValueError, UserError) as error:
+        raise ValueError(f"{name}: {str(error).rstrip('.')}") from None
+
+
+def _known(kind: Any, values: Any) -> Any:
+    """Only the fields of a record: those of other versions are passed over."""
+    if not isinstance(values, Mapping):
+        raise ValueError(f"expected an object, got {type(values).__name__}")
+    names = {spec.name for spec in fields(kind)}
+    return {key: value for key, value in values.items() if key in names}
+
+
+def _base(base: Mapping[str, Any]) -> None:
+    check_type("system", base.get("system"), str)
+    check_type("system_config", base.get("system_config"), dict[str, Any])
+    if base.get("source_vocabulary") is not None:
+        _vocabulary(base["source_vocabulary"])
+    if base.get("base") is not None:
+        check_type("base", base["base"], dict[str, Any])
+        _base(base["base"])
+
+
+def _vocabulary(values: Any) -> Vocabulary:
+    vocabulary = record_of(Vocabulary, values)
+    if vocabulary.size < 1:
+        raise ValueError(f"size must be 1 or more, got {vocabulary.size}")
+    for name, token in asdict(vocabulary).items():
+        if name != "size" and token is not None and not 0 <= token < vocabulary.size:
+            raise ValueError(f"{name} must be an id below {vocabulary.size}, got {token}")
+    if vocabulary.start is None and vocabulary.end is None:
+        raise ValueError("it has neither a start nor an end token")
+    return vocabulary
+
+
+@contextmanager
+def building_stored(folder: Path, weights: Path | int) -> Iterator[None]:
+    """While a stored model is built: memory in proportion to its weights, errors in one sentence.
+
+    `weights` is the file of its weights, or how many bytes they have. Whatever fails here fails
+    because of what the files say, which is not trusted.
+    """
+    config = folder / "config.json"
+    if isinstance(weights, Path):
+        weights = weights.stat().st_size if weights.is_file() else 0
+    try:
+        budget = WIDENED * weights + OVERHEAD
+        # A parameter has 2 bytes or more, and most have hundreds.
+        most = weights // 2 + OVERHEAD_TENSORS
+        with memory_budget(f"the model that {config} describes", budget, tensors=most):
+            yield
+    except UserError:
+        raise
+    except UNBUILDABLE as error:
+        reason = next(iter(str(error).splitlines()), "") or type(error).__name__
+        raise UserError(
+            f"{config} describes no model that can be built ({reason[:200]}); restore it, or make "
+            "the model again."
+        ) from error

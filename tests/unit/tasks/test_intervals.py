@@ -1,0 +1,81 @@
+"""Intervals of a task's measures, and the warning against the majority class."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from lmlab.tasks.classify import Classify
+from lmlab.tasks.generate import Generate
+from lmlab.tasks.intervals import Z, bootstrap, measure_answers, wilson
+from lmlab.tasks.span import Span
+from lmlab.tasks.tag import Tag
+
+
+@pytest.mark.parametrize(("right", "total"), [(0, 10), (3, 10), (81, 263), (10, 10)])
+def test_wilsons_ends_are_where_the_score_test_just_rejects(right: int, total: int) -> None:
+    for end in wilson(right, total):
+        if 0 < end < 1:
+            score = abs(right / total - end) / math.sqrt(end * (1 - end) / total)
+            assert math.isclose(score, Z, rel_tol=1e-9)
+    low, high = wilson(right, total)
+    assert low <= right / total <= high
+    assert (low == 0) == (right == 0) and (high == 1) == (right == total)
+
+
+def test_wilson_of_newcombes_table() -> None:
+    # Newcombe 1998, Two-sided confidence intervals for the single proportion: 81/263, 15/148.
+    assert [round(end, 4) for end in wilson(81, 263)] == [0.2553, 0.3662]
+    assert [round(end, 4) for end in wilson(15, 148)] == [0.0624, 0.1605]
+    assert wilson(0, 0) == (0.0, 1.0)
+
+
+def test_the_bootstrap_of_a_share_is_near_wilsons() -> None:
+    expected, found = ["a"] * 400, ["a"] * 300 + ["b"] * 100
+    ends = bootstrap(Classify.measure, expected, found, ["accuracy"])["accuracy"]
+    assert ends == pytest.approx(wilson(300, 400), abs=0.01)
+    assert ends == bootstrap(Classify.measure, expected, found, ["accuracy"])["accuracy"]
+
+
+@pytest.mark.parametrize(
+    ("right_a", "right_b", "words"),
+    [
+        (35, 15, "is below that of the majority class"),
+        (42, 20, "not clearly better"),
+        (60, 40, None),
+    ],
+)
+def test_an_accuracy_no_better_than_the_majority_is_told(
+    right_a: int, right_b: int, words: str | None
+) -> None:
+    expected = ["a"] * 60 + ["b"] * 40  # always a: 0.600
+    found = ["a"] * right_a + ["b"] * (60 - right_a) + ["b"] * right_b + ["a"] * (40 - right_b)
+    measured = measure_answers(Classify, expected, found)
+    assert measured.metrics["accuracy"] == (right_a + right_b) / 100
+    assert set(measured.intervals) == {"accuracy", "macro_f1"}
+    if words is None:
+        assert measured.warnings == ()
+    else:
+        [sentence] = measured.warnings
+        assert words in sentence and "0.600" in sentence
+
+
+def test_every_measure_lies_in_its_interval() -> None:
+    tagged = [["B-X", "O"], ["O", "O"], ["B-X", "I-X"]] * 5, [["B-X", "O"], ["O", "B-X"]] * 7
+    cases = (
+        (Tag, tagged[0], [*tagged[1], ["O", "O"]], {"f1", "accuracy"}),
+        (Span, ["a b", "c"] * 6, ["a", "c"] * 6, {"exact_match", "f1"}),
+        (
+            Generate,
+            ["a b", "c d"] * 6,
+            ["a b", "c e"] * 6,
+            {"exact_match", "rouge1", "rouge2", "rougeL"},
+        ),
+    )
+    for task, expected, found, names in cases:
+        measured = measure_answers(task, expected, found)
+        assert set(measured.intervals) == names
+        for name, (low, high) in measured.intervals.items():
+            assert low <= measured.metrics[name] <= high
+            assert low < high
