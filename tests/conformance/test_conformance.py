@@ -29,10 +29,20 @@ from lmlab.scoring.score import Scorer
 from lmlab.training.config import apply_settings
 from lmlab.training.runs import RunFolder, load_run
 
+from .claims import (
+    claim,
+    claim_close,
+    claim_mass,
+    claim_protocol,
+    claim_same,
+    claim_sampled,
+    claim_unchanged,
+)
 from .conftest import Specimen, train_tiny
 
 LONGEST = 5
 """Tokens after the start symbol in the enumerable space."""
+STEPPED = "token by token it gives another log-probability than at once"
 
 
 def enumerate_space(specimen: Specimen) -> tuple[Batch, Batch]:
@@ -40,7 +50,9 @@ def enumerate_space(specimen: Specimen) -> tuple[Batch, Batch]:
     vocabulary = specimen.system.vocabulary
     end, start = vocabulary.end, vocabulary.start
     inner = [i for i in range(vocabulary.size) if i not in (*vocabulary.unpredictable, end)]
-    assert 2 <= len(inner) <= 5, "the space must be enumerable"
+    claim(
+        2 <= len(inner) <= 5, f"{len(inner)} tokens can be predicted: too many or few to enumerate"
+    )
     complete = [
         [start, *body, end]
         for length in range(LONGEST)
@@ -66,11 +78,20 @@ def some_sentences(specimen: Specimen) -> list[list[int]]:
 def test_card_tells_the_truth(specimen: Specimen):
     """The card read from the file equals the imported one, and its protocols are those it has."""
     card = catalogue()[specimen.name]
-    assert card == full_card(system_module(specimen.name))
+    imported = full_card(system_module(specimen.name))
+    claim(
+        card == imported,
+        f"the card as read from its file differs from the imported one: {imported}",
+    )
     has = {name for name, protocol in PROTOCOLS.items() if isinstance(specimen.system, protocol)}
-    assert has == set(card.protocols)
+    wrong = sorted(has ^ set(card.protocols))
+    claim(
+        not wrong,
+        f"the card names {sorted(card.protocols)} and it satisfies {sorted(has)}: {wrong}",
+    )
     batch = Batch.from_sequences(some_sentences(specimen), pad=specimen.system.vocabulary.pad)
-    assert specimen.system.log_prob(batch).kind == card.kind
+    kind = specimen.system.log_prob(batch).kind
+    claim(kind == card.kind, f"the card says that log_prob is {card.kind}, and it is {kind}")
 
 
 @pytest.mark.check("distribution")
@@ -78,11 +99,10 @@ def test_1_it_is_a_distribution(specimen: Specimen):
     complete, unfinished = enumerate_space(specimen)
     mass = totals(specimen, complete).exp().sum() + totals(specimen, unfinished).exp().sum()
     kind = catalogue()[specimen.name].kind
-    assert kind in NORMALISED
-    if kind == "exact":
-        assert mass.item() == pytest.approx(1.0, abs=1e-5)
-    else:
-        assert mass.item() <= 1.0 + 1e-5
+    claim(
+        kind in NORMALISED, f"a {kind} score has no distribution to sum; exempt it from the check"
+    )
+    claim_mass(mass.item(), len(complete) + len(unfinished), exact=kind == "exact")
 
 
 @pytest.mark.protocol("Fill")
@@ -92,7 +112,7 @@ def test_1_what_it_fills_in_is_a_distribution(specimen: Specimen):
     But for a system that fills in by another way of looking than it scores by (exempt: fill).
     """
     system, pad = specimen.system, specimen.system.vocabulary.pad
-    assert isinstance(system, Fill)
+    claim_protocol(system, Fill)
     sentence = some_sentences(specimen)[2]
     places = list(range(1, len(sentence)))
     batch = Batch.from_sequences([sentence] * len(places), pad=pad)
@@ -100,8 +120,15 @@ def test_1_what_it_fills_in_is_a_distribution(specimen: Specimen):
     masked[range(len(places)), places] = True
     with torch.no_grad():
         filled = system.fill(batch, masked, generator=torch.Generator().manual_seed(0)).log_probs
-    assert filled.shape == (len(places), system.vocabulary.size)
-    torch.testing.assert_close(filled.exp().sum(-1), torch.ones(len(places)), atol=1e-5, rtol=0)
+    shape = (len(places), system.vocabulary.size)
+    claim(filled.shape == shape, f"fill gives {tuple(filled.shape)} log-probabilities, not {shape}")
+    claim_close(
+        filled.exp().sum(-1),
+        torch.ones(len(places)),
+        "the probabilities of a masked token do not sum to 1",
+        atol=1e-5,
+        first=1,
+    )
     card = catalogue()[specimen.name]
     if card.kind != "exact" or "fill" in card.exempt:
         return
@@ -109,7 +136,13 @@ def test_1_what_it_fills_in_is_a_distribution(specimen: Specimen):
         tokens = list(range(system.vocabulary.size))
         each = [[*sentence[:place], token, *sentence[place + 1 :]] for token in tokens]
         expected = torch.softmax(totals(specimen, Batch.from_sequences(each, pad=pad)), 0)
-        torch.testing.assert_close(filled[row].exp().double(), expected, atol=1e-5, rtol=0)
+        claim_close(
+            filled[row].exp().double(),
+            expected,
+            f"what fills position {place} is not the model's own conditional",
+            atol=1e-5,
+            axes=("token",),
+        )
 
 
 @pytest.mark.protocol("Infill")
@@ -117,7 +150,7 @@ def test_1_what_it_writes_in_a_blank_is_a_distribution(specimen: Specimen):
     """All answers of at most three tokens: what is written is read back, at most one in all, and
     the best of them is what a search as wide as the space finds."""
     system = specimen.system
-    assert isinstance(system, Infill)
+    claim_protocol(system, Infill)
     vocabulary = system.vocabulary
     inner = [
         i for i in range(vocabulary.size) if i not in (*vocabulary.unpredictable, vocabulary.end)
@@ -132,16 +165,27 @@ def test_1_what_it_writes_in_a_blank_is_a_distribution(specimen: Specimen):
             system.infilling(batch.select([0])),
             Beam(width=len(answers), max_length=len(rows[-1]) + 1),
         )
-    assert [writer.answers(i, row) for i, row in enumerate(rows)] == [[a] for a in answers]
-    assert 0 < log_probs.exp().sum().item() <= 1 + 1e-5
-    assert found[0][0].log_prob == pytest.approx(log_probs.max().item(), abs=1e-4)
-    assert found[0][0].tokens == tuple(rows[int(log_probs.argmax())])
+    for i, (row, answer) in enumerate(zip(rows, answers, strict=True)):
+        again = writer.answers(i, row)
+        claim(
+            again == [answer], f"the answer {answer} was written as {row} and read back as {again}"
+        )
+    mass = log_probs.exp().sum().item()
+    claim(mass > 0, f"all {len(answers):,} answers have probability {mass}")
+    claim_mass(mass, len(answers), exact=False)
+    [(best, *_), *_], likeliest = found, int(log_probs.argmax())
+    claim(
+        abs(best.log_prob - log_probs.max().item()) <= 1e-4
+        and best.tokens == tuple(rows[likeliest]),
+        f"a search as wide as the space found {best.tokens} with {best.log_prob:.6g}; the best is "
+        f"{tuple(rows[likeliest])} with {log_probs.max().item():.6g}",
+    )
 
 
 @pytest.mark.protocol("Infill")
 def test_3_what_it_writes_in_blanks_depends_on_its_own_text_alone(specimen: Specimen):
     system = specimen.system
-    assert isinstance(system, Infill)
+    claim_protocol(system, Infill)
     texts = [with_blanks(specimen, 3), with_blanks(specimen, 1, 6), with_blanks(specimen, 2, 4)]
     answers = [[(5, 6)], [(6,), (5, 5, 6)], [(), (6,)]]
 
@@ -153,9 +197,16 @@ def test_3_what_it_writes_in_blanks_depends_on_its_own_text_alone(specimen: Spec
             return torch.tensor(written_log_probs(writer, rows), dtype=torch.float64)
 
     alone = torch.cat([log_probs([i], texts) for i in range(3)])
-    torch.testing.assert_close(log_probs([2, 0, 1], texts), alone[[2, 0, 1]], atol=1e-5, rtol=0)
+    claim_close(
+        log_probs([2, 0, 1], texts),
+        alone[[2, 0, 1]],
+        "what is written in a blank depends on the other texts of the batch",
+        atol=1e-5,
+        axes=("text",),
+    )
     others = [[6 if token == 5 else token for token in text] for text in texts]
-    assert (log_probs([0, 1, 2], others) != alone).all(), "what stands around a blank must count"
+    same = (log_probs([0, 1, 2], others) == alone).nonzero().flatten().tolist()
+    claim(not same, f"other words around the blanks of the texts {same} change no log-probability")
 
 
 def with_blanks(specimen: Specimen, *places: int) -> list[int]:
@@ -190,15 +241,14 @@ def nothing_hidden_is_used(specimen: Specimen, batch: Batch) -> None:
             after = system.target_log_probs(
                 other if view.decoder is None else replace(view, decoder=other)
             ).spread()[0]
-            hidden_from = ~allowed[:, changed]
-            assert torch.equal(after[hidden_from], before[hidden_from])
+            claim_unchanged(after, before, ~allowed[:, changed], changed)
             reached += int((after != before).sum())
         if view.decoder is not None:
             for changed in range(view.inputs.shape[1]):
                 other = replace(view, inputs=with_another(view.inputs, changed))
                 reached += int((system.target_log_probs(other).spread()[0] != before).sum())
     if "sight" not in catalogue()[specimen.name].exempt:
-        assert reached > 0, "no input changes any prediction: the check would pass on anything"
+        claim(reached, "no input changes any prediction: the check would pass on anything")
 
 
 def with_another(tokens: torch.Tensor, place: int) -> torch.Tensor:
@@ -244,9 +294,15 @@ def test_2_no_prediction_sees_its_own_target(specimen: Specimen):
             again = asked if other.decoder is None else replace(other, decoder=asked)
             after = system.target_log_probs(again).spread()
             before = system.target_log_probs(view).spread()
-        torch.testing.assert_close(after[here], before[here], atol=1e-6, rtol=0)
+        claim_close(
+            after[here],
+            before[here],
+            f"the prediction of position {origin} depends on the token that stands there",
+            atol=1e-6,
+            axes=("prediction",),
+        )
         compared += int(here.sum())
-    assert compared > 0
+    claim(compared, "no prediction could be compared: the check would pass on anything")
 
 
 def draw_view(system: Assembly, batch: Batch) -> View:
@@ -256,7 +312,7 @@ def draw_view(system: Assembly, batch: Batch) -> View:
 @pytest.mark.protocol("Fill")
 def test_2_what_is_masked_is_not_looked_at(specimen: Specimen):
     system = specimen.system
-    assert isinstance(system, Fill)
+    claim_protocol(system, Fill)
     batch = Batch.from_sequences([some_sentences(specimen)[2]], pad=system.vocabulary.pad)
     masked = torch.zeros_like(batch.tokens, dtype=torch.bool)
     masked[0, [2, 4]] = True
@@ -264,25 +320,35 @@ def test_2_what_is_masked_is_not_looked_at(specimen: Specimen):
         before = system.fill(batch, masked).log_probs
         for place in (2, 4):
             other = replace(batch, tokens=with_another(batch.tokens, place))
-            assert torch.equal(system.fill(other, masked).log_probs, before)
+            claim_same(
+                system.fill(other, masked).log_probs,
+                before,
+                f"what is filled in depends on the token under the mask at position {place}",
+                axes=("masked position", "token"),
+            )
         moved = replace(batch, tokens=with_another(batch.tokens, 3))
-        assert not torch.equal(system.fill(moved, masked).log_probs, before)
+        claim(
+            not torch.equal(system.fill(moved, masked).log_probs, before),
+            "another token at position 3, which is not masked, changes nothing that is filled in",
+        )
 
 
 def no_token_reaches_an_earlier_prediction(specimen: Specimen, batch: Batch) -> None:
     """What stands later in the one text of a batch changes no token's log-probability."""
     system = specimen.system
-    assert isinstance(system, LogProb)
+    claim_protocol(system, LogProb)
     reached = 0
     with torch.no_grad():
         before = system.log_prob(batch).per_token[0]
         for changed in range(1, batch.tokens.shape[1]):
             tokens = with_another(batch.tokens, changed)
             after = system.log_prob(replace(batch, tokens=tokens)).per_token[0]
-            assert torch.equal(after[: changed - 1], before[: changed - 1])
+            earlier = torch.arange(len(before)) < changed - 1
+            # The first number is the log-probability of the token at position 1.
+            claim_unchanged(after, before, earlier, changed, first=1)
             reached += int((after[changed:] != before[changed:]).sum())
     if "sight" not in catalogue()[specimen.name].exempt:
-        assert reached > 0, "no token changes any later prediction"
+        claim(reached, "no token changes any later prediction: the check would pass on anything")
 
 
 def longest_company(specimen: Specimen) -> list[int]:
@@ -302,8 +368,15 @@ def test_3_it_does_not_depend_on_company(specimen: Specimen):
     backwards = totals(specimen, Batch.from_sequences(sentences[::-1], pad=pad)).flip(0)
     wider = Batch.from_sequences([*sentences, longest_company(specimen)], pad=pad)
     padded = totals(specimen, wider)[: len(sentences)]
-    for company in (together, backwards, padded):
-        torch.testing.assert_close(company, alone, atol=1e-5, rtol=0)
+    companies = {"together": together, "in reverse order": backwards, "with padding": padded}
+    for how, company in companies.items():
+        claim_close(
+            company,
+            alone,
+            f"scored {how}, a text has another log-probability than alone",
+            atol=1e-5,
+            axes=("text",),
+        )
 
 
 def baseline_entropy(specimen: Specimen, baseline: str) -> float:
@@ -342,7 +415,7 @@ def share_ranked_above_corruptions(specimen: Specimen) -> float:
         for place, token in itertools.product(range(len(ids)), inner)
         if tuple(other := [*ids[:place], token, *ids[place + 1 :]]) not in held
     ]
-    assert len(pairs) > 100
+    claim(len(pairs) > 100, f"only {len(pairs)} corruptions to compare with, too few")
     data, corrupted = (
         totals(specimen, Batch.from_sequences([[start, *ids, end] for ids in side], pad=pad))
         for side in zip(*pairs, strict=True)
@@ -354,20 +427,27 @@ def test_4_it_learns(specimen: Specimen):
     card = catalogue()[specimen.name]
     model = specimen.model
     if card.baseline == "chance":
-        assert card.kind not in NORMALISED
-        assert share_ranked_above_corruptions(specimen) > 0.5 + 0.1
+        claim(card.kind not in NORMALISED, f"a {card.kind} score must beat unigram or uniform")
+        share = share_ranked_above_corruptions(specimen)
+        claim(share > 0.6, f"texts rank above {share:.1%} of their corruptions, expected over 60%")
         return
     corpus = open_corpus(str(specimen.corpus))
     texts = [example.text for example in corpus.splits["test"]]
     scores = list(Scorer(model.system, model.tokenizer, model.layout).score(texts))
     reached = -sum(s.total for s in scores) / sum(s.tokens for s in scores)
-    assert reached < baseline_entropy(specimen, card.baseline) - 0.05
+    known = baseline_entropy(specimen, card.baseline)
+    claim(
+        reached < known - 0.05,
+        f"after training it has {reached:.4f} nats per token, expected under {known - 0.05:.4f}: "
+        f"the {card.baseline} baseline less 0.05",
+    )
 
 
 def test_4_every_parameter_gets_a_gradient(specimen: Specimen):
     system = specimen.system
     if not any(parameter.requires_grad for parameter in system.parameters()):
-        assert catalogue()[specimen.name].fitting != "gradient"
+        fitting = catalogue()[specimen.name].fitting
+        claim(fitting != "gradient", "it is fitted by gradient and has no trainable parameter")
         pytest.skip("it has tables and no trainable parameter")
     batch = Batch.from_sequences(some_sentences(specimen), pad=system.vocabulary.pad)
     if "knowledge" in catalogue()[specimen.name].needs:
@@ -378,7 +458,7 @@ def test_4_every_parameter_gets_a_gradient(specimen: Specimen):
         beginning = copy.deepcopy(system).train()
         beginning.begin_step(0)
         still &= without_gradient(beginning, batch)
-    assert not still
+    claim(not still, f"parameters that get no gradient from the loss: {sorted(still)}")
 
 
 def without_gradient(system: System, batch: Batch) -> set[str]:
@@ -410,7 +490,12 @@ def test_5_saved_and_loaded_it_scores_the_same(specimen: Specimen):
     with torch.no_grad():
         first = specimen.system.log_prob(batch).per_token
         second = again.system.log_prob(batch).per_token
-    assert torch.equal(first, second)
+    claim_same(
+        second,
+        first,
+        "loaded from its folder, a text has another log-probability",
+        axes=("text", "prediction"),
+    )
 
 
 def losses_of(run) -> list[tuple[int, float]]:
@@ -429,14 +514,21 @@ def test_5_stopped_and_resumed_it_trains_the_same(specimen: Specimen, tmp_path):
     if catalogue()[specimen.name].fitting != "counting":
         halves = train_tiny(specimen.name, specimen.corpus, tmp_path / "halves", steps=4)
         train_tiny(specimen.name, specimen.corpus, halves, steps=8, resume=True)
-        assert losses_of(halves) == losses_of(whole)
-        assert len(losses_of(whole)) > 0
+        claim(losses_of(whole), "the training wrote no losses to compare")
+        pairs = itertools.zip_longest(losses_of(whole), losses_of(halves))
+        apart = [(one, two) for one, two in pairs if one != two]
+        claim(
+            not apart,
+            f"resumed, the losses (step, loss) differ; never stopped and resumed: {apart[:1]}",
+        )
     else:
         halves = train_tiny(specimen.name, specimen.corpus, tmp_path / "halves")
     # The last weights: the best ones by validation depend on when it was looked at.
     first, second = last_weights(whole), last_weights(halves)
-    assert first.keys() == second.keys()
-    assert all(torch.equal(first[name], second[name]) for name in first)
+    odd = sorted(first.keys() ^ second.keys())
+    claim(not odd, f"weights that only one of the two trainings has: {odd}")
+    for name, weights in first.items():
+        claim_same(second[name], weights, f"resumed, {name} differs", axes=("index",))
 
 
 def chi_square_p_value(observed: np.ndarray, expected: np.ndarray) -> float:
@@ -470,14 +562,14 @@ def test_6_it_samples_what_it_scores(specimen: Specimen):
     p_value = chi_square_p_value(
         np.array(list(counts.values()), float), drawn * np.array(list(expected.values()))
     )
-    assert p_value > 1e-6
+    claim_sampled(counts, expected, p_value)
 
 
 @pytest.mark.protocol("Step")
 def test_7_it_steps_as_it_scores(specimen: Specimen):
     system = specimen.system
-    assert isinstance(system, Step)
-    assert isinstance(system, LogProb)
+    claim_protocol(system, Step)
+    claim_protocol(system, LogProb)
     sentence = some_sentences(specimen)[2]
     batch = Batch.from_sequences([sentence], pad=system.vocabulary.pad)
     with torch.no_grad():
@@ -486,7 +578,7 @@ def test_7_it_steps_as_it_scores(specimen: Specimen):
         for token in sentence[1:]:
             stepped.append(system.peek(state).log_probs[0, token])
             state = system.advance(state, torch.tensor([token]))
-    torch.testing.assert_close(torch.stack(stepped).to(at_once), at_once, atol=1e-5, rtol=0)
+    claim_close(torch.stack(stepped).to(at_once), at_once, STEPPED, atol=1e-5, first=1)
 
 
 @pytest.mark.conditional
@@ -495,8 +587,8 @@ def test_7_it_steps_as_it_scores(specimen: Specimen):
 def test_7_given_a_source_it_steps_as_it_scores(specimen: Specimen):
     """A text that is given another: token by token, alone and in company, and the source counts."""
     system, (first, second, text, other) = specimen.system, some_sentences(specimen)
-    assert isinstance(system, Step)
-    assert isinstance(system, LogProb)
+    claim_protocol(system, Step)
+    claim_protocol(system, LogProb)
     pad = system.vocabulary.pad
 
     def log_probs(sources: list[list[int]], texts: list[list[int]]) -> torch.Tensor:
@@ -511,18 +603,27 @@ def test_7_given_a_source_it_steps_as_it_scores(specimen: Specimen):
         for token in text[1:]:
             stepped.append(system.peek(state).log_probs[0, token])
             state = system.advance(state, torch.tensor([token]))
-    torch.testing.assert_close(torch.stack(stepped).to(at_once), at_once, atol=1e-5, rtol=0)
+    claim_close(torch.stack(stepped).to(at_once), at_once, STEPPED, atol=1e-5, first=1)
     together = log_probs([second, first], [other, text])[1]
-    torch.testing.assert_close(together[: len(at_once)], at_once, atol=1e-5, rtol=0)
-    assert not torch.equal(log_probs([second], [text])[0], at_once), "the source must count"
+    claim_close(
+        together[: len(at_once)],
+        at_once,
+        "with another pair in the batch, a text has another log-probability",
+        atol=1e-5,
+        first=1,
+    )
+    claim(
+        not torch.equal(log_probs([second], [text])[0], at_once),
+        "another source changes no log-probability of the text",
+    )
 
 
 @pytest.mark.protocol("Given")
 def test_7_given_a_latent_it_is_a_distribution_that_steps_as_it_scores(specimen: Specimen):
     """A latent-variable model and an autoencoder: given z, both checks 1 and 7 hold exactly."""
     system = specimen.system
-    assert isinstance(system, Given)
-    assert isinstance(system, Encode)
+    claim_protocol(system, Given)
+    claim_protocol(system, Encode)
     sentence, pad = some_sentences(specimen)[2], system.vocabulary.pad
     batch = Batch.from_sequences([sentence], pad=pad)
     with torch.no_grad():
@@ -531,22 +632,29 @@ def test_7_given_a_latent_it_is_a_distribution_that_steps_as_it_scores(specimen:
         for token in sentence[1:]:
             stepped.append(given.peek(state).log_probs[0, token])
             state = given.advance(state, torch.tensor([token]))
-        torch.testing.assert_close(torch.stack(stepped).to(at_once), at_once, atol=1e-5, rtol=0)
-        space = [given.log_prob(batch).totals.double() for batch in enumerate_space(specimen)]
-    assert torch.cat(space).exp().sum().item() == pytest.approx(1.0, abs=1e-5)
+        claim_close(torch.stack(stepped).to(at_once), at_once, STEPPED, atol=1e-5, first=1)
+        space = torch.cat([given.log_prob(b).totals.double() for b in enumerate_space(specimen)])
+    claim_mass(space.exp().sum().item(), len(space), exact=True)
 
 
 @pytest.mark.protocol("Step")
 def test_7_selecting_rows_forks_the_state(specimen: Specimen):
     system = specimen.system
-    assert isinstance(system, Step)
+    claim_protocol(system, Step)
     with torch.no_grad():
         state = system.advance(system.start(2), torch.tensor([5, 6]))
         before = system.peek(state).log_probs
         swapped = system.peek(state.select(torch.tensor([1, 0, 1]))).log_probs
         again = system.peek(state).log_probs
-    torch.testing.assert_close(swapped, before[[1, 0, 1]])
-    assert torch.equal(again, before), "peek must not change the state"
+    claim_close(
+        swapped,
+        before[[1, 0, 1]],
+        "selected rows of a state predict otherwise than the rows did",
+        atol=1e-5,
+        rtol=1.3e-6,
+        axes=("row", "token"),
+    )
+    claim_same(again, before, "peek changed the state", axes=("row", "token"))
 
 
 def test_its_numbers_have_ranges(specimen: Specimen):
@@ -558,7 +666,8 @@ def test_its_numbers_have_ranges(specimen: Specimen):
         if isinstance(getattr(module.SIZES["base"], field.name), (int, float))
         and not isinstance(getattr(module.SIZES["base"], field.name), bool)
     }
-    assert [name for name, metadata in numbers.items() if not metadata] == []
+    boundless = [name for name, metadata in numbers.items() if not metadata]
+    claim(not boundless, f"settings without a range in their metadata: {boundless}")
     for name in numbers:
         with pytest.raises(UserError, match=name):
             apply_settings(module.SIZES["base"], {name: "-7"})

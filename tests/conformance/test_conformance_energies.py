@@ -13,6 +13,7 @@ from lmlab.core.batch import Batch
 from lmlab.core.protocols import Energy, Fill, JointFill, Vectors
 from lmlab.core.registry import catalogue
 
+from .claims import claim, claim_close, claim_mass, claim_protocol, claim_sampled
 from .conftest import Specimen
 from .test_conformance import (
     chi_square_p_value,
@@ -28,7 +29,7 @@ RIGHT_UP_TO_A_CONSTANT = ("exact", "estimate", "unnormalised")
 
 @torch.no_grad()
 def energies(specimen: Specimen, batch: Batch) -> torch.Tensor:
-    assert isinstance(specimen.system, Energy)
+    claim_protocol(specimen.system, Energy)
     return specimen.system.energy(batch).double()
 
 
@@ -37,18 +38,20 @@ def test_1_energies_are_a_distribution_over_the_texts_of_a_length(specimen: Spec
     """Z is finite by enumeration, and log_prob is -E less a constant of the length."""
     complete, _ = enumerate_space(specimen)
     energy, scored = energies(specimen, complete), totals(specimen, complete)
-    assert energy.isfinite().all()
+    infinite = int((~energy.isfinite()).sum())
+    claim(not infinite, f"the energy of {infinite} of {len(energy)} texts is not finite")
     for length in complete.lengths.unique():
         here = complete.lengths == length
         log_z = torch.logsumexp(-energy[here], 0)
-        assert log_z.isfinite()
+        claim(log_z.isfinite(), f"log Z over texts of {length} tokens is {log_z.item()}")
         log_p = -energy[here] - log_z
-        assert log_p.exp().sum().item() == pytest.approx(1.0, abs=1e-9)
+        claim_mass(log_p.exp().sum().item(), int(here.sum()), exact=True, tolerance=1e-9)
         if catalogue()[specimen.name].kind in RIGHT_UP_TO_A_CONSTANT:
             again = scored[here] - torch.logsumexp(scored[here], 0)
-            torch.testing.assert_close(again, log_p, atol=1e-4, rtol=0)
+            what = f"among texts of {length} tokens log_prob is not minus the energy"
+            claim_close(again, log_p, what, atol=1e-4, axes=("text",))
         if here.sum() > 1:
-            assert log_p.std() > 1e-3, "all texts of a length are alike to it"
+            claim(log_p.std() > 1e-3, f"all texts of {length} tokens have the same energy")
 
 
 @pytest.mark.protocol("Energy")
@@ -66,11 +69,12 @@ def test_1_what_an_energy_fills_in_is_its_own_conditional(specimen: Specimen):
         filled = system.fill(batch, masked).log_probs.double()
     for row, place in enumerate(places):
         tokens = filled[row].isfinite().nonzero()[:, 0].tolist()
-        assert len(tokens) >= 3
+        claim(len(tokens) >= 3, f"only {len(tokens)} tokens can fill position {place}")
         each = [[*sentence[:place], token, *sentence[place + 1 :]] for token in tokens]
         energy = energies(specimen, Batch.from_sequences(each, pad=pad))
         expected = torch.log_softmax(-energy, 0)
-        torch.testing.assert_close(filled[row, tokens], expected, atol=1e-4, rtol=0)
+        what = f"what fills position {place} is not the conditional of the energy"
+        claim_close(filled[row, tokens], expected, what, atol=1e-4, axes=("token",))
 
 
 @pytest.mark.protocol("Energy")
@@ -78,13 +82,16 @@ def test_3_an_energy_does_not_depend_on_company(specimen: Specimen):
     sentences, pad = some_sentences(specimen), specimen.system.vocabulary.pad
     alone = torch.cat([energies(specimen, Batch.from_sequences([s], pad=pad)) for s in sentences])
     together = energies(specimen, Batch.from_sequences(sentences[::-1], pad=pad)).flip(0)
-    torch.testing.assert_close(together, alone, atol=1e-5, rtol=0)
+    what = "in a batch with others, a text has another energy than alone"
+    claim_close(together, alone, what, atol=1e-5, axes=("text",))
 
 
 def two_texts(specimen: Specimen) -> tuple[list[list[int]], list[list[int]]]:
-    """Two sentences, and the places that are masked in each: neighbours, and some apart."""
+    """Two sentences, and the places that are masked in each: neighbours, and some apart where
+    the system takes those."""
     _, _, first, second = some_sentences(specimen)
-    return [first, second], [[2, 3, 6], [1, 4]]
+    one_span = getattr(specimen.system, "one_span", False)
+    return [first, second], [[1, 2, 3], [1, 2]] if one_span else [[2, 3, 6], [1, 4]]
 
 
 def asked(specimen: Specimen, text: int, copies: int) -> tuple[Batch, torch.Tensor]:
@@ -99,7 +106,7 @@ def asked(specimen: Specimen, text: int, copies: int) -> tuple[Batch, torch.Tens
 def all_fillings(specimen: Specimen, text: int) -> tuple[torch.Tensor, torch.Tensor]:
     """(F, N) every way to fill the masked places, and (F,) its log-probability."""
     system, vocabulary = specimen.system, specimen.system.vocabulary
-    assert isinstance(system, JointFill)
+    claim_protocol(system, JointFill)
     able = [i for i in range(vocabulary.size) if i not in vocabulary.unpredictable]
     places = two_texts(specimen)[1][text]
     fillings = torch.tensor(list(itertools.product(able, repeat=len(places))))
@@ -113,25 +120,30 @@ def all_fillings(specimen: Specimen, text: int) -> tuple[torch.Tensor, torch.Ten
 def test_1_what_it_fills_in_together_is_a_distribution(specimen: Specimen, text: int):
     """All fillings sum to one, the best is the likeliest, and never-predicted tokens have none."""
     system = specimen.system
-    assert isinstance(system, JointFill)
+    claim_protocol(system, JointFill)
     fillings, log_probs = all_fillings(specimen, text)
-    assert log_probs.exp().sum().item() == pytest.approx(1.0, abs=1e-5)
+    claim_mass(log_probs.exp().sum().item(), len(fillings), exact=True)
     batch, masked = asked(specimen, text, 1)
     with torch.no_grad():
         joint = system.joint_fill(batch, masked)
         best = joint.best()
         never = fillings[:1].clone()
         never[0, 0] = system.vocabulary.pad
-        assert joint.log_prob(never.flatten()).exp().item() == 0.0
+        mass = joint.log_prob(never.flatten()).exp().item()
+        claim(mass == 0.0, f"<pad>, which is never predicted, fills a gap with probability {mass}")
         reached = joint.log_prob(best).item()
     # Of equals any will do, so what is compared is how likely they are.
-    assert reached == pytest.approx(log_probs.max().item(), abs=1e-5)
+    most = log_probs.max().item()
+    claim(
+        abs(reached - most) <= 1e-5,
+        f"the best filling {best.tolist()} has {reached:.6g}, and another has {most:.6g}",
+    )
 
 
 @pytest.mark.protocol("JointFill")
 def test_2_what_is_masked_together_is_not_looked_at(specimen: Specimen):
     system = specimen.system
-    assert isinstance(system, JointFill)
+    claim_protocol(system, JointFill)
     fillings, before = all_fillings(specimen, 0)
     batch, masked = asked(specimen, 0, len(fillings))
     with torch.no_grad():
@@ -139,17 +151,21 @@ def test_2_what_is_masked_together_is_not_looked_at(specimen: Specimen):
             tokens = with_another(batch.tokens[:1], place).expand_as(batch.tokens)
             other = system.joint_fill(replace(batch, tokens=tokens), masked)
             after = other.log_prob(fillings.flatten()).double()
-            torch.testing.assert_close(after, before, atol=1e-6, rtol=0)
+            what = f"what is filled in depends on the token under the mask at position {place}"
+            claim_close(after, before, what, atol=1e-6, axes=("filling",))
         tokens = with_another(batch.tokens[:1], 4).expand_as(batch.tokens)
         moved = system.joint_fill(replace(batch, tokens=tokens), masked)
-        assert not torch.equal(moved.log_prob(fillings.flatten()).double(), before)
+        claim(
+            not torch.equal(moved.log_prob(fillings.flatten()).double(), before),
+            "another token at position 4, which is not masked, changes nothing that is filled in",
+        )
 
 
 @pytest.mark.protocol("JointFill")
 def test_3_what_it_fills_in_together_does_not_depend_on_company(specimen: Specimen):
     """Both texts in one batch, with as many masked places as each has."""
     system = specimen.system
-    assert isinstance(system, JointFill)
+    claim_protocol(system, JointFill)
     texts, places = two_texts(specimen)
     batch = Batch.from_sequences(texts, pad=system.vocabulary.pad)
     masked = torch.zeros_like(batch.tokens, dtype=torch.bool)
@@ -161,13 +177,14 @@ def test_3_what_it_fills_in_together_does_not_depend_on_company(specimen: Specim
     alone = torch.stack([log_probs[i] for (_, log_probs), i in zip(found, chosen, strict=True)])
     with torch.no_grad():
         together = system.joint_fill(batch, masked).log_prob(tokens).double()
-    torch.testing.assert_close(together, alone, atol=1e-5, rtol=0)
+    what = "with the other text in the batch, a filling has another log-probability"
+    claim_close(together, alone, what, atol=1e-5, axes=("text",))
 
 
 @pytest.mark.protocol("JointFill")
 def test_6_it_draws_together_what_it_fills_in_together(specimen: Specimen):
     system, drawn = specimen.system, 4000
-    assert isinstance(system, JointFill)
+    claim_protocol(system, JointFill)
     fillings, log_probs = all_fillings(specimen, 0)
     batch, masked = asked(specimen, 0, drawn)
     with torch.no_grad():
@@ -176,17 +193,24 @@ def test_6_it_draws_together_what_it_fills_in_together(specimen: Specimen):
     counts = dict.fromkeys(map(tuple, fillings.tolist()), 0)
     for one in tokens.tolist():
         counts[tuple(one)] += 1
-    expected = drawn * log_probs.exp().numpy()
-    assert chi_square_p_value(np.array(list(counts.values()), float), expected) > 1e-6
+    expected = dict(zip(counts, log_probs.exp().tolist(), strict=True))
+    p_value = chi_square_p_value(
+        np.array(list(counts.values()), float), drawn * np.array(list(expected.values()))
+    )
+    claim_sampled(counts, expected, p_value)
 
 
 @pytest.mark.protocol("Vectors")
 def test_every_word_has_a_vector(specimen: Specimen):
     system = specimen.system
-    assert isinstance(system, Vectors)
+    claim_protocol(system, Vectors)
     with torch.no_grad():
         vectors = system.vectors()
-    assert vectors.ndim == 2 and len(vectors) == system.vocabulary.size
-    assert vectors.isfinite().all()
+    size = system.vocabulary.size
+    claim(
+        vectors.ndim == 2 and len(vectors) == size,
+        f"vectors have the shape {tuple(vectors.shape)}, expected ({size}, width)",
+    )
+    claim(vectors.isfinite().all(), "a vector has a number that is not finite")
     first, second = (specimen.model.tokenizer.encode(word)[0] for word in "ab")
-    assert not torch.equal(vectors[first], vectors[second])
+    claim(not torch.equal(vectors[first], vectors[second]), "a and b have the same vector")

@@ -14,6 +14,7 @@ from lmlab.core.registry import catalogue
 from lmlab.sampling.decode import sample
 from lmlab.training.runs import load_run
 
+from .claims import claim, claim_close, claim_mass, claim_same, claim_sampled
 from .conftest import Specimen
 from .test_conformance import (
     LONGEST,
@@ -63,13 +64,10 @@ def probabilities(specimen: Specimen, source: list[int]) -> dict[tuple[int, ...]
 def test_1_given_a_source_it_is_a_distribution(specimen: Specimen):
     """Given a source, and given an empty one."""
     vocabulary, kind = specimen.system.vocabulary, catalogue()[specimen.name].kind
-    assert kind in NORMALISED
+    claim(kind in NORMALISED, f"a score of the kind {kind} does not sum to 1; exempt it from this")
     for source in (some_sentences(specimen)[0], [vocabulary.start, vocabulary.end]):
-        mass = sum(probabilities(specimen, source).values())
-        if kind == "exact":
-            assert mass == pytest.approx(1.0, abs=1e-5)
-        else:
-            assert mass <= 1.0 + 1e-5
+        found = probabilities(specimen, source)
+        claim_mass(sum(found.values()), len(found), exact=kind == "exact")
 
 
 @pytest.mark.check("source", "cheat")
@@ -93,13 +91,22 @@ def test_3_given_a_source_it_does_not_depend_on_company(specimen: Specimen):
     backwards = scored(sources[::-1], texts[::-1]).flip(0)
     longer_source = scored([*sources, long], [*texts, start])[: len(texts)]
     longer_text = scored([*sources, start], [*texts, long])[: len(texts)]
-    for company in (scored(sources, texts), backwards, longer_source, longer_text):
-        torch.testing.assert_close(company, alone, atol=1e-5, rtol=0)
+    companies = {
+        "together": scored(sources, texts),
+        "in reverse order": backwards,
+        "with a longer source": longer_source,
+        "with a longer text": longer_text,
+    }
+    for how, company in companies.items():
+        what = f"scored {how}, a text has another log-probability than alone"
+        claim_close(company, alone, what, atol=1e-5, axes=("pair",))
     # One text beside many sources: what begins alike is not the same for that.
     many = scored(sources, [texts[0]] * len(sources))
     each = torch.cat([scored([source], [texts[0]]) for source in sources])
-    torch.testing.assert_close(many, each, atol=1e-5, rtol=0)
-    assert len(set(each.tolist())) == len(sources), "the source must count"
+    what = "with many sources in a batch, a text has another log-probability than with one"
+    claim_close(many, each, what, atol=1e-5, axes=("source",))
+    different = len(set(each.tolist()))
+    claim(different == len(sources), f"{len(sources)} sources give {different} log-probabilities")
 
 
 @pytest.mark.check("source")
@@ -107,8 +114,9 @@ def test_5_saved_and_loaded_it_scores_the_same_given_a_source(specimen: Specimen
     again, batch = load_run(specimen.run), one_pair(specimen)
     with torch.no_grad():
         first, second = specimen.system.log_prob(batch), again.system.log_prob(batch)
-    assert torch.equal(first.per_token, second.per_token)
-    assert torch.equal(first.totals, second.totals)
+    what = "loaded from its folder, a text has another log-probability"
+    claim_same(second.per_token, first.per_token, what, axes=("text", "prediction"))
+    claim_same(second.totals, first.totals, what, axes=("text",))
 
 
 @pytest.mark.check("source", "sample")
@@ -128,4 +136,4 @@ def test_6_given_a_source_it_samples_what_it_scores(specimen: Specimen):
     p_value = chi_square_p_value(
         np.array(list(counts.values()), float), drawn * np.array(list(expected.values()))
     )
-    assert p_value > 1e-6
+    claim_sampled(counts, expected, p_value)

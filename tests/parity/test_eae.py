@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,6 +21,7 @@ from lmlab.core.visibility import Full
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.knowledge.entity_memory import EntityMemory, weights_of
 from lmlab.knowledge.knowledge import Entity, Knowledge
+from lmlab.scoring.links import link_texts
 from lmlab.zoo import eae
 
 WIDTH, SIZE, ENTITIES_KNOWN = 4, 3, 5
@@ -123,6 +126,37 @@ def test_mentions_are_detected_where_none_are_told_and_never_in_padding():
     places = [(0, 1), (0, 2), (0, 3), (0, 4), (1, 1), (1, 2), (1, 3)]
     assert found.found[MENTIONS].tolist() == [[row, place, place] for row, place in places]
     assert found.spans is not None and len(found.spans) == 7
+
+
+class Words:
+    """A tokeniser of words w5 to w11 that are their own ids."""
+
+    kind = "word"
+
+    def encode(self, text: str) -> list[int]:
+        return [int(word[1:]) for word in text.split()]
+
+    def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        starts = [m.start() for m in re.finditer(r"\S+", text)]
+        words = text.split()
+        return self.encode(text), [(a, a + len(w)) for a, w in zip(starts, words, strict=True)]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("tag", [BEGINS, GOES_ON])
+def test_special_tokens_are_no_part_of_a_detected_mention(tag: int):
+    """Where every position is tagged, the start and end tokens stay outside: link and ask."""
+    system = make_system().eval()
+    tagging = system.backbone.memories[str(system.memory)].tagging
+    tagging.weight.zero_()
+    tagging.bias.copy_(torch.nn.functional.one_hot(torch.tensor(tag), 3))
+    [linked] = link_texts(system, Words(), SimpleNamespace(end=True), ["w5 w6 w7"])
+    spans = [(each.start, each.end) for each in linked.mentions]
+    assert spans == ([(0, 2), (3, 5), (6, 8)] if tag == BEGINS else [(0, 8)])
+    system.meet_tokenizer(Words())
+    # The masked mention is the answer; evidence are the mentions detected beside it: one word.
+    [[answer]] = system.ask(["w5 [MASK]"])
+    assert len(answer.evidence) == (1 if tag == BEGINS else 0)
 
 
 def make_system(**settings):

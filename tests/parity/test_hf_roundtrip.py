@@ -26,7 +26,7 @@ from lmlab.core.visibility import Causal, Full
 from lmlab.diagnostics.sentences import surprisal_pictures
 from lmlab.diagnostics.subjects import make_subjects
 from lmlab.interop.hf.catalogue import families
-from lmlab.interop.hf.exporting import export_hf
+from lmlab.interop.hf.exporting import NEVER, export_hf, softmax_remark
 from lmlab.interop.hf.importing import import_hf
 from lmlab.training.runs import Model, RunFolder, load_run
 from lmlab.training.train import train
@@ -339,6 +339,28 @@ def assert_same(found: Tensor, expected: Tensor, inputs: Inputs) -> None:
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
 
 
+def predictable(model: Model) -> Tensor:
+    """(V,) bool: tokens that our softmax gives probability."""
+    never = getattr(model.system.emission, "never", None)
+    if never is None:
+        never = model.system.objective.generator.emission.never
+    return never == 0
+
+
+def assert_same_probabilities(
+    ours: Tensor, theirs: Tensor, able: Tensor, inputs: Inputs, *, biased: bool
+) -> None:
+    """Our log-probabilities are those of their softmax over all tokens, where there is a bias."""
+    real = inputs.real if inputs.text is None else torch.ones(inputs.text.shape).bool()
+    expected = ours[real][:, : len(able)].masked_fill(~able, -torch.inf).log_softmax(-1)[:, able]
+    whole = theirs[real].log_softmax(-1)
+    assert (whole[:, ~able].exp().sum(-1) < 1e-6).all() == biased
+    if not biased:
+        whole = theirs[real].masked_fill(~able, -torch.inf).log_softmax(-1)
+    # Beside it the rounding of float32, of log-probabilities down to -50.
+    torch.testing.assert_close(whole[:, able], expected, atol=1e-5, rtol=1e-5)
+
+
 def test_every_family_is_tried_both_ways():
     tried = {json_type(case) for case in CASES.values()}
     assert tried | {"electra"} == families().keys()
@@ -507,9 +529,19 @@ def test_a_run_of_ours_goes_out_with_the_same_logits_and_ids(trained):
             ours.detach()[inputs.real], found[inputs.real], atol=1e-4, rtol=0
         )
     else:
+        able = predictable(model)
         ours = our_logits(model, inputs)
         ours = ours if family.pad is None else exchanged(ours, model.tokenizer.vocabulary.pad, 1)
-        assert_same(ours, found, inputs)
+        able = able if family.pad is None else exchanged(able, model.tokenizer.vocabulary.pad, 1)
+        able = able[: found.shape[-1]]
+        assert_same(ours[..., : len(able)][..., able], found[..., able], inputs)
+        assert_same_probabilities(ours, found, able, inputs, biased=family.output_bias is not None)
+    if name == "electra":
+        generator = transformers.AutoModelForMaskedLM.from_pretrained(folder / "out" / "generator")
+        shares = their_logits(generator, inputs)[inputs.real].softmax(-1)
+        assert shares[:, ~predictable(model)].sum(-1).max() < 1e-6
+    remark = softmax_remark(family)
+    assert (remark is None) == (name not in ("gpt", "t5"))
     for text in TEXTS:
         words = tokenizer(text, add_special_tokens=False)["input_ids"]
         assert words == model.tokenizer.encode(text)
@@ -538,7 +570,8 @@ def exchanged(logits: Tensor, first: int, second: int) -> Tensor:
 
 @WENT
 def test_out_and_in_again_is_the_same_system(trained):
-    """Every weight to the bit; tokens may have got other ids, and symbols of ours be tokens."""
+    """Every weight to the bit but biases of tokens that are never predicted; tokens may have got
+    other ids, and symbols of ours be tokens."""
     name, folder = trained
     if not (folder / "out").exists():
         export_hf(folder / "run", folder / "out")
@@ -554,6 +587,11 @@ def test_out_and_in_again_is_the_same_system(trained):
         found = again[name]
         if pad is not None and len(value) == before.tokenizer.vocabulary.size:
             found = found[[1, 0, *range(2, len(found))]]
+        if name.endswith("emission.bias"):
+            # What is never predicted goes out with a bias of its own.
+            able = predictable(before)
+            assert (found[~able] == NEVER).all()
+            found, value = found[able], value[able]
         assert torch.equal(found, value), name
 
 

@@ -149,10 +149,31 @@ def test_what_the_run_does_not_do_is_told(spoilt, tmp_path):
     files = {"sentence_bert_config": told, "config_sentence_transformers": prompts}
     describe(spoilt, "Transformer", "Pooling", **files)
     assert import_hf(spoilt, tmp_path / "told").config["imported"]["notes"][1:] == [
-        "the checkpoint's own files cut texts after 16 tokens, and the run reads up to 24.",
+        "texts are cut after 16 tokens, as the checkpoint's own files say; it has positions "
+        "for 24.",
         "the checkpoint is given texts in small letters; write them so.",
         "the checkpoint is given 'ask: ' before a query; write it there.",
     ]
+
+
+def test_texts_are_cut_where_the_folder_says(spoilt, tmp_path):
+    """sentence_bert_config.json's max_seq_length is less than the positions that there are."""
+    describe(spoilt, "Transformer", "Pooling", sentence_bert_config={"max_seq_length": 8})
+    model = import_hf(spoilt, tmp_path / "run")
+    assert model.config["system_config"]["length"] == 8
+    texts = ["the cat sat on a mat", "the cat sat on a mat under the tree where a dog ran"]
+    for path in (tmp_path / "run", spoilt):
+        encoder = open_encoder(path)
+        assert encoder.window == 8
+        short, cut = encoder.encode_documents(texts)
+        # <s>, six words, </s>: what stands behind them is not read.
+        np.testing.assert_allclose(short, cut, atol=1e-6)
+        assert encoder.cut == 1
+    runs, folders = (open_encoder(p).encode_documents(texts) for p in (tmp_path / "run", spoilt))
+    np.testing.assert_allclose(runs, folders, atol=1e-5)
+    [first, second] = lmlab.load(tmp_path / "run").encode(texts)
+    assert (first.truncated, second.truncated) == (False, True)
+    np.testing.assert_allclose(second.vector, folders[1], atol=1e-5)
 
 
 def corpus(tmp_path: Path, kind: str = "pairs") -> str:

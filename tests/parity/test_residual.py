@@ -191,6 +191,20 @@ def test_z_is_estimated_once_until_the_weights_change():
     assert system.partition() != first
 
 
+def test_z_is_estimated_again_where_draws_or_precision_change():
+    system = make(draws=200)
+    assert system.partition().draws == 200
+    system.draws = 1000
+    assert system.partition().draws == 1000
+    single = system.partition()
+    doubled = system.double().partition()
+    assert doubled is not single and doubled.low == pytest.approx(single.low, abs=1e-2)
+    # A fused optimiser leaves versions as they were; `data` does so as well.
+    for parameter in system.train().parameters():
+        parameter.data.mul_(1.5)
+    assert system.eval().partition() != doubled
+
+
 def test_what_is_drawn_comes_near_its_law_as_candidates_grow_many():
     """One candidate is the base itself; with 32 only the noise of drawing is left."""
     exact, rows, found = Exact(make()), 2000, {}

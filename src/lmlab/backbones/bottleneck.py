@@ -44,6 +44,6 @@ class Bottleneck(Compression):
             "latents": Capture(
                 values=self.encode(view),
                 axes=("batch", "unit"),
-                reading="The vector that each sentence is compressed to, a row each.",
+                reading="The latent vector that each sentence is encoded to.",
             )
         }

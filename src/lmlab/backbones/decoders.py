@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from lmlab.core.capture import Capture
+from lmlab.core.capture import UNIT_INTERVAL, Capture
 from lmlab.core.errors import UserError
 from lmlab.core.latent import Decoder
 from lmlab.core.parts import Hidden
@@ -89,7 +89,9 @@ class Guided(Decoder):
             name: Capture(
                 values=gate,
                 axes=("batch", "time", "unit"),
-                reading=f"The {name} of every unit over time: {self.cell.gate_readings[name]}.",
+                reading=f"The {name} of every unit, at the step that predicts each token: "
+                f"{self.cell.gate_readings[name]}.",
+                bounds=UNIT_INTERVAL,
             )
             for name, gate in gates.items()
         }

@@ -71,13 +71,14 @@ class Filter(Backbone):
             "transition": Capture(
                 values=tables.transition.exp(),
                 axes=("state", "next state"),
-                reading="Each row tells where a state goes next; a bright diagonal means that "
-                "states repeat themselves.",
+                reading="P(next state | state).",
+                sums_to_one="next state",
             ),
             "start": Capture(
                 values=tables.start.exp(),
                 axes=("state",),
-                reading="How often a text begins in each state.",
+                reading="P(first state).",
+                sums_to_one="state",
             ),
         }
 

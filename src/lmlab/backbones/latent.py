@@ -31,8 +31,8 @@ class Latent(Backbone):
             "posterior": Capture(
                 values=posterior,
                 axes=("batch", "time", "choice"),
-                reading="Each row tells which choices explain the token that really came; 1 is "
-                "all.",
+                reading="P(choice | all tokens up to and including the predicted one).",
+                sums_to_one="choice",
             )
         }
 

@@ -81,19 +81,22 @@ class LocalStates(Backbone):
         return {
             "state posterior": Capture(
                 values=here.exp(),
-                axes=("batch", "time", "state"),
-                reading="P(z | s) of each input token: how sure its state is.",
+                axes=("batch", "source", "state"),
+                reading="P(state | token) for each input token.",
+                sums_to_one="state",
             ),
             "state prior": Capture(
                 values=torch.softmax(self.posterior.prior, dim=0),
                 axes=("state",),
-                reading="P(z) before any token is seen.",
+                reading="P(state), before any token is seen.",
+                sums_to_one="state",
             ),
             "transitions": Capture(
                 values=self.transition.table(last),
                 axes=("state", "next state"),
-                reading="Each row tells where a state leads; where it depends on the token, after "
-                "the first sentence's last one.",
+                reading="P(next state | state); where it depends on the token, after the last one "
+                "of the first sentence.",
+                sums_to_one="next state",
             ),
         }
 

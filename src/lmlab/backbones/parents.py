@@ -157,7 +157,8 @@ class Parents(Latent):
             captures["type shares"] = Capture(
                 values=self.transitions.log_shares().exp(),
                 axes=("choice",),
-                reading="How often each kind of transition is chosen before anything is seen.",
+                reading="P(type of transition), before anything is seen.",
+                sums_to_one="choice",
             )
         return captures
 
@@ -167,15 +168,18 @@ class Parents(Latent):
             "posterior": Capture(
                 values=by_type.sum(-1),
                 axes=("batch", "time", "source"),
-                reading="Each row tells which earlier tokens explain the one that really came; "
-                "1 is all.",
+                reading="For each predicted token, the posterior over the earlier token that it "
+                "follows from (its parent).",
+                sums_to_one="source",
             )
         }
         if self.types > 1:
             captures["type posterior"] = Capture(
                 values=by_type.sum(-2),
                 axes=("batch", "time", "choice"),
-                reading="Which kind of transition explains each token, over all its parents.",
+                reading="For each predicted token, P(type of transition | tokens), summed over its "
+                "possible parents.",
+                sums_to_one="choice",
             )
         return captures
 
@@ -189,6 +193,7 @@ def reveal_prior(prior: ParentPrior, view: View, like: Tensor) -> Capture:
     return Capture(
         values=prior(0, time, like).exp(),
         axes=("time", "source"),
-        reading="Row i tells where place i looks before it knows what came: the diagonal is the "
-        "token before, the first column the start symbol.",
+        reading="The prior over the parent of each position, before the token is seen: the "
+        "diagonal is the previous token, input 0 the start symbol.",
+        sums_to_one="source",
     )

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from lmlab.backbones.encoder_decoder import EncoderDecoder
 from lmlab.backbones.transformer import Transformer
-from lmlab.core.capture import Capture
+from lmlab.core.capture import UNIT_INTERVAL, Capture
 from lmlab.core.copying import CopyingHidden
 from lmlab.core.parts import Hidden
 from lmlab.core.state import State
@@ -118,7 +118,8 @@ class Copying(ReadingWriting):
         copied = Capture(
             values=hidden.copies.copied.detach(),
             axes=("batch", "time", "source"),
-            reading="Each row is a place of what is written, and tells how likely its word is a "
-            "copy of each word of the source; what is missing to 1 is made.",
+            reading="For each output token, the probability that it is a copy of each source "
+            "token; what is missing to 1 is the probability that it was generated.",
+            bounds=UNIT_INTERVAL,
         )
         return {**super().reveal(view), "copied": copied}

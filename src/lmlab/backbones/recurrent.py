@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
-from lmlab.core.capture import Capture
+from lmlab.core.capture import UNIT_INTERVAL, Capture
 from lmlab.core.parts import Backbone, Hidden
 from lmlab.core.state import State, TensorState
 from lmlab.core.view import View
@@ -94,7 +94,9 @@ class Recurrent(Backbone):
                 captures[title] = Capture(
                     values=gate,
                     axes=("batch", "time", "unit"),
-                    reading=f"The {name} of every unit over time: {cell.gate_readings[name]}.",
+                    reading=f"The {name} of every unit, at the step that predicts each token: "
+                    f"{cell.gate_readings[name]}.",
+                    bounds=UNIT_INTERVAL,
                 )
             values, _ = cell(values, begun)
         return captures

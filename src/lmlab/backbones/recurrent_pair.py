@@ -61,6 +61,7 @@ class RecurrentPair(SourceBackbone):
             "attention": Capture(
                 values=weights,
                 axes=("batch", "time", "source"),
-                reading="Each row tells where in the source was looked for a word; 1 is all.",
+                reading="How each output token divides its attention over the source tokens.",
+                sums_to_one="source",
             )
         }

@@ -59,7 +59,9 @@ class Renewal(Latent):
         captures["renewal weight"] = Capture(
             values=self.log_balance().exp(),
             axes=("choice",),
-            reading="How often the text starts afresh (0) and how often it goes on (1).",
+            reading="Prior probability that a token starts afresh (0) or follows from an earlier "
+            "token (1).",
+            sums_to_one="choice",
         )
         return captures
 
@@ -69,7 +71,8 @@ class Renewal(Latent):
             "posterior": Capture(
                 values=torch.cat([posterior[..., :1], by_type], dim=-1),
                 axes=("batch", "time", "choice"),
-                reading="What explains each token: 0 is a fresh start, the others are the kinds "
-                "of transition from a token before.",
+                reading="The posterior over what each token follows from: 0 is a fresh start, the "
+                "others are the types of transition from an earlier token.",
+                sums_to_one="choice",
             )
         }

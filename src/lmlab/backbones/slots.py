@@ -68,13 +68,15 @@ class Slots(Latent):
             "slot prior": Capture(
                 values=torch.stack([prior.values for prior in priors]),
                 axes=("slot", *priors[0].axes),
-                reading="For each slot, where a place looks before the words are known: a line "
-                "beside the diagonal is a fixed place of a window.",
+                reading="For each slot, the prior over the position that it attends to, before the "
+                "tokens are seen: a line parallel to the diagonal is a fixed offset.",
+                sums_to_one=priors[0].sums_to_one,
             ),
             "slot attention": Capture(
                 values=self.marginals(self._log_choices(recalled, vectors)),
                 axes=("batch", "slot", "time", "source"),
                 reading="For each slot, which earlier token it holds when each token is predicted.",
+                sums_to_one="source",
             ),
         }
 
@@ -117,7 +119,8 @@ class ChainedSlots(Slots):
         captures["slot moves"] = Capture(
             values=F.softmax(self.log_moves, dim=0),
             axes=("move",),
-            reading="Weight of each move from one slot's token to the next slot's: 0 is the same "
-            "token, to the left are earlier ones.",
+            reading="Weight of each offset from one slot's token to the next slot's: 0 is the same "
+            "token, negative offsets are earlier tokens.",
+            sums_to_one="move",
         )
         return captures

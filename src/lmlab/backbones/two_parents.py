@@ -83,8 +83,9 @@ class TwoParents(Latent):
                     -1, places, posterior
                 ),
                 axes=("batch", "time", "source"),
-                reading=f"Each row tells which earlier tokens were the {name} parent of the one "
-                "that really came; 1 is all.",
+                reading=f"For each predicted token, the posterior over its {name} parent, an "
+                "earlier token.",
+                sums_to_one="source",
             )
             for name, places in pairs
         }

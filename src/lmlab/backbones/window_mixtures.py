@@ -55,7 +55,8 @@ class WindowMixture(Latent):
             "window shares": Capture(
                 values=F.softmax(self.shares, dim=0),
                 axes=("choice",),
-                reading="How often each window is chosen before it is known what came.",
+                reading="P(window), the prior over window sizes before the token is seen.",
+                sums_to_one="choice",
             )
         }
 
@@ -103,8 +104,9 @@ class PermutedWindow(Latent):
             "ordering prior": Capture(
                 values=F.softmax(self.orders, dim=0),
                 axes=("choice",),
-                reading="Weight of each ordering of the window; 0 is the order of the text, the "
-                "others follow in lexicographic order.",
+                reading="P(ordering of the window); 0 is the order of the text, the others follow "
+                "in lexicographic order.",
+                sums_to_one="choice",
             )
         }
 

@@ -51,5 +51,6 @@ class BlockedStates(Emission):
                 axes=("state",),
                 reading="Share of all predictions that each state carries; a state near zero is "
                 "unused.",
+                sums_to_one="state",
             )
         }

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lmlab.core.capture import Capture
+from lmlab.core.capture import NON_NEGATIVE, Capture
 from lmlab.core.parts import Emission, Hidden
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.emissions.outputs import never_predicted, output_vectors
@@ -74,7 +74,8 @@ class SphereStates(States):
             "scales": Capture(
                 values=self.log_scales.exp(),
                 axes=("state",),
-                reading="β of each state: a high one keeps to few tokens, a low one spreads.",
+                reading="β of each state: the higher, the fewer tokens the state gives mass to.",
+                bounds=NON_NEGATIVE,
             )
         }
 
@@ -121,6 +122,7 @@ class GivenStates(Emission):
                 axes=("state",),
                 reading="Share of all predictions that each state carries; a state near zero is "
                 "unused.",
+                sums_to_one="state",
             ),
         }
 

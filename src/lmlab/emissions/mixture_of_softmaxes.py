@@ -73,5 +73,7 @@ class MixtureOfSoftmaxes(Emission):
                 axes=("choice",),
                 reading="Share of all predictions that each softmax carries; one near 1 means "
                 "that a single softmax would do.",
+                sums_to_one="choice",
+                titles={"choice": "softmax"},
             )
         }

@@ -60,12 +60,15 @@ class ProductOfMixtures(Emission):
             "mixture use": Capture(
                 values=torch.stack(use),
                 axes=("choice", "state"),
-                reading="Each row is one factor of the product: the share of all predictions that "
-                "each of its states carries.",
+                reading="For each factor of the product, the share of all predictions that each of "
+                "its states carries.",
+                sums_to_one="state",
+                titles={"choice": "factor"},
             ),
             "looseness": Capture(
                 values=-torch.logsumexp(self.log_products(hidden.values), dim=-1),
                 axes=("batch", "time"),
-                reading="Nats by which the bound lies below the log-probability at each place.",
+                reading="Nats by which the bound lies below the log-probability of each token.",
+                unit="nats",
             ),
         }

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lmlab.core.capture import Capture
+from lmlab.core.capture import UNIT_INTERVAL, Capture
 from lmlab.core.parts import Emission, Hidden
 from lmlab.emissions.mixture import States
 from lmlab.layers.linear_log_prob import linear_log_prob
@@ -62,11 +62,13 @@ class RotatedMixture(Emission):
                 axes=("state",),
                 reading="Share of all predictions that each state carries; the last is the "
                 "rotation, and a state near zero is unused.",
+                sums_to_one="state",
             ),
             "share of the rotation": Capture(
                 values=weights[..., -1],
                 axes=("batch", "time"),
-                reading="How likely each prediction is to turn the previous word instead of "
-                "choosing a fixed state.",
+                reading="The probability that each prediction rotates the previous word's vector "
+                "instead of choosing a fixed state.",
+                bounds=UNIT_INTERVAL,
             ),
         }

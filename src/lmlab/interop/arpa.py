@@ -27,6 +27,7 @@ import numpy as np
 
 from lmlab.core.errors import UserError
 from lmlab.core.vocabulary import END, MASK, PAD, START, SYMBOLS, UNKNOWN, Vocabulary
+from lmlab.core.whole_numbers import whole_number
 from lmlab.inference.backoff import BackoffTables
 from lmlab.inference.key_index import KeyIndex
 
@@ -199,9 +200,10 @@ class _Reader:
             if not line.strip():
                 break
             match = re.fullmatch(rb"ngram\s+(\d+)\s*=\s*(\d+)", line.strip())
-            if match is None or int(match[1]) != len(counts) + 1:
+            count = None if match is None else whole_number(match[2])
+            if match is None or count is None or whole_number(match[1]) != len(counts) + 1:
                 self.fail(f"expected 'ngram {len(counts) + 1}=' and a count, or an empty line")
-            counts.append(int(match[2]))
+            counts.append(count)
         if not counts:
             self.fail("expected counts ('ngram 1=…') after \\data\\")
         return counts

@@ -13,6 +13,7 @@ from lmlab.data.tokenizers import Tokenizer
 from lmlab.emissions.count_table import CountTable
 from lmlab.interop.arpa import read_arpa, write_arpa
 from lmlab.training.config import TrainingConfig
+from lmlab.training.processes import lock_output
 from lmlab.training.runs import Model, RunFolder, build_system, load_run
 
 
@@ -37,8 +38,14 @@ def export_arpa(run: Path | str, path: Path | str) -> None:
 def import_arpa(path: Path | str, out: Path | str) -> Model:
     """Make a run of the counted system from an ARPA file; its words are split on white space."""
     run = RunFolder(Path(out))
+    with lock_output(run.path):
+        _write_run(path, run)
+    return load_run(out)
+
+
+def _write_run(path: Path | str, run: RunFolder) -> None:
     if run.exists():
-        raise UserError(f"{out} already holds a run; choose another --out.")
+        raise UserError(f"{run.path} already holds a run; choose another --out.")
     tables, words = read_arpa(path)
     tokenizer = Tokenizer(word_level({word: i for i, word in enumerate(words)}))
     name, settings = counted_systems()[0], {"order": tables.order}
@@ -64,4 +71,3 @@ def import_arpa(path: Path | str, out: Path | str) -> Model:
             "training": asdict(TrainingConfig()),
         }
     )
-    return load_run(out)

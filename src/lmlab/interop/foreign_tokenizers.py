@@ -98,9 +98,9 @@ class ForeignTokenizer:
     def symbols(self) -> frozenset[int]:
         """Ids that stand for nothing in a text, as far as it tells them."""
         named = {*getattr(self._inner, "all_special_ids", ()), self.vocabulary.end}
-        return frozenset(
-            (named | {*self.vocabulary.unpredictable}) - {self.vocabulary.unknown, None}
-        )
+        # Where the end token serves as the unknown one too (GPT-2) it is a special token.
+        words = {self.vocabulary.unknown} - {self.vocabulary.end}
+        return frozenset((named | {*self.vocabulary.unpredictable}) - words - {None})
 
     def token(self, id: int) -> str:
         """The token of an id; an id without one, as tiktoken's have, is padding's."""

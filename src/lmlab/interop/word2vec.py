@@ -16,14 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lmlab.core.errors import UserError
+from lmlab.core.whole_numbers import whole_number
 from lmlab.scoring.word_vectors import WordVectors
 
 BINARY = ".bin"
 """How the name of a binary file ends."""
 LONGEST_WORD = 1 << 16
 """Bytes after which what was taken for a word is none."""
-MOST_NUMBERS = 1 << 36
-"""More than any table of vectors has: what claims them is no such file."""
 
 
 def write_word2vec(path: Path | str, vectors: WordVectors) -> None:
@@ -81,13 +80,19 @@ def read_word2vec(path: Path | str) -> WordVectors:
 
 def _heading(file: BinaryIO, path: Path | str) -> tuple[int, int]:
     parts = file.readline(64).split()
-    if len(parts) != 2 or not all(part.isdigit() for part in parts):
+    count, width = map(whole_number, parts) if len(parts) == 2 else (None, None)
+    if count is None or width is None:
         raise UserError(
             f"{path} is no word2vec file: its first line is not the number of words and the width."
         )
-    count, width = int(parts[0]), int(parts[1])
-    if width < 1 or count * width > MOST_NUMBERS:
-        raise UserError(f"{path} claims {count} words of {width} numbers, which can't be.")
+    # A word has at least one byte, and so has each of its numbers with the space before it.
+    least = 2 * count * width
+    held = os.fstat(file.fileno()).st_size
+    if width < 1 or least > held:
+        raise UserError(
+            f"{path} is damaged: its first line declares {count} words of {width} numbers, and "
+            f"the file has only {held:,} bytes."
+        )
     return count, width
 
 

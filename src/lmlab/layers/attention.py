@@ -259,7 +259,8 @@ class Attention(nn.Module):
             "attention",
             weights,
             ("batch", "head", "time", "source"),
-            "Each row is a place, and tells how it divides its attention over the places it sees.",
+            "How each query position divides its attention over the positions that it may see.",
+            sums_to_one="source",
         )
         weights = F.dropout(weights, self.dropout, self.training)
         mean = weights @ read

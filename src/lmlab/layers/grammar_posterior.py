@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from lmlab.core.capture import Capture
+from lmlab.core.capture import NON_NEGATIVE, UNIT_INTERVAL, Capture
 from lmlab.inference import inside
 from lmlab.inference.trees import Tree, read_tree
 from lmlab.layers.grammar import Grammar, Sentences, word_potentials
@@ -39,14 +39,8 @@ def tree_entropy(grammar: Grammar, given: Sentences) -> Tensor:
 
 
 def captures(grammar: Grammar, given: Sentences) -> dict[str, Capture]:
-    """Posterior spans, the use of symbols, and how sure the grammar is of its trees."""
-    rules = {
-        "rules": Capture(
-            values=grammar.rules.binary.detach().exp().sum(-1),
-            axes=("state", "next state"),
-            reading="Each row tells which symbols an inner symbol has as its left child.",
-        )
-    }
+    """Rules, posterior spans, the use of symbols, and how sure the grammar is of its trees."""
+    rules = _rule_captures(grammar)
     if not given.tokens.shape[1]:
         return rules
     of_words, of_spans = inside.marginals(
@@ -59,19 +53,68 @@ def captures(grammar: Grammar, given: Sentences) -> dict[str, Capture]:
         "spans": Capture(
             values=_by_ends(of_spans.sum(-1)),
             axes=("batch", "time", "source"),
-            reading="How surely a phrase goes from the word at the column to that at the row.",
+            reading="The posterior probability that a phrase begins and ends at these words; "
+            "single words are no phrases.",
+            bounds=UNIT_INTERVAL,
+            titles={"time": "last word", "source": "first word"},
         ),
         "symbol use": Capture(
             values=use / use.sum(),
             axes=("state",),
-            reading="Share of all nodes of the trees that each symbol labels, inner ones first.",
+            reading=f"Share of the trees' nodes that each symbol labels; {_numbers(grammar)}.",
+            sums_to_one="state",
+            titles={"state": "symbol"},
         ),
         "tree entropy": Capture(
             values=tree_entropy(grammar, given),
             axes=("batch",),
-            reading="How many nats of doubt are left about a sentence's tree; 0 is none.",
+            reading="Entropy of the posterior over each sentence's trees; 0 is certain.",
+            bounds=NON_NEGATIVE,
+            unit="nats",
         ),
     }
+
+
+def _rule_captures(grammar: Grammar) -> dict[str, Capture]:
+    """The children of each nonterminal, the other child summed out, and the preterminals' words."""
+    binary = grammar.rules.binary.detach().exp()
+    return {
+        "left children": _children(binary.sum(2), "left child B", "right child C"),
+        "right children": _children(binary.sum(1), "right child C", "left child B"),
+        "words of the preterminals": Capture(
+            values=_words_of_symbols(grammar),
+            axes=("token", "state"),
+            reading=f"The likeliest words of each preterminal; {_numbers(grammar)}.",
+            bounds=UNIT_INTERVAL,
+            titles={"state": "symbol"},
+        ),
+    }
+
+
+def _children(values: Tensor, child: str, other: str) -> Capture:
+    """(N, N + P) probabilities of one child of each nonterminal."""
+    return Capture(
+        values=values,
+        axes=("state", "next state"),
+        reading=f"Probability of the {child} given the nonterminal A: P(A → B C) summed over the "
+        f"{other}.",
+        sums_to_one="next state",
+        titles={"state": "nonterminal A", "next state": child},
+    )
+
+
+def _words_of_symbols(grammar: Grammar) -> Tensor:
+    """(V, N + P) P(word | symbol); nan for nonterminals, which have no words."""
+    words = grammar.words.detach().exp()
+    none = words.new_full((len(words), len(grammar.rules.binary)), torch.nan)
+    return torch.cat([none, words], dim=1)
+
+
+def _numbers(grammar: Grammar) -> str:
+    """Which symbols have which numbers."""
+    first = len(grammar.rules.binary)
+    last = first + grammar.words.shape[1] - 1
+    return f"symbols 0 to {first - 1} are nonterminals, {first} to {last} preterminals"
 
 
 def _by_ends(spans: Tensor) -> Tensor:

@@ -44,6 +44,7 @@ class InducedBlock(nn.Module):
         """Keep the attention of one half: its other axis are the points, and no words."""
         if inner.record is not None:
             weights = inner.record["attention"].values
-            reading = "Each row tells how attention is divided; slots are the inducing points."
+            reading = "How attention is divided; slots are the inducing points."
             points = tuple(f"point {n + 1}" for n in range(weights.shape[axes.index("slot")]))
-            scope.note(f"{what} attention", weights, axes, reading, {"slot": points})
+            named = {"slot": points}
+            scope.note(f"{what} attention", weights, axes, reading, named, sums_to_one=axes[-1])

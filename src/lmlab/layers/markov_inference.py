@@ -28,7 +28,8 @@ def state_posterior(tables: Tables, batch: Batch, masked: Tensor | None = None) 
     known = batch.targets_mask() if masked is None else batch.targets_mask() & ~masked
     potentials = _spread(tables, batch.tokens[:, 1:], known[:, 1:])
     (posterior,) = parts_of(lambda p: _log_likelihood(tables, p), potentials)
-    return posterior * batch.targets_mask()[:, 1:, None]
+    # A gradient of sums may round below zero, and a probability has a logarithm.
+    return posterior.clamp(min=0) * batch.targets_mask()[:, 1:, None]
 
 
 def fill(tables: Tables, batch: Batch, masked: Tensor) -> Categorical:

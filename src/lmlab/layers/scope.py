@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lmlab.core.beginnings import Beginnings
-from lmlab.core.capture import Capture
+from lmlab.core.capture import REAL, Bounds, Capture
 from lmlab.core.visibility import Causal, Full, Visibility
 
 
@@ -56,12 +56,20 @@ class Scope:
         axes: tuple[str, ...],
         reading: str,
         names: Mapping[str, tuple[str, ...]] | None = None,
+        *,
+        bounds: Bounds = REAL,
+        sums_to_one: str = "",
     ) -> None:
         """Keep an inner value under the name of this layer, if anybody asked."""
         if self.record is not None:
             title = f"{self.name} {what}".strip()
             self.record[title] = Capture(
-                values=values.detach(), axes=axes, reading=reading, names=names or {}
+                values=values.detach(),
+                axes=axes,
+                reading=reading,
+                names=names or {},
+                bounds=bounds,
+                sums_to_one=sums_to_one,
             )
 
     def additive(self, like: Tensor) -> Tensor | None:

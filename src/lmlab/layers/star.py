@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from lmlab.core.capture import UNIT_INTERVAL
 from lmlab.layers.attention import Attention
 from lmlab.layers.scope import Scope
 
@@ -41,8 +42,10 @@ class RingAttention(nn.Module):
             "ring attention",
             weights.squeeze(3).transpose(1, 2),
             ("batch", "head", "time", "slot"),
-            "Each row is a word: its neighbours from left to right, its embedding, the relay.",
+            "How each word divides its attention over its neighbours from left to right, its own "
+            "embedding and the relay.",
             {"slot": slot_names(self.reach)},
+            sums_to_one="slot",
         )
         mean = F.dropout(weights, part.dropout, self.training) @ near[1]
         output: Tensor = part.output(mean.squeeze(3).flatten(2))
@@ -80,5 +83,6 @@ class RelayAttention(nn.Module):
             # A row of one place, the relay, which is no word; its look at itself is left out.
             reading = "How the relay divides its attention over the words; the rest is on itself."
             axes = ("batch", "head", "source")
-            scope.note("relay attention", capture.values[:, :, 0, 1:], axes, reading)
+            values = capture.values[:, :, 0, 1:]
+            scope.note("relay attention", values, axes, reading, bounds=UNIT_INTERVAL)
         return output

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from lmlab.core.batch import Batch
-from lmlab.core.capture import Capture
+from lmlab.core.capture import NON_NEGATIVE, Capture
 from lmlab.core.kinds import Kind
 from lmlab.core.latent import Encoder, LatentNetwork, LatentObjective
 from lmlab.core.loss import Loss
@@ -174,18 +174,23 @@ class Elbo(LatentObjective):
             "latent means": Capture(
                 values=posterior.mean,
                 axes=("batch", "unit"),
-                reading="Where the posterior of each sentence lies; all alike is a collapse.",
+                reading="The mean of each sentence's posterior; where all sentences have the same, "
+                "the posterior has collapsed.",
             ),
             "latent spreads": Capture(
                 values=posterior.spread,
                 axes=("batch", "unit"),
-                reading="How wide each posterior is; as wide as the prior says nothing.",
+                reading="The standard deviation of each sentence's posterior; 1, as the prior's, "
+                "carries no information.",
+                bounds=NON_NEGATIVE,
             ),
             "divergence": Capture(
                 values=posterior.divergence().mean(0),
                 axes=("unit",),
-                reading="Nats that the sentences say through each number of the latent, on "
-                "average; one near zero is unused, and all of them near zero is a collapse.",
+                reading="KL(posterior ‖ prior) of each latent dimension, mean over sentences; a "
+                "dimension near zero is unused, and all of them near zero is a collapse.",
+                bounds=NON_NEGATIVE,
+                unit="nats",
             ),
         }
 

@@ -12,6 +12,7 @@ from lmlab.core.seeing import SeeingObjective
 from lmlab.core.view import View
 from lmlab.core.visibility import Full
 from lmlab.core.vocabulary import Vocabulary
+from lmlab.core.whole_numbers import whole_number
 from lmlab.objectives.given_source import NextTokenGivenSource
 
 EMPTY = -1.0
@@ -39,7 +40,8 @@ class NextTokenGivenImage(NextTokenGivenSource, SeeingObjective):
     def meet_tokenizer(self, pieces: Pieces) -> None:
         """Learn which ids are numbers; what is none counts as half, 0."""
         words = {id: pieces.token(id) for id in range(self.vocabulary.size)}
-        numbers = {id: int(word) for id, word in words.items() if word.isdecimal()}
+        spelled = {id: whole_number(word) for id, word in words.items()}
+        numbers = {id: number for id, number in spelled.items() if number is not None}
         highest = max(numbers.values(), default=1) or 1
         self.intensity.zero_()
         for id, number in numbers.items():

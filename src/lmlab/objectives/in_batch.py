@@ -158,7 +158,10 @@ class DualEncoder(System):
             "retrieval": Capture(
                 values=self._log_probs(cut).exp()[None],
                 axes=("batch", "time", "source"),
-                reading="Each row is a question, each column the document of such a row; 1 is all.",
+                reading="P(document | question) among the documents of the batch; the diagonal is "
+                "the question's own.",
+                sums_to_one="source",
+                titles={"time": "question", "source": "document of question"},
             )
         }
 

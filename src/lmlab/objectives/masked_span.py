@@ -90,6 +90,18 @@ class MaskedSpan(HiddenSource):
             ),
         )
 
+    def fill_view(self, batch: Batch, masked: Tensor, first: Tensor, size: Tensor) -> View:
+        """Encoder: the text with all of `masked` (B, T) behind masks; decoder: the span's tokens.
+
+        As in training, the decoder's input before token t of the span is token t - 1 of the batch.
+        """
+        return View(
+            inputs=batch.tokens.masked_fill(masked, self.spelling.mask),
+            lengths=batch.lengths,
+            visibility=Full(),
+            decoder=self.span_view(batch, first, size),
+        )
+
     def span_view(self, batch: Batch, first: Tensor, size: Tensor) -> View:
         """The decoder's view of `size` (B,) tokens from place `first` (B,) on, and no others."""
         turn = torch.arange(max(int(size.max()), 1), device=first.device)

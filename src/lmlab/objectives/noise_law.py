@@ -14,6 +14,9 @@ AT_ONCE = 1 << 24
 STEPS = 1 << 20
 """Weights are whole numbers of such parts of one: powers of counts keep six digits."""
 
+WIDE = 1 << 62
+"""Range of uniform integers, reduced modulo the total weight: a relative bias of total / 2^64."""
+
 
 class NoiseLaw(nn.Module):
     """q(w) ∝ n(w)^power, n(w) the times that w is predicted in the training split, at least once.
@@ -48,7 +51,10 @@ class NoiseLaw(nn.Module):
         here = self.cumulative.device
         home = here if generator is None else generator.device
         total = int(self.cumulative[-1])
-        drawn = torch.randint(total, shape, generator=generator, device=home).to(here)
+        # torch.randint takes 32 bits modulo the range where that is below 2^28, which favours small
+        # numbers by up to a sixteenth. A multiple of the total near 2^62 makes it take 64 bits.
+        multiple = total * (WIDE // total)
+        drawn = torch.randint(multiple, shape, generator=generator, device=home).to(here) % total
         return torch.searchsorted(self.cumulative, drawn, right=True)
 
     def log_prob(self, tokens: Tensor) -> Tensor:

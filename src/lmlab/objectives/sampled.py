@@ -85,6 +85,7 @@ class Sampled(Contrast):
                 axes=("batch", "time"),
                 reading="Log of the sum of exp(score) over all tokens: near the log Z that "
                 "training fixed or learnt where scores are log-probabilities by themselves.",
+                unit="nats",
             )
         }
 

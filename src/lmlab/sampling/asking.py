@@ -13,6 +13,7 @@ from torch import Tensor
 from lmlab.core.answers import Answer, Ask, Evidence
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError, unknown_name
+from lmlab.core.limits import check_limit
 from lmlab.core.protocols import WithDocuments, WithFacts, require
 from lmlab.knowledge.opening import open_knowledge
 from lmlab.retrieval.documents import Documents
@@ -83,6 +84,7 @@ class Asker:
         require(self.system, Ask, "asking")
         if self.answers < 1:
             raise UserError(f"at least one answer must be asked for, and {self.answers} came.")
+        check_limit("beam", self.answers, called="the number of answers")
         if not self.writes:
             given = {"method": self.method, "beam": self.beam, "max-length": self.max_length}
             for name in (name for name, value in given.items() if value is not None):
@@ -98,6 +100,8 @@ class Asker:
         for name, value in (("beam", self.beam), ("max-length", self.max_length)):
             if value is not None and value < 1:
                 raise UserError(f"{name} must be 1 or more, and {value} came.")
+        check_limit("beam", self.beam or 1, called="the beam width")
+        check_limit("length", self.max_length or 1, called="the greatest length")
         if self._method == "greedy" and self.answers > 1:
             raise UserError(
                 f"the method greedy finds one answer, and {self.answers} were asked for; ask for "

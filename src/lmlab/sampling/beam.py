@@ -18,6 +18,7 @@ from torch import Tensor
 
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
+from lmlab.core.limits import check_limit
 from lmlab.core.protocols import Step, require
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.sampling.constraints import Constraints, Phrase, shared_out
@@ -70,6 +71,9 @@ class Beam:
         ):
             if value < 1:
                 raise UserError(f"the {what} must be 1 or more, and {value} came.")
+        check_limit("beam", self.width, called="the beam width")
+        check_limit("texts", self.best, called="the number of sequences")
+        check_limit("length", self.max_length, called="the greatest length")
         if self.ahead is not None and self.ahead < 0:
             raise UserError(f"tokens ahead must be 0 or more, and {self.ahead} came.")
         if not self.within >= 0:

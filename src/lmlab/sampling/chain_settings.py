@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lmlab.core.errors import UserError, unknown_name
+from lmlab.core.limits import check_limit
 from lmlab.sampling.chain_orders import ORDERS
 from lmlab.sampling.chain_proposals import PROPOSALS
 from lmlab.sampling.chain_starts import STARTS
@@ -80,6 +81,10 @@ class ChainSettings:
         ):
             if number < 1:
                 raise UserError(f"the {what} must be 1 or more, and {number} came.")
+        check_limit("texts", self.n, called="the number of texts")
+        check_limit("length", self.length or 1, called="the length")
+        check_limit("length", max(self.lengths or (1,)), called="the length")
+        check_limit("steps", self.steps or 1, called="the number of steps")
         if self.chains is not None and self.chains > MOST_CHAINS:
             raise UserError(f"at most {MOST_CHAINS} chains run at once, and {self.chains} came.")
         if not 0 < self.proposal_temperature < math.inf:

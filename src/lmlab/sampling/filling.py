@@ -1,8 +1,9 @@
 """Filling in: what stands where a text has gaps, by whichever protocol a system has for it.
 
 `Fill` gives the distribution of a token at each gap, the other gaps unknown; by the chain rule it
-also gives them together, and `JointFill` gives that by itself. `Infill` writes blanks of unknown
-length: drawn as any other text is, and searched for place by place (`blank_search.py`).
+also gives them together, and `JointFill` gives that by itself; MASS has the latter alone. `Infill`
+writes blanks of unknown length: drawn as any other text is, and searched for place by place
+(`blank_search.py`).
 """
 
 from __future__ import annotations
@@ -18,7 +19,17 @@ from torch import Tensor
 
 from lmlab.core.errors import UserError
 from lmlab.core.kinds import Kind
-from lmlab.core.protocols import Answering, Fill, Infill, JointFill, require
+from lmlab.core.limits import check_limit
+from lmlab.core.protocols import (
+    Answering,
+    Fill,
+    Infill,
+    JointFill,
+    Step,
+    require,
+    systems_with,
+)
+from lmlab.core.writing import SequenceToSequence
 from lmlab.sampling.blank_search import BlankSearch
 from lmlab.sampling.decode import Generated, look, sample
 from lmlab.sampling.gaps import GappedText, gap_id, read_gaps
@@ -53,7 +64,9 @@ class Option:
     """The system's own log-probability, in nats. The end and other symbols stand in no gap: they
     are left out, and their share is theirs still, so that the options need not sum to one."""
     probability: float
-    """The same as a probability; where candidates were given, its share of theirs."""
+    """exp(log_prob)."""
+    share: float | None = None
+    """Where candidates were given: its probability divided by the sum of all candidates'."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,6 +140,9 @@ class Filler:
         ):
             if value < 1:
                 raise UserError(f"the {what} must be 1 or more, and {value} came.")
+        check_limit("beam", self.beam, called="the beam width")
+        check_limit("texts", self.top, called="the number of fillings")
+        check_limit("length", self.max_length, called="the greatest length")
 
     def tokens(self, texts: Iterable[str], *, among: Sequence[str] = ()) -> Iterator[Filled]:
         """The best tokens of each gap, given the text and not the other gaps; one pass a text.
@@ -238,8 +254,13 @@ class Filler:
 
         `generator` draws blanks, or tokens jointly, instead of searching for the best.
         """
-        if not isinstance(self.system, (Fill, JointFill, Infill)):
-            require(self.system, Fill, "filling in")
+        check_fills(self.system)
+        if among and not isinstance(self.system, (Fill, Infill)):
+            raise UserError(
+                "--among does not apply to a system that generates all masks together; remove it."
+            )
+        # What has no distribution of a single mask, nor blanks of any length (MASS).
+        joint = joint or not isinstance(self.system, (Fill, Infill))
         drawn = generator is not None and not joint
         blanks = blanks or drawn or not isinstance(self.system, (Fill, JointFill))
         if joint and among:
@@ -399,6 +420,22 @@ class Filler:
         return text or " ".join(self.tokenizer.token(id) for id in ids)
 
 
+def check_fills(system: Any) -> None:
+    """A UserError where a system fills in nothing: what it does instead, and who fills in."""
+    if isinstance(system, (Fill, JointFill, Infill)):
+        return
+    instead = ""
+    if isinstance(system, SequenceToSequence):
+        instead = "; it generates text from a source (lmlab translate RUN, in Python translate)"
+    elif isinstance(system, Step):
+        instead = "; it continues a text (lmlab sample RUN --prefix, in Python sample)"
+    raise UserError(
+        f"this system does not fill in masks{instead}. Systems that predict masked tokens: "
+        f"{systems_with(Fill)}; spans of several masks: {systems_with(JointFill)}; blanks of any "
+        f"length: {systems_with(Infill)}."
+    )
+
+
 def written_log_probs(writer: Answering, rows: Sequence[Sequence[int]]) -> list[float]:
     """The log-probability of each row if the writer writes it, its end included, in nats."""
     end = writer.vocabulary.end
@@ -430,10 +467,16 @@ def _gap_by_gap(read: GappedText, options: Sequence[tuple[Option, ...]]) -> Fill
 def _ranked(
     texts: Sequence[str], pieces: Sequence[tuple[str, ...]], log_probs: Sequence[float]
 ) -> tuple[Option, ...]:
-    """Candidates best first, with their shares of the candidates' probability."""
+    """Candidates best first, each with its share of all candidates' probability."""
     shares = torch.softmax(torch.tensor(log_probs, dtype=torch.float64), 0).tolist()
     options = [
-        Option(text=text, pieces=spelled, log_prob=log_prob, probability=share)
+        Option(
+            text=text,
+            pieces=spelled,
+            log_prob=log_prob,
+            probability=math.exp(log_prob),
+            share=share,
+        )
         for text, spelled, log_prob, share in zip(texts, pieces, log_probs, shares, strict=True)
     ]
     return tuple(sorted(options, key=lambda option: -option.log_prob))

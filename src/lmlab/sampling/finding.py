@@ -10,6 +10,7 @@ import torch
 
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
+from lmlab.core.limits import check_limit
 from lmlab.objectives.row_numbers import row_numbers
 from lmlab.sampling.beam import Beam, Hypothesis, beam_search
 from lmlab.sampling.constraints import Constraints
@@ -84,6 +85,7 @@ class Drawn:
     def __post_init__(self) -> None:
         if self.rows < 1:
             raise UserError(f"at least one text must be drawn, and {self.rows} came.")
+        check_limit("samples", self.rows, called="the number of texts per source")
 
     def find(
         self, system: Any, sources: Batch, max_lengths: Sequence[int], seed: int

@@ -29,6 +29,8 @@ class Evaluation:
     """By system, in the order of the split."""
     cut: dict[str, tuple[int, ...]]
     """By system, the numbers of texts that were longer than it takes, so that it read less."""
+    skipped: int = 0
+    """Pairs of the split that were left out: an empty side, or not to be parsed."""
 
     def as_dict(self) -> dict[str, object]:
         return asdict(self)
@@ -57,7 +59,8 @@ def evaluate_translators(
             "a parallel corpus (two files, TSV or JSONL)."
         )
     translators = {name: _translator(name, model, options) for name, model in models.items()}
-    examples = list(islice(corpus.split(split), limit))
+    chosen = corpus.split(split)
+    examples = list(islice(chosen, limit))
     sources = [example.condition or "" for example in examples]
     translations: dict[str, tuple[str, ...]] = {}
     cut: dict[str, tuple[int, ...]] = {}
@@ -76,6 +79,7 @@ def evaluate_translators(
         judged=tuple(judge(metrics, translations, references, tokenize=tokenize)),
         translations=translations,
         cut=cut,
+        skipped=chosen.report.empty_rows + chosen.report.bad_rows,
     )
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.protocols import Fill, Infill, Step, require
+from lmlab.core.seeds import check_seed
 from lmlab.data.tokenizers import Tokenizer
 from lmlab.scoring.batching import batch_of, by_budget
 from lmlab.scoring.evaluating import evaluating
@@ -64,7 +65,7 @@ def cloze(
     if how == "left":
         require(system, Step, "cloze")
     ask = {"fill": _filled, "infill": _written, "left": _continued}[how]
-    rows, places, skipped = _hidden(system, tokenizer, texts, seed)
+    rows, places, skipped = _hidden(system, tokenizer, texts, check_seed(seed))
     if not rows:
         raise UserError("there is no text with a known token to hide.")
     right, nats = 0, 0.0

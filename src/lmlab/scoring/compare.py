@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from lmlab.core.errors import UserError
 from lmlab.core.kinds import KINDS, NORMALISED
 from lmlab.core.score import Convention
+from lmlab.core.seeds import check_seed
 from lmlab.data.corpus import Corpus
 from lmlab.data.readers import Example
 from lmlab.data.truth import TruthWithLength
@@ -50,6 +51,7 @@ def compare(
     with or without an end), cut where the corpus cuts. Cost: a pass over the split a model, and
     `resamples` sums over its sentences; memory: some numbers a sentence.
     """
+    check_seed(seed)
     _check(models, corpus)
     measured = [measure(model, corpus, split, progress) for model in models]
     groups = list(by_seed(measured).values())

@@ -8,10 +8,11 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import islice
 
+from lmlab.core.card import Card
 from lmlab.core.errors import UserError
 from lmlab.core.kinds import Kind
 from lmlab.core.protocols import Energy, Fill, Step
-from lmlab.core.score import Convention, Score, TokenScore
+from lmlab.core.score import LEFT_TO_RIGHT, Convention, Score, TokenScore
 from lmlab.scoring.masked_texts import masked_texts
 from lmlab.scoring.score import Scorer
 
@@ -60,10 +61,12 @@ def conditional_scores(
     unless the scorer's method says more:
 
     - `Step`: Σ log p(token | all before it) over the continuation's tokens, of the system's kind.
+    - no `Step`, but exact scores by token from left to right (a grammar's ratios of prefix
+      probabilities): the same sum, exact.
     - `Fill` and no `Energy`: Σ log p(token | all others) over the continuation's tokens alone, a
       pseudo score: each of them is told the rest of the continuation.
     - a score by place that is none of these (an autoencoder's): its share of the continuation.
-    - a score of whole texts alone (a grammar, an energy): that of prefix + continuation, its end
+    - a score of whole texts alone (an energy, an ELBO): that of prefix + continuation, its end
       counted. It differs from log p(continuation, end | prefix) by log p(prefix …) ≤ 0, which is
       unknown but the same for all continuations of a prefix: unnormalised, where the score is
       exact or an energy (of energies only those of one length compare); a bound remains one.
@@ -130,12 +133,25 @@ def _continuation(prefix: str, continuation: str, score: Score, *, end: bool) ->
 
 def _part_or_whole(prefix: str, continuation: str, score: Score, *, end: bool) -> ConditionalScore:
     """The continuation's share, or the whole score where it has none of its own."""
-    if score.kind == "reconstruction":
+    if score.kind == "reconstruction" or _by_chain_rule(score):
         return _continuation(prefix, continuation, score, end=end)
     whole = _record(prefix, continuation, score, score.per_token, score.total)
     kind: Kind = "bound" if score.kind == "bound" else "unnormalised"
     convention = replace(score.convention, method=WHOLE)
     return replace(whole, kind=kind, convention=convention, tokens=score.tokens, per_token=())
+
+
+def _by_chain_rule(score: Score) -> bool:
+    """Whether the scores of tokens are exact log p(token | all before it)."""
+    return score.kind == "exact" and score.convention.order == LEFT_TO_RIGHT and score.by_token
+
+
+def whole_texts_only(card: Card) -> bool:
+    """Whether a system that is given no source has no conditional score but a whole text's."""
+    if card.conditional:
+        return False
+    by_token = "Step" in card.protocols or card.kind in ("exact", "reconstruction")
+    return not by_token and ("Fill" not in card.protocols or "Energy" in card.protocols)
 
 
 def _record(

@@ -8,6 +8,9 @@
 | `within-word` | t and the later tokens of its word | log-softmax (Kauf and Ivanova 2023) |
 | `k-mask` | all places of `masked` at once | log-softmax |
 | `raw-k-mask` | all places of `masked` at once | inner product |
+
+`norm` is the pseudo-log-likelihood, also called `pll`; `within-word` is PLL-word-l2r, also called
+`pll-within-word`.
 """
 
 from __future__ import annotations
@@ -36,6 +39,9 @@ from lmlab.scoring.evaluating import evaluating
 
 Method = Literal["simple", "raw", "norm", "within-word", "k-mask", "raw-k-mask"]
 METHODS: tuple[Method, ...] = get_args(Method)
+OTHER_NAMES: dict[str, Method] = {"pll": "norm", "pll-within-word": "within-word"}
+"""The literature's names of methods: PLL (Salazar et al. 2020) and PLL-word-l2r (Kauf and Ivanova
+2023)."""
 UNNORMALISED: frozenset[str] = frozenset({"simple", "raw", "raw-k-mask"})
 """Methods whose scores are inner products, right only up to an unknown constant."""
 
@@ -68,8 +74,9 @@ def masked_scores(
     `tokens_at_once` tokens (or one text), padding counted. Cost: a pass over the text for each
     scored place; one in all for simple and the k-mask methods. No gradients.
     """
+    method = OTHER_NAMES.get(method, method)
     if method not in METHODS:
-        raise unknown_name("method of scoring masked models", method, METHODS)
+        raise unknown_name("method of scoring masked models", method, (*METHODS, *OTHER_NAMES))
     if scored is None:
         scored = scored_places(batch, system.vocabulary)
     masked = scored if masked is None else masked

@@ -19,11 +19,11 @@ from lmlab.core.registry import catalogue
 from lmlab.core.residual import Residual
 from lmlab.core.score import Convention
 from lmlab.scoring.masked import METHODS as MASKED
-from lmlab.scoring.masked import UNNORMALISED, kind_of, masked_scores
+from lmlab.scoring.masked import OTHER_NAMES, UNNORMALISED, kind_of, masked_scores
 
 OF_KIND: dict[str, Kind] = {"exact": "exact", "bound": "bound", "energy": "unnormalised"}
 """Methods that are the system's own score, and what kind it must then be."""
-NAMES = (*MASKED, *OF_KIND)
+NAMES = (*MASKED, *OTHER_NAMES, *OF_KIND)
 
 ORDERS = {
     "simple": "each token at its place, all of them seen",
@@ -41,6 +41,7 @@ class Method:
     """A way to score a text."""
 
     name: str
+    """One of `NAMES`; `pll` becomes `norm` and `pll-within-word` becomes `within-word`."""
     head: Head = "own"
     """own: scores as the model takes them; none: inner products with token embeddings."""
     positions: tuple[int, ...] = ()
@@ -51,6 +52,7 @@ class Method:
     def __post_init__(self) -> None:
         if self.name not in NAMES:
             raise unknown_name("method of scoring", self.name, NAMES)
+        object.__setattr__(self, "name", OTHER_NAMES.get(self.name, self.name))
         if self.head not in ("own", "none"):
             raise unknown_name("head", self.head, ("own", "none"))
         if self.head == "none" and not self.masked:

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from lmlab.core.errors import UserError
+from lmlab.core.json_text import parse_json
 from lmlab.core.kinds import Kind
 from lmlab.core.score import Convention, Score
 from lmlab.data.lines import ReadingReport, numbered_lines
@@ -61,6 +62,11 @@ class Accuracy:
         return self.right_per_token / max(self.pairs, 1)
 
     @property
+    def accuracy_ties_half(self) -> float:
+        """Accuracy where a tie counts one half, so that a model that can't tell has 0.5."""
+        return (self.right + self.ties / 2) / max(self.pairs, 1)
+
+    @property
     def standard_error(self) -> float:
         """Binomial: √(a (1 - a) / n)."""
         return math.sqrt(self.accuracy * (1 - self.accuracy) / max(self.pairs, 1))
@@ -68,6 +74,7 @@ class Accuracy:
     def as_dict(self) -> dict[str, object]:
         derived = {
             "accuracy": self.accuracy,
+            "accuracy_ties_half": self.accuracy_ties_half,
             "accuracy_per_token": self.accuracy_per_token,
             "standard_error": self.standard_error,
         }
@@ -84,6 +91,8 @@ class PairsReport:
     paradigms: tuple[Accuracy, ...]
     kind: Kind
     convention: Convention
+    credits: tuple[float, ...] = ()
+    """Of each pair in order: 1 right, 0.5 a tie, 0 wrong."""
 
     def as_dict(self) -> dict[str, object]:
         return {
@@ -93,17 +102,19 @@ class PairsReport:
             "paradigms": [each.as_dict() for each in self.paradigms],
             "kind": self.kind,
             "convention": self.convention.as_dict(),
-            "ties": "counted as wrong",
+            "ties": "counted as wrong in accuracy, as one half in accuracy_ties_half",
         }
 
 
 def read_pairs(paths: Iterable[Path | str]) -> Iterator[Pair]:
     """The pairs of JSON-lines files in BLiMP's format, one at a time; empty lines are skipped.
 
+    A folder stands for all its .jsonl files, by name.
+
     Each row needs `sentence_good` and `sentence_bad`; `linguistics_term` or `phenomenon`, and
     `UID`, group them. A row that is not so is an error that names its file and line.
     """
-    for path in map(Path, paths):
+    for path in (file for each in map(Path, paths) for file in _files(each)):
         if not path.is_file():
             raise UserError(f"there is no file {path}; check the path.")
         count = 0
@@ -115,9 +126,18 @@ def read_pairs(paths: Iterable[Path | str]) -> Iterator[Pair]:
             raise UserError(f"{path} holds no pair; expected a JSON object a line.")
 
 
+def _files(path: Path) -> list[Path]:
+    if not path.is_dir():
+        return [path]
+    found = sorted(path.glob("*.jsonl"))
+    if not found:
+        raise UserError(f"the folder {path} holds no .jsonl file; give files of minimal pairs.")
+    return found
+
+
 def _read_row(text: str, file: str, line: int) -> Pair:
     try:
-        row = json.loads(text)
+        row = parse_json(text)
     except (json.JSONDecodeError, RecursionError) as error:
         reason = getattr(error, "msg", "nested too deeply")
         raise UserError(f"{file}, line {line}: this is not JSON ({reason}).") from None
@@ -150,12 +170,14 @@ def judge_pairs(scorer: Scorer, pairs: Iterable[Pair]) -> PairsReport:
             yield pair.bad
 
     groups: dict[str, dict[str, _Count]] = {"": {}, "file": {}, "phenomenon": {}, "uid": {}}
+    credits: list[float] = []
     scores = scorer.afresh().score(texts(), per_token=False)
     first: Score | None = None
     for good in scores:
         bad = next(scores)
         pair = waiting.popleft()
         first = first or good
+        credits.append(_credit(good, bad))
         for what, counts in groups.items():
             name = str(getattr(pair, what)) if what else "all"
             counts.setdefault(name, _Count()).add(good, bad)
@@ -169,6 +191,7 @@ def judge_pairs(scorer: Scorer, pairs: Iterable[Pair]) -> PairsReport:
         paradigms=tuple(each for each in paradigms if each.name),
         kind=first.kind,
         convention=first.convention,
+        credits=tuple(credits),
     )
 
 
@@ -184,12 +207,19 @@ class _Count:
         self.pairs = self.right = self.right_per_token = self.ties = self.with_unknown = 0
 
     def add(self, good: Score, bad: Score) -> None:
-        tie = good.total == bad.total or abs(good.total - bad.total) <= TIE
+        credit = _credit(good, bad)
         self.pairs += 1
-        self.right += good.total > bad.total and not tie
+        self.right += credit == 1
         self.right_per_token += good.total / good.tokens - bad.total / bad.tokens > TIE
-        self.ties += tie
+        self.ties += credit == 0.5
         self.with_unknown += good.unknown + bad.unknown > 0
+
+
+def _credit(good: Score, bad: Score) -> float:
+    """1 where the good sentence is more probable, 0.5 of a tie, 0 where it is less probable."""
+    if good.total == bad.total or abs(good.total - bad.total) <= TIE:
+        return 0.5
+    return float(good.total > bad.total)
 
 
 def _accuracies(counts: dict[str, _Count]) -> tuple[Accuracy, ...]:

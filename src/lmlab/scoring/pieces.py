@@ -24,6 +24,8 @@ class Piece(NamedTuple):
     ids: list[int]
     spans: list[tuple[int, int]]
     """Empty where offsets were not asked for."""
+    ending: bool = False
+    """Whether it is the end token that follows a text, which stands for none of its words."""
 
 
 def pieces(tokenizer: Any, text: str, *, offsets: bool = True) -> Iterator[Piece]:

@@ -227,7 +227,7 @@ class Scorer:
             yield piece
         if self.layout.end:
             assert self.vocabulary.end is not None, "a layout with an end needs an end symbol"
-            yield Piece([self.vocabulary.end], [(len(text), len(text))])
+            yield Piece([self.vocabulary.end], [(len(text), len(text))], ending=True)
         elif count == 0:
             raise UserError(
                 f"the text {text[:20]!r} has no token and this model predicts no end symbol, so "

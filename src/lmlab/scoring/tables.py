@@ -12,7 +12,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from lmlab.core.control_characters import visible
 from lmlab.scoring.comparison import Comparison, Difference, Row
+from lmlab.training.reporting import exact_duration
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -104,12 +106,18 @@ def caption(comparison: Comparison) -> str:
     return text + "."
 
 
+def terminal_cell(text: str) -> str:
+    """A text for a table in a terminal: no markup is read in it, no control character gets out."""
+    from rich.markup import escape
+
+    return escape(visible(text))
+
+
 def rich_table(comparison: Comparison) -> Table:
     """The table for a terminal."""
-    from rich.markup import escape
     from rich.table import Table
 
-    table = Table(title=escape(caption(comparison)), title_justify="left", title_style="")
+    table = Table(title=terminal_cell(caption(comparison)), title_justify="left", title_style="")
     shown = columns(comparison)
     for column in shown:
         table.add_column(
@@ -118,16 +126,15 @@ def rich_table(comparison: Comparison) -> Table:
     parts = groups(comparison)
     for group in parts:
         if len(parts) > 1:
-            table.add_row(f"[italic]{escape(group.title)}[/italic]")
+            table.add_row(f"[italic]{terminal_cell(group.title)}[/italic]")
         for row in group.rows:
-            table.add_row(*(escape(column.show(row)) for column in shown))
+            table.add_row(*(terminal_cell(column.show(row)) for column in shown))
         table.add_section()
     return table
 
 
 def rich_differences(comparison: Comparison) -> Table:
     """The differences for a terminal."""
-    from rich.markup import escape
     from rich.table import Table
 
     table = Table(title="Differences, paired bootstrap over texts", title_justify="left")
@@ -136,7 +143,7 @@ def rich_differences(comparison: Comparison) -> Table:
     for heading in ("first - second", "95 % interval", "p"):
         table.add_column(heading, justify="right", no_wrap=True)
     for each in comparison.differences:
-        table.add_row(escape(each.first), escape(each.second), *_difference(each))
+        table.add_row(terminal_cell(each.first), terminal_cell(each.second), *_difference(each))
     return table
 
 
@@ -230,13 +237,7 @@ def _perplexity(value: float | None) -> str:
 
 
 def _duration(seconds: float | None) -> str:
-    if seconds is None:
-        return MISSING
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"
+    return MISSING if seconds is None else exact_duration(seconds)
 
 
 def _difference(each: Difference) -> tuple[str, str, str]:

@@ -23,6 +23,8 @@ class Tally:
         self.text = text
         self.waiting: list[int] = []
         """Ids whose log-probability has not come yet."""
+        self._ending: list[bool] = []
+        """Of each waiting id, whether it is the end token behind the text."""
         self.closed = False
         """Whether all of the text's tokens have been handed in."""
         self.characters = len(text)
@@ -47,30 +49,40 @@ class Tally:
         for piece in pieces:
             self.waiting += piece.ids
             self.spans += piece.spans
+            self._ending += [piece.ending] * len(piece.ids)
 
     def add_some(self, scores: Sequence[float], scored: Sequence[bool], kind: Kind) -> None:
         """Scores of all waiting tokens, of which only those that are `scored` count."""
         self.waiting = list(compress(self.waiting, scored))
         self.spans = list(compress(self.spans, scored))
+        self._ending = list(compress(self._ending, scored))
         self.add(list(compress(scores, scored)), kind)
 
     def add(self, log_probs: Sequence[float], kind: Kind) -> Sequence[float]:
         """Log-probabilities of the waiting tokens, from the first; gives back what is too many."""
         count = min(len(log_probs), len(self.waiting))
-        unknown = self._vocabulary.unknown
+        unknown = self._unknowns(count)
         if self._kept is not None:
-            for id, span, value in zip(self.waiting, self.spans, log_probs, strict=False):
-                self._kept.append(self._token(id, span, value))
+            for place, (span, value) in enumerate(zip(self.spans, log_probs, strict=False)):
+                ending = self._ending[place]
+                self._kept.append(self._token(span, value, unknown=unknown[place], ending=ending))
             self.spans = self.spans[count:]
         self._total += sum(log_probs[:count])
         self._tokens += count
         if count:
-            closing = self.waiting[count - 1] == self._vocabulary.end
-            self._end = log_probs[count - 1] if closing else None
-        self._unknown += self.waiting[:count].count(-1 if unknown is None else unknown)
+            self._end = log_probs[count - 1] if self._ending[count - 1] else None
+        self._unknown += sum(unknown)
         self.kind = kind
-        self.waiting = self.waiting[count:]
+        self.waiting, self._ending = self.waiting[count:], self._ending[count:]
         return log_probs[count:]
+
+    def _unknowns(self, count: int) -> list[bool]:
+        """Whether each of the first waiting tokens is an unknown word.
+
+        GPT-2's end of text is its unknown token too: as the end behind a text it is no word.
+        """
+        unknown, ids = self._vocabulary.unknown, self.waiting[:count]
+        return [id == unknown and not end for id, end in zip(ids, self._ending, strict=False)]
 
     def add_whole(self, found: LogProbs, row: int) -> None:
         """What a row of a batch says of the text as a whole: a term of its own, an interval."""
@@ -107,12 +119,9 @@ class Tally:
             unknown=self._unknown,
         )
 
-    def _token(self, id: int, span: tuple[int, int], log_prob: float) -> TokenScore:
+    def _token(
+        self, span: tuple[int, int], log_prob: float, *, unknown: bool, ending: bool
+    ) -> TokenScore:
         start, end = span
-        return TokenScore(
-            token=END if id == self._vocabulary.end else self.text[start:end],
-            start=start,
-            end=end,
-            log_prob=log_prob,
-            unknown=id == self._vocabulary.unknown,
-        )
+        token = END if ending else self.text[start:end]
+        return TokenScore(token=token, start=start, end=end, log_prob=log_prob, unknown=unknown)

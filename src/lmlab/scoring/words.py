@@ -10,12 +10,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TextIO
 
+from lmlab.core.control_characters import csv_text
 from lmlab.core.errors import UserError
 from lmlab.core.score import Score, TokenScore
 from lmlab.core.vocabulary import END
 
 CSV_COLUMNS = (
-    "sentence",
+    "model",
+    "kind",
+    "line",
     "position",
     "word",
     "start",
@@ -96,22 +99,32 @@ def _word(word: str, start: int, end: int, tokens: list[TokenScore]) -> WordScor
     )
 
 
-def write_surprisal_csv(scores: Iterable[Score], file: TextIO) -> int:
-    """Surprisal by word as CSV, one line a word; gives back how many words were written.
+def write_surprisal_csv(
+    scores: Iterable[Score], file: TextIO, *, model: str = "", raw: bool = False
+) -> int:
+    """Surprisal by word as CSV, one row a word; gives back how many words were written.
 
-    `sentence` and `position` count from 1: the scored text (empty lines of a file are none) and the
-    word in it. `start` and `end` are characters of that text, from 0, the end not included, so that
-    text[start:end] is the word; a file's lines lose the white space around them. `unknown` is 1
-    where the model knew the word only as <unk>: its surprisal is then that of *any* unknown word.
-    Spaces and `</s>` are treated as `word_scores` says.
+    `model` is the name given here, `kind` that of the score: only an `exact` one is surprisal. Of
+    kind `pseudo`, -log p of a word given the words on both sides of it. `line` is the line that a
+    score has, or else its number, and `position` the word's, both from 1. `start` and `end` are
+    characters of that text, from 0, the end not included, so that text[start:end] is the word; a
+    file's lines lose the white space around them. `unknown` is 1 where the model knew the word only
+    as <unk>: its surprisal is then that of *any* unknown word. Spaces and `</s>` are treated as
+    `word_scores` says.
+
+    Unless `raw`, a word that a spreadsheet would take for a formula (it begins with =, +, - or @)
+    has an apostrophe before it, and control characters are written as escapes.
     """
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(CSV_COLUMNS)
+    cell = str if raw else csv_text
     written = 0
-    for sentence, score in enumerate(scores, 1):
+    for number, score in enumerate(scores, 1):
+        line = number if score.line is None else score.line
         for position, word in enumerate(word_scores(score), 1):
             surprisal = (f"{word.surprisal_bits:.6f}", f"{word.surprisal_nats:.6f}")
-            place = (sentence, position, word.word, word.start, word.end)
-            writer.writerow((*place, *surprisal, int(word.unknown), word.tokens))
+            place = (line, position, cell(word.word), word.start, word.end)
+            rest = (*surprisal, int(word.unknown), word.tokens)
+            writer.writerow((cell(model), score.kind, *place, *rest))
             written += 1
     return written

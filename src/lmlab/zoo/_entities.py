@@ -133,7 +133,14 @@ def assemble(
 ) -> dict[str, Any]:
     """The parts of such a system by name; `last` is asked after the last layer."""
     tokens = make_tokens(config, vocabulary)
-    memory = EntityMemory(entities, config.width, norm=make_norm(config), nearest=config.nearest)
+    frame = (vocabulary.pad, vocabulary.start, vocabulary.end)
+    memory = EntityMemory(
+        entities,
+        config.width,
+        norm=make_norm(config),
+        nearest=config.nearest,
+        special=[token for token in frame if token is not None],
+    )
     backbone = RememberingTransformer(
         make_embedding(config, tokens),
         make_stack(config),

@@ -71,7 +71,8 @@ class HiddenMarkov(LeftToRight):
         posterior = Capture(
             values=state_posterior(self.markov.tables(), batch),
             axes=("batch", "time", "state"),
-            reading="Each row tells which states explain a token, given the whole text; 1 is all.",
+            reading="P(state | the whole text) at each token, by forward-backward.",
+            sums_to_one="state",
         )
         return {**super().reveal(batch), "state posterior": posterior}
 

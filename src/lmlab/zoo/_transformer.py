@@ -12,6 +12,7 @@ from lmlab.backbones.encoder_decoder import EncoderDecoder
 from lmlab.backbones.transformer import Stack, Transformer
 from lmlab.core.errors import UserError
 from lmlab.core.vocabulary import Vocabulary
+from lmlab.core.whole_numbers import whole_number
 from lmlab.emissions.softmax import Softmax
 from lmlab.layers.attention import Attention, CosineScores, Scores
 from lmlab.layers.attention_positions import (
@@ -350,10 +351,10 @@ def parse_heads(heads: tuple[str, ...]) -> list[tuple[int, int]]:
     """`2.4` as layer 2, head 4."""
     found = []
     for text in heads:
-        layer, dot, head = str(text).partition(".")
-        if not (dot and layer.isdigit() and head.isdigit()):
+        layer, head = map(whole_number, str(text).partition(".")[::2])
+        if layer is None or head is None:
             raise UserError(f"a head is given as layer.head, such as 2.4, and {text!r} came.")
-        found.append((int(layer), int(head)))
+        found.append((layer, head))
     return found
 
 

@@ -47,7 +47,8 @@ class Config(HopSettings, PairedConfig):
 
 
 SIZES = {
-    "tiny": Config(width=12, layers=2, heads=2, length=64, dropout=0.0, attention_dropout=0.0),
+    # As long as the small one: the texts of WordNet have up to 113 tokens.
+    "tiny": Config(width=12, layers=2, heads=2, length=128, dropout=0.0, attention_dropout=0.0),
     "small": Config(),
     "base": Config(width=768, layers=12, heads=12, length=512),
 }

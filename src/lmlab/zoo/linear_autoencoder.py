@@ -37,7 +37,7 @@ CARD = Card(
 
 Config = PlacesConfig
 SIZES = {
-    "tiny": Config(width=12, latent=16, states=8, length=32),
+    "tiny": Config(width=12, latent=16, states=8, length=48),
     "small": Config(),
     "base": Config(width=512, latent=512, length=64),
 }

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 
 from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.core.writing import SequenceToSequence
 from lmlab.objectives.hidden_source import Spelling
 from lmlab.objectives.masked_span import MaskedSpan, OneSpan
 from lmlab.objectives.masking import Replacement
+from lmlab.objectives.span_generation import SpanGeneration
 from lmlab.zoo._transformer import (
     TRANSFORMER_RECIPES,
     DecoderConfig,
@@ -30,7 +30,7 @@ CARD = Card(
     kind="exact",
     paper="Song et al. 2019, MASS: Masked Sequence to Sequence Pre-training",
     source="004 §1.3.1.2",
-    protocols=("LogProb", "Step", "Encode", "EncodeTokens"),
+    protocols=("LogProb", "Step", "JointFill", "Encode", "EncodeTokens"),
     objectives=("masked-span",),
     conditional=True,
     oracle="both limits of its span: tests/unit/objectives/test_masked_span.py",
@@ -66,11 +66,11 @@ SIZES = {
 RECIPES = TRANSFORMER_RECIPES
 
 
-def build(config: Config, vocabulary: Vocabulary) -> SequenceToSequence:
+def build(config: Config, vocabulary: Vocabulary) -> SpanGeneration:
     tokens = make_tokens(config, vocabulary)
     span = OneSpan(share=config.share, tokens=config.tokens)
     shown = Replacement(vocabulary=vocabulary, mask=config.masked, random=config.swapped)
-    system = SequenceToSequence(
+    system = SpanGeneration(
         vocabulary=vocabulary,
         backbone=make_encoder_decoder(config, tokens),
         emission=make_softmax(config, vocabulary, tokens, bias=True),

@@ -45,7 +45,7 @@ class Config(PlacesConfig):
 
 
 SIZES = {
-    "tiny": Config(width=12, latent=16, states=8, length=32, inner=16),
+    "tiny": Config(width=12, latent=16, states=8, length=48, inner=16),
     "small": Config(),
     "base": Config(width=512, latent=512, length=64, inner=1024),
 }

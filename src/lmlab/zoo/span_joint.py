@@ -1,10 +1,13 @@
 """Span-joint: a masked model that fills in all blanks of a text together, adjacent or apart.
 
-    p(x | rest) = 1/Z Σ_z Π_i exp(φ_i(x_i) + g(z_i, x_i)) Π_i exp((Q_i v_{z_i}) · (K_j v_{z_j}))
+    p(x | rest) = 1/Z Σ_z Π_i exp(φ_i(x_i) + g(z_i, x_i) + r_i(z_i)) Π_{i>1} A_i(z_{i-1}, z_i)
+    A_i(z, z') = exp((Q_i v_z) · (K_i v_z')) / Σ_{z''} exp((Q_i v_z) · (K_i v_{z''}))
 
 BERT's product of single blanks gives 中国…北京 and 中国…北黎 alike. Here blanks have potentials of
-their own and in pairs, Q and K being made of the hidden states at blank i and the next, j, and a
-chain of K states makes the sum exact at n (K² + K V). With one state blanks are independent.
+their own and in pairs: φ_i scores tokens and r_i(z) = v_z · R h_i states at blank i; g is
+normalised over tokens, and A_i over the states of the later blank, with Q_i and K_i made of the
+hidden states at blanks i - 1 and i. A chain of K states makes the sum exact at a cost of
+n (K² + K V). With one state blanks are independent.
 """
 
 from __future__ import annotations

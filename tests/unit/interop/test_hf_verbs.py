@@ -36,7 +36,9 @@ def output(capfd: pytest.CaptureFixture[str], *arguments: object) -> str:
 
 def test_what_the_verbs_print(folder, tmp_path, capfd):
     printed = output(capfd, "export-hf", folder / "gpt-run", tmp_path / "out")
-    assert printed == f"{tmp_path / 'out'}: model type gpt2\n"
+    summary, note = printed.splitlines()
+    assert summary == f"{tmp_path / 'out'}: model type gpt2"
+    assert note.startswith("note: gpt2 has no output bias")
     files = {path.name for path in (tmp_path / "out").iterdir()}
     assert files == {
         "config.json",

@@ -41,7 +41,7 @@ def test_binary_without_line_feeds_is_read_and_a_word_comes_once(tmp_path: Path)
     ("content", "says"),
     [
         (b"hello\n", "no word2vec file"),
-        (b"9999999999 9999999999\n", "can't be"),
+        (b"9999999999 9999999999\n", "declares 9999999999 words"),
         (b"2 2\na 1 2\nb 1\n", "line 3: a word and 2 numbers"),
         (b"2 2\na \0\0\0\0\0\0\0\0\nb \0\0", "ends in the middle of word 2"),
         (b"2 2\na \0\0\0\0\0\0\0\0\nb", "ends or is damaged at word 2"),

@@ -22,6 +22,8 @@ from lmlab.core.protocols import PROTOCOLS
 from lmlab.core.view import View
 from lmlab.core.visibility import Causal, Full
 from lmlab.core.vocabulary import Vocabulary
+from lmlab.data.corpus import Layout, Split
+from lmlab.data.dataset import TokenDataset
 from lmlab.data.tokenizers import train_tokenizer
 from lmlab.scoring.cloze import cloze
 from lmlab.scoring.words import write_surprisal_csv
@@ -363,6 +365,27 @@ def test_tokenizers_of_transformers_tell_their_symbols():
         size=7, pad=0, unknown=1, start=2, end=3, mask=None
     )
     assert model.tokenizer.encode("the cat") == [4, 5]
+
+
+def end_is_unknown() -> hf.Tokenizer:
+    """GPT-2 style: the end token is the unknown token as well."""
+    words = ["[PAD]", "<|endoftext|>", "the", "cat", "sat"]
+    inner = hf.Tokenizer(hf.models.WordLevel({w: i for i, w in enumerate(words)}, words[1]))
+    inner.pre_tokenizer = hf.pre_tokenizers.WhitespaceSplit()
+    return inner
+
+
+def test_an_end_token_that_is_the_unknown_token_is_no_unknown_word():
+    model = lmlab.wrap(Recurrent(5), end_is_unknown(), end="<|endoftext|>")
+    assert model.system.vocabulary.unknown == model.system.vocabulary.end == 1
+    known, zebra, last = model.score(["the cat sat", "the zebra sat", "the zebra"])
+    assert [score.unknown for score in (known, zebra, last)] == [0, 1, 1]
+    assert [token.unknown for token in zebra.per_token] == [False, True, False, False]
+    assert [token.token for token in last.per_token] == ["the", "zebra", "</s>"]
+    assert 1 in model.tokenizer.symbols
+    split = Split.listed(["the cat", "a cat"], identity="shared end", name="test")
+    dataset = TokenDataset.build(split, model.tokenizer, Layout(), progress=False)
+    assert dataset.unknown_counts.tolist() == [0, 1]
 
 
 def test_ours_is_taken_as_it_is():

@@ -13,7 +13,8 @@ from lmlab.core.errors import UserError
 from lmlab.core.protocols import Link
 from lmlab.core.view import NO_TARGET
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.diagnostics.captures import Labels, capture_picture
+from lmlab.diagnostics.capture_labels import Labels
+from lmlab.diagnostics.captures import capture_picture
 from lmlab.knowledge.knowledge import Alias, Entity, Fact, Knowledge
 from lmlab.objectives.linked_masking import LinkedModel
 from lmlab.training.memories import Memories

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections import Counter
 
 import pytest
 import torch
 
 from lmlab.core.batch import Batch
+from lmlab.core.errors import UserError
 from lmlab.core.view import NO_TARGET, View, left_to_right
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.objectives.hidden_source import Spelling
@@ -176,3 +178,65 @@ def test_of_a_pair_the_second_is_written_beside_the_first():
     assert view.inputs.tolist() == [[START, 20, 21, END]]
     assert view.decoder.inputs.tolist() == [[START, 5, 6]]
     assert view.decoder.targets.tolist() == [[5, 6, END]]
+
+
+def test_the_joint_of_a_masked_span_is_what_training_asks():
+    """log p of spans of one to three masks: sums to one, and is the log-probability of the
+    objective's own view with everything masked."""
+    vocabulary = Vocabulary(size=8)
+    torch.manual_seed(0)
+    system = mass.build(mass.SIZES["tiny"], vocabulary).eval()
+    batch = Batch.from_sequences([[START, 5, 6, 7, 5, END], [START, 6, 5, 7, 7, END]], pad=PAD)
+    masked = torch.zeros_like(batch.tokens, dtype=torch.bool)
+    masked[0, 2:4] = masked[1, 1:4] = True
+    possible = [i for i in range(8) if i not in vocabulary.unpredictable]
+    with torch.no_grad():
+        joint = system.joint_fill(batch, masked)
+        one = system.joint_fill(batch.select([0]), masked[:1])
+        table = {
+            pair: one.log_prob(torch.tensor(pair)).item()
+            for pair in itertools.product(possible, repeat=2)
+        }
+        assert sum(math.exp(value) for value in table.values()) == pytest.approx(1, abs=1e-5)
+        best = sorted(table, key=table.__getitem__, reverse=True)
+        ranked = joint.ranked(0, 5)
+        assert [each.tokens for each in ranked] == best[:5]
+        assert all(each.proven for each in ranked)
+        assert [each.log_prob for each in ranked] == pytest.approx(
+            [table[pair] for pair in best[:5]], abs=1e-5
+        )
+        # Both rows together, against the view of training with the first row's span.
+        both = joint.log_prob(batch.tokens[masked])
+        view = system.objective.fill_view(batch, masked, torch.tensor([2, 1]), torch.tensor([2, 3]))
+        assert view.inputs.tolist() == [[2, 5, 4, 4, 5, 3], [2, 4, 4, 4, 7, 3]]
+        assert view.decoder.inputs.tolist() == [[4, 6, 2], [2, 6, 5]]
+        assert both[0].item() == pytest.approx(table[6, 7], abs=1e-5)
+        drawn = joint.sample(generator=torch.Generator().manual_seed(0))
+        assert drawn.shape == (5,) and set(drawn.tolist()) <= set(possible)
+
+
+def test_samples_of_a_span_have_its_distribution():
+    vocabulary = Vocabulary(size=7)
+    torch.manual_seed(1)
+    system = mass.build(mass.SIZES["tiny"], vocabulary).eval()
+    with torch.no_grad():
+        system.emission.bias.normal_()
+        rows = 4000
+        batch = Batch.from_sequences([[START, 5, 6, END]] * rows, pad=PAD)
+        masked = torch.zeros_like(batch.tokens, dtype=torch.bool)
+        masked[:, 1:3] = True
+        drawn = system.joint_fill(batch, masked).sample(generator=torch.Generator().manual_seed(0))
+        counts = Counter(tuple(pair) for pair in drawn.view(rows, 2).tolist())
+        one = system.joint_fill(batch.select([0]), masked[:1])
+        for pair, count in counts.items():
+            p = one.log_prob(torch.tensor(pair)).exp().item()
+            assert abs(count - rows * p) < 5 * math.sqrt(rows * p * (1 - p)) + 1
+
+
+def test_masks_apart_are_refused():
+    system = mass.build(mass.SIZES["tiny"], VOCABULARY).eval()
+    batch = batch_of([5, 6, 7])
+    masked = batch.tokens == 5
+    masked[0, 3] = True
+    with pytest.raises(UserError, match="masks must be adjacent"):
+        system.joint_fill(batch, masked)

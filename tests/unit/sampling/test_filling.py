@@ -218,13 +218,14 @@ def test_candidates_share_their_probability(hmm):
     [found] = filler(hmm).tokens(["the <mask> sees"], among=["cat", "dog", "sleeps"])
     by_text = {option.text: option for option in free.gaps[0].options}
     options = found.gaps[0].options
-    assert sum(option.probability for option in options) == pytest.approx(1.0)
+    assert sum(option.share for option in options) == pytest.approx(1.0)
     assert [o.log_prob for o in options] == sorted((o.log_prob for o in options), reverse=True)
     total = sum(by_text[option.text].probability for option in options)
     for option in options:
         expected = by_text[option.text]
         assert option.log_prob == pytest.approx(expected.log_prob)
-        assert option.probability == pytest.approx(expected.probability / total)
+        assert option.probability == pytest.approx(expected.probability)
+        assert option.share == pytest.approx(expected.probability / total)
 
 
 @pytest.mark.parametrize(("candidate", "said"), [("the cat", "2 tokens"), ("zebra", "unknown")])
@@ -288,9 +289,10 @@ def test_a_class_may_be_a_word_of_several_tokens(glm):
     [found] = filler(glm).blank_among(["the dog <mask>"], ["sleeps", "sees the cat"])
     options = found.gaps[0].options
     assert {option.text for option in options} == {"sleeps", "sees the cat"}
-    assert sum(option.probability for option in options) == pytest.approx(1.0)
+    assert sum(option.share for option in options) == pytest.approx(1.0)
     ratio = math.exp(options[1].log_prob - options[0].log_prob)
-    assert options[1].probability / options[0].probability == pytest.approx(ratio)
+    assert options[1].share / options[0].share == pytest.approx(ratio)
+    assert options[0].probability == pytest.approx(math.exp(options[0].log_prob))
     with pytest.raises(UserError, match="texts with one blank, and one with 2 came"):
         list(filler(glm).blank_among(["<mask> dog <mask>"], ["a"]))
 
@@ -324,7 +326,7 @@ def test_tokens_where_the_system_has_them_else_blanks(hmm, glm):
 
 
 def test_a_system_that_can_not_is_told_which_can(hmm):
-    with pytest.raises(UserError, match=r"filling in needs a system with Fill.*bert"):
+    with pytest.raises(UserError, match=r"does not fill in masks; it continues a text.*bert"):
         list(filler(build("lstm", WORDS.vocabulary)).fill(["the <mask>"]))
     with pytest.raises(UserError, match=r"blanks of unknown length needs.*glm"):
         list(filler(hmm).fill(["the <mask>"], blanks=True))

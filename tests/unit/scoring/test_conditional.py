@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+import re
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 import torch
 
 from lmlab.core.distribution import Categorical
 from lmlab.core.protocols import LogProbs
+from lmlab.core.registry import catalogue, system_module
 from lmlab.data.corpus import Layout
-from lmlab.scoring.conditional import conditional_scores
+from lmlab.data.tokenizers import train_tokenizer
+from lmlab.scoring.conditional import conditional_scores, whole_texts_only
 from lmlab.scoring.score import Scorer
 
 
@@ -59,12 +67,16 @@ def test_a_system_of_whole_texts_gives_the_joint_up_to_a_constant(words, tiny_re
     stepping = tiny_recurrent(words.vocabulary).eval()
 
     class Whole:
-        """Scores, and can't step."""
+        """Scores texts as a whole, and can't step."""
 
         vocabulary = words.vocabulary
 
         def log_prob(self, batch, **options):
-            return stepping.log_prob(batch, **options)
+            found = stepping.log_prob(batch, **options)
+            nothing = torch.zeros_like(found.per_token)
+            return LogProbs(
+                per_token=nothing, per_sequence=found.totals, kind=found.kind, whole=True
+            )
 
     pairs = [("the cat", " sat on a mat"), ("the cat", " saw"), ("the cat", "")]
     whole = list(conditional_scores(Scorer(Whole(), words, Layout()), pairs))
@@ -80,6 +92,50 @@ def test_a_system_of_whole_texts_gives_the_joint_up_to_a_constant(words, tiny_re
             true[one].total - true[other].total, abs=1e-9
         )
     assert all(a.total < b.total for a, b in zip(whole, true, strict=True))
+
+
+def test_of_a_grammar_the_continuation_is_scored_exactly(monkeypatch):
+    """Against sums over all sentences of a grammar without recursion: of at most three words."""
+    tokenizer = train_tokenizer("word", ["a b c"])
+    module = system_module("pcfg")
+    torch.manual_seed(0)
+    config = module.Config(nonterminals=2, preterminals=2, width=4)
+    system = module.build(config, tokenizer.vocabulary).double().eval()
+    with torch.no_grad():
+        grammar = system.rules.grammar()
+        allowed = torch.zeros(2, 4, 4, dtype=torch.bool)
+        allowed[:, 2:, 2:] = True  # both → leaf leaf
+        allowed[0, 1, 2:] = True  # the first → second leaf
+        binary = grammar.rules.binary.masked_fill(~allowed, -torch.inf)
+        binary = binary.flatten(1).log_softmax(-1).view(2, 4, 4)
+    finite = replace(grammar, rules=replace(grammar.rules, binary=binary))
+    monkeypatch.setattr(system.rules, "grammar", lambda: finite)
+    scorer = Scorer(system, tokenizer, Layout())
+    words = ("a", "b", "c", "<unk>")
+    texts = [" ".join(each) for n in range(4) for each in itertools.product(words, repeat=n)]
+    mass = {score.text: math.exp(score.total) for score in scorer.score(texts)}
+    assert sum(mass.values()) == pytest.approx(1, abs=1e-9)
+
+    def beginning(prefix: str) -> float:
+        return sum(m for text, m in mass.items() if (text + " ").startswith(prefix + " "))
+
+    for prefix, continuation in (("a", " c"), ("c a", " b"), ("b", " a a")):
+        both = [(prefix, continuation)]
+        [open_end] = conditional_scores(scorer, both)
+        [ended] = conditional_scores(scorer, both, end=True)
+        whole, given = prefix + continuation, beginning(prefix)
+        assert open_end.total == pytest.approx(math.log(beginning(whole) / given), abs=1e-9)
+        assert ended.total == pytest.approx(math.log(mass[whole] / given), abs=1e-9)
+        assert (open_end.kind, ended.kind) == ("exact", "exact")
+        assert ended.tokens == open_end.tokens + 1 == len(continuation.split()) + 1
+
+
+def test_the_docs_name_the_systems_that_score_whole_texts_only():
+    page = (Path(__file__).parents[3] / "docs" / "energies.md").read_text(encoding="utf-8")
+    [listed] = re.findall(r"\*\*Whole texts only\*\*: (.*?)\.", page, re.DOTALL)
+    systems = {name for name, card in catalogue().items() if whole_texts_only(card)}
+    assert set(re.findall(r"`([\w-]+)`", listed)) == systems
+    assert "pcfg" not in systems and "residual-ebm" in systems
 
 
 class Filler:

@@ -17,6 +17,7 @@ from lmlab.data.tokenizers import train_tokenizer
 from lmlab.scoring import masked_texts
 from lmlab.scoring.conditional import conditional_scores
 from lmlab.scoring.masked import METHODS, kind_of, masked_scores
+from lmlab.scoring.methods import NAMES, Method
 from lmlab.scoring.score import Scorer
 from lmlab.zoo import bert, ebm
 
@@ -321,3 +322,10 @@ def test_all_methods_have_an_order_in_words():
     from lmlab.scoring.methods import ORDERS
 
     assert set(METHODS) < set(ORDERS)
+
+
+@pytest.mark.parametrize(("usual", "ours"), [("pll", "norm"), ("pll-within-word", "within-word")])
+def test_usual_names_of_pseudo_log_likelihoods_are_methods(usual, ours):
+    assert Method(name=usual) == Method(name=ours)
+    assert Method(name=usual).masked and Method(name=usual).name == ours
+    assert usual in NAMES

@@ -96,7 +96,7 @@ def test_the_table_for_reading_times(words, tiny_recurrent):
     assert write_surprisal_csv(scorer.score(texts), file) == 7
     lines = list(csv.DictReader(io.StringIO(file.getvalue())))
     assert tuple(lines[0]) == CSV_COLUMNS
-    assert [(row["sentence"], row["position"], row["word"]) for row in lines] == [
+    assert [(row["line"], row["position"], row["word"]) for row in lines] == [
         ("1", "1", "the"),
         ("1", "2", "cat"),
         ("1", "3", "</s>"),
@@ -107,7 +107,7 @@ def test_the_table_for_reading_times(words, tiny_recurrent):
     ]
     assert [row["unknown"] for row in lines] == ["0", "0", "0", "0", "1", "0", "0"]
     for row in lines:
-        text = texts[int(row["sentence"]) - 1]
+        text = texts[int(row["line"]) - 1]
         assert row["word"] in (text[int(row["start"]) : int(row["end"])], "</s>")
         bits, nats = float(row["surprisal_bits"]), float(row["surprisal_nats"])
         assert bits == pytest.approx(nats / math.log(2), abs=2e-6)

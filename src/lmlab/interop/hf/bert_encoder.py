@@ -27,6 +27,9 @@ from lmlab.interop.hf.tables import Pair
 
 CONVENTIONS = "sentences"
 """The entry of a config under which we keep what the other files of its folder say."""
+POSITIONS = "positions_of_the_checkpoint"
+"""The entry under which we keep how many positions it has, where its own files use fewer."""
+POSITION_TABLE = "embeddings.position_embeddings.weight"
 POOLING = {"cls": "first", "mean": "mean"}
 """Their ways of pooling and ours."""
 LENGTH_OF_NORMALIZED = 20**0.5
@@ -39,6 +42,7 @@ class BertEncoder(Family):
 
     model_type = "bert"
     systems = ("dpr",)
+    predicts_tokens = False
     settings = (*ENCODER_SETTINGS, LENGTH, SEGMENTS)
     fixed = {**ENCODER_FIXED, "shared": "all", "vector_width": 0}
     # There is no head whose vectors could be tied.
@@ -59,7 +63,14 @@ class BertEncoder(Family):
     def gather(
         self, folder: Path, config: Mapping[str, Any]
     ) -> tuple[Mapping[str, Any], Mapping[str, Tensor]]:
-        return {**config, CONVENTIONS: asdict(read_conventions(folder))}, read_weights(folder)
+        """Positions beyond the longest text that the folder's own files allow are left out."""
+        told, weights = read_conventions(folder), dict(read_weights(folder))
+        longest = LENGTH.ours_of(config)
+        if told.window is not None and told.window < longest:
+            config = {**config, LENGTH.theirs: told.window, POSITIONS: longest}
+            for name in [each for each in weights if each.endswith(POSITION_TABLE)]:
+                weights[name] = weights[name][: told.window]
+        return {**config, CONVENTIONS: asdict(told)}, weights
 
     def read_more(
         self, config: Mapping[str, Any], names: frozenset[str], tokenizer: Tokenizer
@@ -76,11 +87,11 @@ class BertEncoder(Family):
         return {"pooling": ours[0], "vector_length": length}
 
     def remarks(self, config: Mapping[str, Any]) -> list[str]:
-        told, longest, found = Conventions(**config[CONVENTIONS]), LENGTH.ours_of(config), []
-        if told.window is not None and told.window < longest:
+        told, found = Conventions(**config[CONVENTIONS]), []
+        if POSITIONS in config:
             found.append(
-                f"the checkpoint's own files cut texts after {told.window} tokens, and the run "
-                f"reads up to {longest}."
+                f"texts are cut after {told.window} tokens, as the checkpoint's own files say; it "
+                f"has positions for {config[POSITIONS]}."
             )
         if told.lower:
             found.append("the checkpoint is given texts in small letters; write them so.")

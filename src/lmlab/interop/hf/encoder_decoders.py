@@ -42,6 +42,7 @@ class RestoringFamily(Family):
     # Numbers that the first versions kept.
     ignored: ClassVar[tuple[str, ...]] = (r"\.version$",)
     prefix = "model."
+    output_bias = LOGIT_BIAS
     heads = ("lm_head.", LOGIT_BIAS)
     begins_with_start: ClassVar[bool]
     """Whether sources, and what is written beside them, begin with the start symbol."""

@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from lmlab.core.errors import UserError
 from lmlab.data.tokenizers import Tokenizer
 from lmlab.interop.hf.catalogue import family_of_system
@@ -16,6 +19,9 @@ from lmlab.interop.hf.tokenizer_files import exchanged, has_pad, write_tokenizer
 from lmlab.training.files import write_json
 from lmlab.training.runs import Model, RunFolder, load_run
 
+NEVER = -1e4
+"""Output bias of padding, start and mask tokens: exp(NEVER) is 0 in float32, and unlike -inf it
+stays finite in losses and fits float16."""
 DROPPED = ("tokenizer_class", "auto_map", "tokenizer_file", "vocab_file", "name_or_path")
 """Entries of another's tokenizer_config.json that do not hold in a new folder."""
 OUTDATED = ("auto_map", "torch_dtype", "quantization_config", "_name_or_path", OWN_WORD)
@@ -37,6 +43,8 @@ def export_hf(run: str | Path, folder: str | Path) -> Family:
     table, state = family.table(shape), {n: v for n, v in held if not n.startswith("contrast.")}
     assert table.our_names == state.keys(), f"not in the table: {table.our_names ^ state.keys()}"
     weights = {**table.to_theirs(state), **family.fillers(shape)}
+    if "imported" not in model.config:  # an imported checkpoint goes out as it came
+        weights |= _never_predicted(family, shape, weights)
     if unsaid := family.unsaid(shape.settings, config, frozenset(weights), tokenizer):
         config[OWN_WORD] = unsaid
     imported: Mapping[str, Any] = model.config.get("imported", {})
@@ -56,6 +64,29 @@ def export_hf(run: str | Path, folder: str | Path) -> Family:
                 told=_tokenizer_config(family, shape, imported.get("tokenizer_config")),
             )
     return family
+
+
+def softmax_remark(family: Family) -> str | None:
+    """What a family's checkpoints can't say of our softmax; None where the two are the same."""
+    if family.output_bias is not None or not family.predicts_tokens:
+        return None
+    return (
+        f"{family.model_type} has no output bias, so transformers' softmax gives padding, start "
+        "and mask tokens some probability, which lmlab gives none: leave these out of its softmax "
+        "to get the same probabilities."
+    )
+
+
+def _never_predicted(
+    family: Family, shape: Shape, weights: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """Their output bias with `NEVER` at tokens that no distribution of ours predicts."""
+    bias = None if family.output_bias is None else weights.get(family.output_bias)
+    if bias is None:
+        return {}
+    assert family.output_bias is not None
+    ids = [i for i in shape.vocabulary.unpredictable if i < bias.shape[-1]]
+    return {family.output_bias: bias.index_fill(-1, torch.tensor(ids, device=bias.device), NEVER)}
 
 
 def numbered(model: Model, family: Family) -> tuple[Tokenizer, Shape]:

@@ -88,6 +88,10 @@ class Family:
     """The family of its encoders that were saved without a head, where lmlab reads those."""
     pad: ClassVar[int | None] = None
     """The id that padding must have, where their code knows of one only."""
+    output_bias: ClassVar[str | None] = None
+    """Their bias of the softmax over tokens, (…, V); None where the architecture has none."""
+    predicts_tokens: ClassVar[bool] = True
+    """Whether it has a softmax over tokens."""
     inputs: ClassVar[tuple[str, ...]] = ("input_ids", "attention_mask")
     """What transformers' tokeniser gives its model."""
 

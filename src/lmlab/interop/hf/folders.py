@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -16,6 +15,8 @@ from safetensors.torch import save
 from torch import Tensor
 
 from lmlab.core.errors import UserError
+from lmlab.core.json_text import read_json_file
+from lmlab.core.locks import lock_folder
 from lmlab.training.files import TEMPORARY, telling_disk_errors, write_bytes
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -62,7 +63,7 @@ def _fetch(name: str) -> Path:
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object, or a sentence on why it is none."""
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = read_json_file(path)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "it is no JSON"
         raise UserError(f"{path} can't be read ({reason}); restore it.") from error
@@ -85,7 +86,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 def read_weights(folder: Path) -> dict[str, Tensor]:
     """All weights of a checkpoint, in one file or in several with an index."""
     found: dict[str, Tensor] = {}
-    for path in _weight_files(folder):
+    for path in weight_files(folder):
         with _opened(path) as file:
             found |= {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     return found
@@ -94,7 +95,7 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
 def weight_names(folder: Path) -> list[str]:
     """The names of all weights of a checkpoint, of which none is read."""
     found: list[str] = []
-    for path in _weight_files(folder):
+    for path in weight_files(folder):
         with _opened(path) as file:
             found += file.keys()
     return found
@@ -111,12 +112,8 @@ def _opened(path: Path) -> Iterator[Any]:
         ) from error
 
 
-def check_weights(folder: Path) -> None:
-    """A UserError where a checkpoint has no whole set of safetensors."""
-    _weight_files(folder)
-
-
-def _weight_files(folder: Path) -> list[Path]:
+def weight_files(folder: Path) -> list[Path]:
+    """The safetensors of a checkpoint; a UserError where there is no whole set of them."""
     if (folder / WEIGHTS).exists():
         return [folder / WEIGHTS]
     if not (folder / INDEX).exists():
@@ -145,7 +142,18 @@ def write_weights(path: Path, weights: Mapping[str, Tensor]) -> None:
 
 @contextmanager
 def appearing_whole(folder: Path) -> Iterator[Path]:
-    """A new folder to write into, which gets its name only when all is written; else it is gone."""
+    """A new folder to write into, which gets its name only when all is written; else it is gone.
+
+    No other process can write the same folder in the meantime.
+    """
+    with telling_disk_errors(folder):
+        lock = lock_folder(folder, beside=True)
+    with lock, _folder_under_other_name(folder) as partial:
+        yield partial
+
+
+@contextmanager
+def _folder_under_other_name(folder: Path) -> Iterator[Path]:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"{folder} already exists and is not empty; choose another.")
     partial = folder.parent / f"{TEMPORARY}{os.getpid()}-{folder.name}"

@@ -27,8 +27,11 @@ from lmlab.interop.hf.tokenizer_files import (
     spelled_roles,
 )
 from lmlab.training.config import TrainingConfig
+from lmlab.training.run_config import building_stored
 from lmlab.training.runs import Model, RunFolder, build_system
 
+MOST_SHARED = 1_000
+"""Layers of a checkpoint whose layers share one set of weights (ALBERT)."""
 SHOWN = 3
 """Names of weights that an error lists."""
 
@@ -57,7 +60,8 @@ def read_checkpoint(source: str | Path, *, family: str | None = None) -> Model:
     known = known.of_weights(weight_names(folder))
     known.needs(tokenizer.vocabulary)
     described, weights = known.gather(folder, config)
-    made = build_imported(known, described, tokenizer, weights)
+    with building_stored(folder, sum(each.nbytes for each in weights.values())):
+        made = build_imported(known, described, tokenizer, weights)
     imported = {
         "from": folder.resolve().name if Path(source).is_dir() else str(source),
         "notes": made.notes,
@@ -98,6 +102,7 @@ def build_imported(
     theirs = {new: weights[name] for name, new in spelled.items() if not family.says_nothing(new)}
     vocabulary = tokenizer.vocabulary
     settings = family.our_settings(config, frozenset(theirs), tokenizer)
+    _check_layers(settings, len(weights))
     shape = Shape(
         settings=resolved(settings),
         vocabulary=vocabulary,
@@ -114,6 +119,16 @@ def build_imported(
     _check_shapes(family, system.state_dict(), state, whole=whole)
     system.load_state_dict(state, strict=False)
     return Imported(name=family.systems[0], settings=settings, system=system, notes=notes)
+
+
+def _check_layers(settings: Mapping[str, Any], tensors: int) -> None:
+    """A UserError where a config.json declares more layers than its weights can be those of."""
+    for name, value in settings.items():
+        if name.endswith("layers") and isinstance(value, int) and value > max(tensors, MOST_SHARED):
+            raise UserError(
+                f"config.json declares {value:,} {name.replace('_', ' ')}, and the checkpoint has "
+                f"only {tensors:,} weight tensors; restore the pair that belongs together."
+            )
 
 
 def _rows(config: Mapping[str, Any], tokenizer: Tokenizer) -> int:

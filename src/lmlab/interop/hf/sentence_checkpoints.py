@@ -6,7 +6,6 @@ where `modules.json` says so. A folder without that file is pooled by the mean.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lmlab.core.errors import UserError
-from lmlab.interop.hf.folders import check_weights, read_config, read_json
+from lmlab.core.json_text import read_json_file
+from lmlab.interop.hf.folders import read_config, read_json, weight_files
 
 Pool = Callable[[Tensor, Tensor], Tensor]
 """From hidden states (B, T, W) and which places are real (B, T), one vector (B, W) each."""
@@ -117,7 +117,7 @@ class SentenceCheckpoint:
 def read_sentences(folder: Path) -> SentenceCheckpoint:
     """The encoder that a checkpoint's folder describes; no code that it brings along is run."""
     config = read_config(folder)
-    check_weights(folder)
+    weight_files(folder)
     conventions = read_conventions(folder)
     tokenizer, module = _load(folder, config)
     return SentenceCheckpoint(
@@ -139,7 +139,7 @@ def read_conventions(folder: Path) -> Conventions:
         pools=_pools(folder, modules),
         normalized="Normalize" in modules,
         lower=bool(told.get("do_lower_case")),
-        window=longest if isinstance(longest, int) else None,
+        window=longest if type(longest) is int and longest > 0 else None,
         query_prompt=_prompt(prompts, QUERY),
         document_prompt=_prompt(prompts, DOCUMENT),
     )
@@ -155,7 +155,7 @@ def _modules(folder: Path) -> dict[str, str]:
     if not path.exists():
         return {}
     try:
-        rows = json.loads(path.read_text(encoding="utf-8"))
+        rows = read_json_file(path)
         found = {str(row["type"]).rpartition(".")[2]: str(row["path"]) for row in rows}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{path} is no list of modules; restore it.") from error

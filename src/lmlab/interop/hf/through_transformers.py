@@ -8,9 +8,10 @@ from typing import Any
 
 from lmlab.core.errors import UserError
 from lmlab.interop.hf.catalogue import families
-from lmlab.interop.hf.folders import check_weights, read_config
+from lmlab.interop.hf.folders import read_config, weight_files
 from lmlab.interop.hf.tokenizer_files import SENTENCEPIECE, read_tokenizer, spelled_roles
 from lmlab.interop.wrapping import wrap_module
+from lmlab.training.run_config import building_stored
 from lmlab.training.runs import Model
 
 ENDINGS = {
@@ -27,8 +28,8 @@ def wrap_checkpoint(folder: Path) -> Model:
     """
     config = read_config(folder)
     kind = _kind(folder, config)
-    check_weights(folder)
-    module = _load(folder, config, kind)
+    files = weight_files(folder)
+    module = _load(folder, config, kind, sum(path.stat().st_size for path in files))
     return wrap_module(
         module,
         _tokenizer(folder),
@@ -54,7 +55,8 @@ def _kind(folder: Path, config: Mapping[str, Any]) -> str:
     )
 
 
-def _load(folder: Path, config: Mapping[str, Any], kind: str) -> Any:
+def _load(folder: Path, config: Mapping[str, Any], kind: str, size: int) -> Any:
+    """The module, whose weights have `size` bytes on the disk."""
     try:
         # Imported late: it is an extra, and slow.
         import transformers
@@ -68,14 +70,17 @@ def _load(folder: Path, config: Mapping[str, Any], kind: str) -> Any:
         "masked": transformers.AutoModelForMaskedLM,
     }[kind]
     try:
-        module, told = auto.from_pretrained(
-            folder,
-            local_files_only=True,
-            trust_remote_code=False,
-            use_safetensors=True,
-            dtype="float32",
-            output_loading_info=True,
-        )
+        with building_stored(folder, size):
+            module, told = auto.from_pretrained(
+                folder,
+                local_files_only=True,
+                trust_remote_code=False,
+                use_safetensors=True,
+                dtype="float32",
+                output_loading_info=True,
+            )
+    except UserError:
+        raise
     except Exception as error:  # the library raises dozens of kinds
         reason = next(iter(str(error).splitlines()), "") or type(error).__name__
         raise UserError(f"transformers can't load {folder} ({reason.rstrip('. ')}).") from error

@@ -51,6 +51,7 @@ class Albert(MaskedFamily):
     base = "albert"
     dense, norm = "predictions.dense", "predictions.LayerNorm"
     bias, decoder = "predictions.bias", "predictions.decoder"
+    output_bias = bias
 
     def pairs(self, shape: Shape) -> Iterator[Pair]:
         yield from super().pairs(shape)

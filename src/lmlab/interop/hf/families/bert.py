@@ -39,6 +39,7 @@ class Bert(MaskedFamily):
     dense = "cls.predictions.transform.dense"
     norm = "cls.predictions.transform.LayerNorm"
     bias, decoder = "cls.predictions.bias", "cls.predictions.decoder"
+    output_bias = bias
 
     def pairs(self, shape: Shape) -> Iterator[Pair]:
         yield from super().pairs(shape)

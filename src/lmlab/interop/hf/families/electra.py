@@ -59,6 +59,7 @@ class Electra(MaskedFamily):
     free = MASKED_FREE | {"detection_weight"}
     inputs = ("input_ids", "token_type_ids", "attention_mask")
     prefix = "electra."
+    output_bias = f"{GENERATOR}/generator_lm_head.bias"
     heads = ("discriminator_predictions.", HEAD, "generator_lm_head.", f"{GENERATOR}/")
     may_lack = {
         DETECTOR_NAMES: "detector, so the run neither detects nor encodes",

@@ -39,6 +39,7 @@ class MpNet(MaskedFamily):
     optional = {r"^mpnet\.pooler\.": "the pooler"}
     base = "mpnet"
     dense, norm, bias = "lm_head.dense", "lm_head.layer_norm", "lm_head.bias"
+    output_bias = bias
     decoder = "lm_head.decoder"
 
     def position_rows(self, shape: Shape) -> Way:

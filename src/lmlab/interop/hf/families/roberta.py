@@ -32,6 +32,7 @@ class Roberta(MaskedFamily):
     optional = {r"^roberta\.pooler\.": "the pooler"}
     base = "roberta"
     dense, norm, bias = "lm_head.dense", "lm_head.layer_norm", "lm_head.bias"
+    output_bias = bias
     decoder = "lm_head.decoder"
 
     def position_rows(self, shape: Shape) -> Way:

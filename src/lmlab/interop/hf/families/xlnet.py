@@ -43,6 +43,7 @@ class XlNet(Family):
     # How much is read at once is not told: attention knows distances alone.
     free = Family.free | {"one_in", "left_to_right", "length"}
     prefix = "transformer."
+    output_bias = "lm_loss.bias"
     inputs = ("input_ids", "token_type_ids", "attention_mask")
 
     def pairs(self, shape: Shape) -> Iterator[Pair]:

@@ -1,0 +1,59 @@
+"""Texts as rows of ids between their special tokens, with the characters of each token."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lmlab.core.batch import Batch
+from lmlab.data.corpus import Layout
+from lmlab.scoring.batching import by_budget
+from lmlab.scoring.evaluating import device_of
+
+FEWEST = 2
+"""Tokens of any row: the start and the end."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FramedText:
+    """A text as the model reads it: start token, tokens, end token (where there is one)."""
+
+    text: str
+    ids: list[int]
+    spans: list[tuple[int, int]]
+    """The characters [start, end) of each id; empty for special tokens."""
+    own: range
+    """The positions of the text's own tokens."""
+    truncated: bool
+    """Whether tokens beyond the model's longest input were dropped."""
+
+
+def frame_text(tokenizer: Any, layout: Layout, text: str, longest: int | None) -> FramedText:
+    """The ids of a text with its special tokens, at most `longest` of them."""
+    vocabulary = tokenizer.vocabulary
+    ids, spans = tokenizer.encode_with_offsets(text)
+    truncated = longest is not None and len(ids) > longest - FEWEST
+    if longest is not None:
+        ids, spans = ids[: longest - FEWEST], spans[: longest - FEWEST]
+    # Contiguous text has no start token: what stands before a text is the end of the last one.
+    follows = layout.kind == "contiguous" and vocabulary.end is not None
+    first = vocabulary.end if follows else vocabulary.opening
+    tail = [] if vocabulary.end is None else [vocabulary.end]
+    last = spans[-1][1] if spans else 0
+    return FramedText(
+        text=text,
+        ids=[first, *ids, *tail],
+        spans=[(0, 0), *spans, *[(last, last)] * len(tail)],
+        own=range(1, 1 + len(ids)),
+        truncated=truncated,
+    )
+
+
+def framed_batches(
+    rows: Sequence[FramedText], tokens_per_batch: int, system: Any, pad: int
+) -> Iterator[tuple[list[int], Batch]]:
+    """The rows in batches of like length, each with the numbers of its rows."""
+    for group in by_budget([len(row.ids) for row in rows], tokens_per_batch):
+        batch = Batch.from_sequences([rows[index].ids for index in group], pad)
+        yield group, batch.to(device_of(system))

@@ -1,0 +1,42 @@
+"""Every system can be trained on the corpus that its card names, at every size."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+
+from lmlab.core.registry import catalogue, system_module
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.data.corpus import open_corpus
+from lmlab.data.tokenizers import tokenizer_for
+from lmlab.training.config import TrainingConfig
+from lmlab.training.data import training_data
+from lmlab.training.runs import build_tiny
+
+QUICK = ("grammar", "capitals", "capitals-told", "capitals-questions")
+CARDS = [
+    pytest.param(name, marks=() if card.corpus in QUICK else pytest.mark.slow)
+    for name, card in catalogue().items()
+    if not card.base  # else its texts are as long as those of its base, which is trained first
+]
+
+
+@cache
+def longest_of(corpus: str) -> tuple[int, int]:
+    """Tokens of the longest text of a corpus, and of what a text is given."""
+    opened = open_corpus(corpus)
+    data = training_data(opened, tokenizer_for(opened, None), TrainingConfig(), progress=False)
+    return data.longest, data.longest_condition
+
+
+@pytest.mark.parametrize("name", CARDS)
+def test_a_system_takes_the_texts_of_its_cards_corpus(name: str) -> None:
+    longest, longest_condition = longest_of(catalogue()[name].corpus)
+    system = build_tiny(name, Vocabulary(size=40))
+    system.check_length(longest)
+    system.check_condition_length(longest_condition)
+    sizes = system_module(name).SIZES
+    lengths = [getattr(config, "length", None) for config in sizes.values()]
+    needed = 0 if system.window is None else longest
+    assert all(length is None or length >= needed - 1 for length in lengths), lengths
