@@ -180,7 +180,7 @@ def ask(
 
 
 def _epochs(at: Sequence[int], training: TrainingConfig) -> tuple[int, ...]:
-    if training.epochs is None:
+    if training.epochs is None or training.steps is not None or training.minutes is not None:
         raise UserError("an ablation has its budget in epochs; leave out steps and minutes.")
     for epoch in at:
         if not 1 <= epoch <= training.epochs:

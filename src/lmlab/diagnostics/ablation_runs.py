@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -13,13 +12,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from lmlab.core.children import GRACE_SECONDS, start_child
 from lmlab.core.errors import UserError
+from lmlab.core.json_text import read_json_object
 from lmlab.core.switches import switch_words
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.diagnostics.ablation import FORMAT, Ablation, Off, Question, Trial, summarise
 from lmlab.training.files import telling_disk_errors, write_json
+from lmlab.training.processes import lock_output
 from lmlab.training.progress import StopSignals
-from lmlab.training.reporting import NOT_FINITE, duration, read_metrics
+from lmlab.training.reporting import NOT_FINITE, exact_duration, read_metrics
 from lmlab.training.runs import RunFolder, build_system
 from lmlab.training.train import train
 
@@ -85,13 +87,13 @@ class Book:
 
     def _read(self, path: Path) -> None:
         try:
-            before = json.loads(path.read_text(encoding="utf-8"))
+            before = read_json_object(path)
             asked, trials, self._split = before["asked"], before["all_trials"], before["split"]
             for trial in trials:
                 losses = tuple((int(epoch), float(loss)) for epoch, loss in trial["losses"])
                 again = {**trial, "off": tuple(trial["off"]), "losses": losses}
                 self._trials[again["off"], again["seed"]] = Trial(**again)
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise UserError(
                 f"{path} is not the record of an ablation; choose another --out."
             ) from error
@@ -158,6 +160,7 @@ def _in_turn(question: Question, book: Book, tasks: list[Task], quiet: bool, tel
     total = len(tasks)
     for number, task in enumerate(tasks, 1):
         tell(f"[{number}/{total}] {task.name(question)}")
+        _await_writer(book, task)
         failed = ""
         try:
             result = train(**_arguments(question, task, book), quiet=quiet)
@@ -169,6 +172,11 @@ def _in_turn(question: Question, book: Book, tasks: list[Task], quiet: bool, tel
         book.enter(task, failed=failed)
         if failed:
             tell(failed)
+
+
+def _await_writer(book: Book, task: Task) -> None:
+    """Wait for the training of an ablation that was killed to write its last checkpoint."""
+    lock_output(book.runs / task.folder, wait=GRACE_SECONDS + 10).release()
 
 
 def _arguments(question: Question, task: Task, book: Book) -> dict[str, Any]:
@@ -201,7 +209,9 @@ def _finished(question: Question, book: Book, task: Task, failed: str, tell: Tel
         tell(f"{task.name(question)}: {failed}")
     else:
         loss = trial.losses[-1][1]
-        tell(f"{task.name(question)}: {loss:.4f} nats a token after {duration(trial.seconds)}")
+        tell(
+            f"{task.name(question)}: {loss:.4f} nats a token after {exact_duration(trial.seconds)}"
+        )
 
 
 def _at_once(question: Question, book: Book, tasks: list[Task], jobs: int, tell: Tell) -> None:
@@ -217,6 +227,7 @@ def _at_once(question: Question, book: Book, tasks: list[Task], jobs: int, tell:
                 while waiting and len(running) < jobs and not signals.asked:
                     task = waiting.pop(0)
                     tell(f"[{len(tasks) - len(waiting)}/{len(tasks)}] {task.name(question)}")
+                    _await_writer(book, task)
                     running[task] = _begin(question, book, task, environment)
                 if signals.asked:
                     _ask_to_stop(running)
@@ -231,7 +242,7 @@ def _at_once(question: Question, book: Book, tasks: list[Task], jobs: int, tell:
 def _begin(
     question: Question, book: Book, task: Task, environment: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
-    """A training as a process; in a session of its own, so that a Ctrl-C comes through us alone."""
+    """A training as a process that ends with this one."""
     given = _arguments(question, task, book)
     words = [sys.executable, "-m", "lmlab", "train", given["system"]]
     for name in ("data", "out", "size", "tokenizer", "recipe", "epochs", "seed"):
@@ -241,9 +252,7 @@ def _begin(
         words += ["--set", f"{key}={_written(value)}"]
     words += ["--resume"] if given["resume"] else []
     with _log(book, task).open("wb") as log:
-        return subprocess.Popen(
-            words, env=environment, stdout=log, stderr=log, start_new_session=True
-        )
+        return start_child(words, environment=environment, output=log)
 
 
 def _take(question: Question, book: Book, task: Task, code: int, tell: Tell) -> None:

@@ -12,9 +12,9 @@ from matplotlib.figure import Figure as Canvas
 from lmlab.diagnostics.ablation import Ablation, Figure, Row
 from lmlab.diagnostics.canvas import INK, add_legend, colour
 from lmlab.diagnostics.picture import Picture, render
-from lmlab.scoring.tables import latex_escape, markdown_escape, markdown_rows
+from lmlab.scoring.tables import latex_escape, markdown_escape, markdown_rows, terminal_cell
 from lmlab.training.files import write_bytes, write_text
-from lmlab.training.reporting import duration
+from lmlab.training.reporting import exact_duration
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -44,7 +44,7 @@ def columns(ablation: Ablation) -> tuple[Column, ...]:
         ]
     shown += [
         Column("parameters", lambda row: f"{row.parameters:,}"),
-        Column("time", lambda row: duration(row.seconds)),
+        Column("time", lambda row: exact_duration(row.seconds)),
     ]
     return tuple(shown)
 
@@ -85,17 +85,16 @@ def caption(ablation: Ablation) -> str:
 
 def rich_table(ablation: Ablation) -> Table:
     """The table for a terminal."""
-    from rich.markup import escape
     from rich.table import Table
 
-    table = Table(title=escape(caption(ablation)), title_justify="left", title_style="")
+    table = Table(title=terminal_cell(caption(ablation)), title_justify="left", title_style="")
     shown = columns(ablation)
     for column in shown:
         justify = "right" if column.number else "left"
         table.add_column(column.heading, justify=justify, no_wrap=column.number)  # type: ignore[arg-type]
     for row in ablation.rows:
         style = "bold" if row.intact else None
-        table.add_row(*(escape(column.show(row)) for column in shown), style=style)
+        table.add_row(*(terminal_cell(column.show(row)) for column in shown), style=style)
     return table
 
 

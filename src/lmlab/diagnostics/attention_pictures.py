@@ -17,6 +17,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from lmlab.core.capture import NON_NEGATIVE, UNIT_INTERVAL
 from lmlab.diagnostics.canvas import add_legend, colour
 from lmlab.diagnostics.captures import file_name
 from lmlab.diagnostics.grids import (
@@ -124,7 +125,7 @@ def draw_model_view(figure: Figure, maps: Maps, *, title: str) -> None:
     """Maps of all heads beside each other, a line of them for each layer."""
     layers, heads, tall, wide = maps.weights.shape
     axes = figure.add_axes((0, 0, 1, 1))
-    scale = scale_of(maps.weights)
+    scale = scale_of(maps.weights, UNIT_INTERVAL)
     for layer in range(layers):
         for head in range(heads):
             left, top = head * (wide + GAP), layer * (tall + GAP)
@@ -273,6 +274,7 @@ def _norms(looked: Looked, where: str, hidden: Series, outputs: Sequence[Series]
         rows=Axis(name="layer and sublayer", labels=tuple(names), longest=24),
         columns=Axis(name="place", labels=words),
         cell=SMALL_CELL if len(names) > 16 else Grid.cell,
+        bounds=NON_NEGATIVE,
     )
     width, height = grids_size([grid])
     title = f"{where} what the sublayers add".strip()

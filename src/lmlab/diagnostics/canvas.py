@@ -2,28 +2,29 @@
 
 In the SVG, lines and letters take the colour of the page around them, so that one picture serves
 light and dark pages, and letters stay text, in whatever font the reader's machine has for them,
-Chinese ones too. The PNG is dark on white, with the first font found here that has the letters. The
-same input gives the same bytes.
+Chinese ones too. The PNG is dark on white, with installed fonts that have the letters (`fonts`).
+The same input gives the same bytes.
 """
 
 from __future__ import annotations
 
 import io
+import logging
 import re
 import unicodedata
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
 from typing import Any, Literal
 
 import matplotlib
-from matplotlib import font_manager
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 from matplotlib.transforms import Bbox
+
+from lmlab.diagnostics.fonts import BASE, use_installed_fonts
 
 COLOURS = (
     "#4e79d8",
@@ -42,19 +43,6 @@ FONTS = (
     "system-ui, 'Helvetica Neue', Arial, 'Noto Sans', 'PingFang SC', 'Microsoft YaHei', "
     "'Noto Sans CJK SC', 'Source Han Sans SC', 'WenQuanYi Micro Hei', sans-serif"
 )
-FALLBACKS = (
-    "Noto Sans CJK SC",
-    "Noto Sans CJK JP",
-    "Source Han Sans SC",
-    "PingFang SC",
-    "Hiragino Sans GB",
-    "Microsoft YaHei",
-    "SimHei",
-    "WenQuanYi Micro Hei",
-    "WenQuanYi Zen Hei",
-    "Arial Unicode MS",
-)
-"""Fonts with Chinese letters, best first; the PNG takes the first that is installed."""
 INK = "#010203"
 """Stands for the page's own colour while matplotlib draws; replaced in the finished SVG."""
 PNG_DPI = 160
@@ -78,7 +66,7 @@ def canvas(name: str, *, height: float, width: float = 7.0) -> Iterator[Figure]:
         "svg.hashsalt": f"lmlab-{name}",
         "text.parse_math": False,
         "font.size": 10,
-        "font.family": ["DejaVu Sans", *installed_fallbacks()[:1]],
+        "font.family": [BASE],
         "axes.edgecolor": INK,
         "axes.labelcolor": INK,
         "axes.spines.top": False,
@@ -87,17 +75,22 @@ def canvas(name: str, *, height: float, width: float = 7.0) -> Iterator[Figure]:
         "xtick.color": INK,
         "ytick.color": INK,
     }
-    with matplotlib.rc_context(look), warnings.catch_warnings():
-        # The reader's browser has the letters that the fonts here lack.
+    with matplotlib.rc_context(look), warnings.catch_warnings(), _quiet_fonts():
+        # The reader's browser has the letters that the fonts here lack; of a PNG `fonts` warns.
         warnings.filterwarnings("ignore", message="Glyph .* missing")
         yield Figure(figsize=(width, height))
 
 
-@cache
-def installed_fallbacks() -> tuple[str, ...]:
-    """The fonts of `FALLBACKS` that this machine has."""
-    here = {font.name for font in font_manager.fontManager.ttflist}
-    return tuple(name for name in FALLBACKS if name in here)
+@contextmanager
+def _quiet_fonts() -> Iterator[None]:
+    """Without matplotlib's remark that a fallback font has no bold face."""
+    logger = logging.getLogger("matplotlib.font_manager")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
 
 
 def extent(figure: Figure) -> Bbox:
@@ -109,6 +102,7 @@ def extent(figure: Figure) -> Bbox:
 
 def as_svg(figure: Figure, box: Bbox | Literal["tight"] = "tight") -> str:
     """The figure as an <svg> element that scales with the page and names no other file."""
+    use_installed_fonts(figure)
     written = io.StringIO()
     nothing = {"Date": None, "Creator": None, "Format": None, "Type": None}
     figure.savefig(written, format="svg", metadata=nothing, transparent=True, bbox_inches=box)

@@ -30,10 +30,10 @@ def command_of(config: Mapping[str, Any], out: Path) -> str | None:
     for name, value in {**config["system_config"], **config["training"]}.items():
         if name not in (*BUDGETS, "seed") and value != usual.get(name):
             words += ["--set", f"{name}={_written(value)}"]
-    for name in BUDGETS:
-        value = config["training"].get(name)
-        if value is not None and value != usual[name]:
-            words += [f"--{name}", _written(value)]
+    budget = {name: config["training"].get(name) for name in BUDGETS}
+    if any(value != usual[name] for name, value in budget.items()):
+        for name, value in budget.items():
+            words += [] if value is None else [f"--{name}", _written(value)]
     return shlex.join([*words, "--seed", str(config["seed"])])
 
 

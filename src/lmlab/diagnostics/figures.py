@@ -20,7 +20,10 @@ def write_figures(path: Path, *, unit: str = A_TOKEN, loss_compares: bool = True
     Where training losses do not compare with held-out ones, their curve says so.
     """
     run = RunFolder(path)
-    curve = curve_from_metrics(path.name, read_metrics(run.metrics), contrast=not loss_compares)
+    lines = read_metrics(run.metrics)
+    # Named by the system, not by the folder: the same training gives the same picture anywhere.
+    name = str(run.read_config()["system"]) if lines else path.name
+    curve = curve_from_metrics(name, lines, contrast=not loss_compares)
     if not curve.train and not curve.held_out:
         return []
     with telling_disk_errors(run.figures):

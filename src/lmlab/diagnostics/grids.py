@@ -17,6 +17,7 @@ from matplotlib.colors import Colormap, LinearSegmentedColormap, Normalize, to_r
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from lmlab.core.capture import REAL, Bounds
 from lmlab.diagnostics.canvas import COLOURS, INK, plain_powers, shown_name
 
 Values = NDArray[np.float64]
@@ -62,6 +63,8 @@ class Grid:
     title: str = ""
     """Where there are several."""
     cell: float = CELL
+    bounds: Bounds = REAL
+    """The interval of the values by definition: 0 to 1 for probabilities."""
 
     @property
     def inches(self) -> tuple[float, float]:
@@ -80,9 +83,10 @@ class Scale:
     @property
     def colours(self) -> Colormap:
         above, below = to_rgb(COLOURS[0]), to_rgb(COLOURS[1])
-        stops = [(*above, 0.0), (*above, 1.0)]
+        stops = [(0.0, (*above, 0.0)), (1.0, (*above, 1.0))]
         if self.low < 0:
-            stops = [(*below, 1.0), (*below, 0.0), *stops]
+            # Both halves meet at zero: evenly spaced, a third of the scale would have no colour.
+            stops = [(0.0, (*below, 1.0)), (0.5, (*below, 0.0)), (0.5, (*above, 0.0)), stops[1]]
         return LinearSegmentedColormap.from_list("lmlab", stops)
 
     @property
@@ -90,11 +94,19 @@ class Scale:
         return Normalize(self.low, self.high)
 
 
-def scale_of(values: Values) -> Scale:
-    """From nothing to the largest; the same on both sides where some are below nothing."""
+ROUNDING = 1e-6
+"""Of the largest value: less than this below zero is rounding."""
+
+
+def scale_of(values: Values, bounds: Bounds = REAL) -> Scale:
+    """From zero to the largest value, or to as much on both sides of zero.
+
+    What the values are decides: those that can't be negative have no scale below zero, whatever
+    rounding makes of them.
+    """
     finite = values[np.isfinite(values)]
     low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
-    if low < 0:
+    if bounds[0] < 0 and low < -ROUNDING * max(high, -low):
         most = max(-low, high)
         return Scale(low=-most, high=most)
     # Probabilities that come near one are shown on the whole of their scale.
@@ -112,7 +124,7 @@ def draw_grids(figure: Figure, grids: Sequence[Grid], *, title: str) -> None:
 
     The figure is as large as the squares; names stand outside of it.
     """
-    scale = scale_of(np.concatenate([grid.values.ravel() for grid in grids]))
+    scale = scale_of(np.concatenate([grid.values.ravel() for grid in grids]), grids[0].bounds)
     width, height = figure.get_size_inches()
     across, down = grids[0].inches
     abreast = _abreast(grids)

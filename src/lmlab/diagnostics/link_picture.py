@@ -5,14 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from unicodedata import east_asian_width
 
 from matplotlib.axes import Axes
 from matplotlib.font_manager import FontProperties
 from matplotlib.textpath import text_to_path
 
+from lmlab.data.readers import Example
 from lmlab.diagnostics.canvas import INK, as_svg, canvas, colour, shown_name
+from lmlab.diagnostics.fonts import BASE, lacking
 from lmlab.scoring.links import LinkedMention, LinkedText
-from lmlab.training.files import telling_disk_errors, write_text
+from lmlab.training.files import write_text
+from lmlab.training.processes import lock_output
 
 SIZE, NAME_SIZE = 11, 8
 """Points of the letters of the text and of the names below it."""
@@ -49,14 +53,17 @@ def letter_places(text: str) -> list[float]:
 
 def text_inches(text: str, size: float) -> float:
     """Inches that a line of text takes, in the font that pictures are laid out by."""
+    others = lacking(BASE, text)
+    known = "".join(letter for letter in text if letter not in others)
+    # Of letters that the font lacks the viewer's font decides: Chinese ones are as wide as high.
+    ems = sum(1.0 if east_asian_width(c) in "WF" else 0.6 for c in text if c in others)
     # Spaces at the end count, as a word follows them.
-    mark = _width("|", size)
-    return _width(f"{text}|", size) - mark
+    return _width(f"{known}|", size) - _width("|", size) + ems * size / 72
 
 
 def _width(text: str, size: float) -> float:
     width, _, _ = text_to_path.get_text_width_height_descent(
-        text, FontProperties(family="DejaVu Sans", size=size), ismath=False
+        text, FontProperties(family=BASE, size=size), ismath=False
     )
     return float(width) / 72
 
@@ -92,10 +99,12 @@ def _lines(mentions: Sequence[LinkedMention], places: Sequence[float]) -> list[i
     return found
 
 
-def draw_links(texts: Iterable[LinkedText], folder: Path) -> Iterator[LinkedText]:
-    """The same texts, each drawn into the folder as `text-1.svg` and so on when it is taken."""
-    with telling_disk_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-    for number, linked in enumerate(texts, 1):
-        write_text(folder / f"text-{number}.svg", linked_sentence(linked))
-        yield linked
+def draw_links(
+    texts: Iterable[tuple[Example, LinkedText | None]], folder: Path
+) -> Iterator[tuple[Example, LinkedText | None]]:
+    """The same texts; that of line n is drawn into the folder as `text-n.svg` when it is taken."""
+    with lock_output(folder):
+        for line, linked in texts:
+            if linked is not None:
+                write_text(folder / f"text-{line.line}.svg", linked_sentence(linked))
+            yield line, linked

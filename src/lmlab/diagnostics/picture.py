@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from matplotlib.figure import Figure
 
 from lmlab.diagnostics.canvas import as_png, as_svg, canvas, extent
+from lmlab.diagnostics.fonts import use_installed_fonts, warn_of_boxes
 from lmlab.diagnostics.html import Cell
 
 
@@ -42,15 +43,25 @@ class Drawn:
     """A finished picture."""
 
     svg: str
-    png: bytes
+    pixels: bytes
+    """The PNG."""
+    boxes: str = ""
+    """Letters that the PNG shows as boxes, because no installed font has them."""
+
+    @property
+    def png(self) -> bytes:
+        """The PNG; warns, once, where it shows letters as boxes."""
+        warn_of_boxes(self.boxes)
+        return self.pixels
 
 
 def render(picture: Picture) -> Drawn:
     """Draw a picture; its name keeps its ids apart from those of others on a page."""
     with canvas(picture.name, width=picture.width, height=picture.height) as figure:
         picture.draw(figure)
+        boxes = use_installed_fonts(figure)
         box = extent(figure)
-        return Drawn(svg=as_svg(figure, box), png=as_png(figure, box))
+        return Drawn(svg=as_svg(figure, box), pixels=as_png(figure, box), boxes=boxes)
 
 
 def numbered(name: str, place: int, of: int) -> str:

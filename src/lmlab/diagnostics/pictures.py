@@ -36,6 +36,8 @@ class Curve:
     """Its place in the palette."""
     contrast: bool = False
     """Whether the training losses are a contrast, which is not to be held against held-out ones."""
+    one_pass: bool = False
+    """Whether the model was fitted in one pass (n-gram counts), so that it has one loss alone."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,8 +57,9 @@ def training_curves(
 ) -> str:
     """Loss against training tokens: held-out thick, training thin, the entropy as a dashed line.
 
-    A model fitted in one pass has one held-out figure, drawn as a line across. Training losses
-    that are a contrast are named so, as their height says nothing beside the held-out ones'.
+    A model fitted in one pass has one held-out figure, drawn as a line across; one that was
+    validated once in many steps has a point. Training losses that are a contrast are named so, as
+    their height says nothing beside the held-out ones'.
     """
     with canvas("curves", height=3.6) as figure:
         axes = figure.subplots()
@@ -124,7 +127,14 @@ def curve_from_metrics(
             train.append((seen, float(loss)))
         elif line.get("event") in ("validation", "test"):
             held_out.append((seen, float(loss)))
-    return Curve(name=name, train=tuple(train), held_out=tuple(held_out), contrast=contrast)
+    trained = [line for line in lines if line.get("event") == "train"]
+    return Curve(
+        name=name,
+        train=tuple(train),
+        held_out=tuple(held_out),
+        contrast=contrast,
+        one_pass=len(trained) == 1 and "learning_rate" not in trained[0],
+    )
 
 
 def _draw_bar(axes: Axes, bar: Bar, place: int, *, longest: float) -> None:
@@ -146,7 +156,8 @@ def _draw_curve(axes: Axes, curve: Curve, longest: float) -> None:
         axes.plot(*zip(*curve.train, strict=True), linewidth=0.9, alpha=0.45, label=apart, **look)
     if len(curve.held_out) == 1:
         x, y = curve.held_out[0]
-        axes.plot((0, longest), (y, y), linewidth=1.2, alpha=0.8, **look)
+        if curve.one_pass:
+            axes.plot((0, longest), (y, y), linewidth=1.2, alpha=0.8, **look)
         axes.plot(x, y, "o", markersize=5, label=name, **look)
     elif curve.held_out:
         axes.plot(*zip(*curve.held_out, strict=True), linewidth=2, label=name, **look)

@@ -19,7 +19,7 @@ from lmlab.diagnostics.wording import KINDS_EXPLAINED, convention_words
 from lmlab.scoring.comparison import Comparison, Difference, Row, Sentence
 from lmlab.scoring.tables import caption
 from lmlab.training.files import telling_disk_errors, write_text
-from lmlab.training.reporting import duration
+from lmlab.training.reporting import exact_duration
 
 SCALE = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0)
 """Surprisals, in nats, that the key of the colours shows."""
@@ -174,7 +174,7 @@ def _unknown(row: Row) -> Cell:
 def _time(seconds: float | None) -> Cell:
     if seconds is None:
         return Cell("–")
-    return Cell(f"{seconds:.1f} s" if seconds < 10 else duration(seconds), seconds)
+    return Cell(exact_duration(seconds), seconds)
 
 
 def _swatch(look: int) -> Html:
@@ -216,10 +216,12 @@ def _curves(chapter: Chapter) -> Html:
     if not any(curve.train or curve.held_out for curve in chapter.curves):
         return Html("")
     picture = training_curves(chapter.curves, floor=chapter.entropy)
-    words = (
-        "Thick: held-out text. Thin: training text, with dropout where a model has it. A line "
-        "across: a model fitted in one pass."
-    )
+    words = "Thick: held-out text. Thin: training text, with dropout where a model has it."
+    once = [curve for curve in chapter.curves if len(curve.held_out) == 1]
+    if any(curve.one_pass for curve in once):
+        words += " A line across: a model fitted in one pass."
+    if any(not curve.one_pass for curve in once):
+        words += " A point alone: a training that was validated once."
     if any(curve.contrast for curve in chapter.curves):
         words += " A contrast is no loss a token: see whether it falls, not where it lies."
     return join([tag("h3", "Training"), _figure(picture, words)])

@@ -11,19 +11,15 @@ from torch import Tensor
 
 from lmlab.core.asking import AskingObjective
 from lmlab.core.batch import Batch
-from lmlab.core.capture import Capture
+from lmlab.core.capture import UNIT_INTERVAL, Capture
 from lmlab.core.detecting import DetectingObjective
 from lmlab.core.filling import FillingObjective
 from lmlab.core.parts import Backbone, Emission
 from lmlab.core.protocols import Retrieve
 from lmlab.core.system import Assembly, System
 from lmlab.core.view import View
-from lmlab.diagnostics.captures import (
-    WORD_AXES,
-    Labels,
-    capture_pictures,
-    state_names,
-)
+from lmlab.diagnostics.capture_labels import WORD_AXES, Labels, state_names
+from lmlab.diagnostics.captures import capture_pictures
 from lmlab.diagnostics.looking import plain_captures
 from lmlab.diagnostics.picture import Picture, numbered
 from lmlab.diagnostics.subjects import Sentence, Subject, batch_of, batches_of, sentence_of
@@ -102,8 +98,13 @@ def words_of_states(system: System) -> dict[str, Capture]:
         return {}
     if table.numel() > MOST_NUMBERS:
         return {}
-    reading = "Each line is a latent state and the tokens that it gives most of its probability to."
-    return {"words of the states": Capture(values=table, axes=("token", "state"), reading=reading)}
+    capture = Capture(
+        values=table,
+        axes=("token", "state"),
+        reading="The likeliest tokens of each latent state, with P(token | state).",
+        bounds=UNIT_INTERVAL,
+    )
+    return {"words of the states": capture}
 
 
 def reveal_text(model: Model, text: str, source: str | None = None) -> dict[str, Capture]:

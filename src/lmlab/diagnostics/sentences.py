@@ -17,7 +17,7 @@ from lmlab.core.protocols import LogProb
 from lmlab.core.system import Assembly
 from lmlab.core.view import NO_TARGET
 from lmlab.diagnostics.canvas import COLOURS, INK, add_legend, line_look, shown_name
-from lmlab.diagnostics.captures import MOST_PLACES
+from lmlab.diagnostics.capture_labels import MOST_PLACES
 from lmlab.diagnostics.grids import CELL, RIM, Axis, Values, name_columns, name_rows
 from lmlab.diagnostics.looking import names_of
 from lmlab.diagnostics.picture import Picture, in_a_row, numbered

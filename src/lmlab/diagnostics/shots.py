@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lmlab.core.json_text import read_json_object
 from lmlab.diagnostics.html import Cell
 from lmlab.diagnostics.picture import Drawn, Picture, Rows
-from lmlab.training.files import telling_disk_errors, write_bytes, write_json, write_text
+from lmlab.training.files import write_bytes, write_json, write_text
+from lmlab.training.processes import lock_output
 
 MANIFEST = "inspection.json"
 """The list, beside the pictures."""
 PAGE = "inspection.html"
 FORMAT = 1
+WRITING_SECONDS = 60.0
+"""How long to wait for another process that writes its figures into the same folder."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,8 +69,13 @@ def write_shots(
     folder: Path, shots: Sequence[Shot], pngs: Sequence[bytes], *, page: str | None = None
 ) -> None:
     """Write pictures and their list to a folder; those of an earlier list disappear."""
-    with telling_disk_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
+    with lock_output(folder, wait=WRITING_SECONDS):
+        _write_shots(folder, shots, pngs, page)
+
+
+def _write_shots(
+    folder: Path, shots: Sequence[Shot], pngs: Sequence[bytes], page: str | None
+) -> None:
     earlier = {name for name in _listed_names(folder) if _plain(name)}
     for shot, png in zip(shots, pngs, strict=True):
         write_text(folder / f"{shot.name}.svg", shot.svg)
@@ -107,7 +115,7 @@ def _shot(record: dict[str, Any], svg: str) -> Shot:
 
 def _records(folder: Path) -> list[dict[str, Any]]:
     try:
-        told = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        told = read_json_object(folder / MANIFEST)
         records = told["pictures"] if int(told["format"]) <= FORMAT else []
     except (OSError, ValueError, KeyError, TypeError):
         return []

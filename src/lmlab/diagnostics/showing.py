@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -16,9 +15,10 @@ from tokenizers.models import WordPiece
 
 from lmlab.core.batch import Batch
 from lmlab.core.card import Card
-from lmlab.core.errors import UserError
+from lmlab.core.errors import UserError, looks_like_path
 from lmlab.core.registry import catalogue, find_system, system_module
 from lmlab.core.system import Assembly, System
+from lmlab.core.texts import check_text
 from lmlab.core.view import NO_TARGET, View
 from lmlab.core.vocabulary import SYMBOLS, UNKNOWN, Vocabulary
 from lmlab.data.readers import Example
@@ -114,7 +114,7 @@ def show_objective(
     two things are asked of the text, or one at least.
     """
     for told in (text, condition):
-        if told is not None and not told.strip():
+        if told is not None and not check_text(told).strip():
             raise UserError("a text to show must hold a word, and an empty one came.")
     stage = _stage(system, text, condition, dict(settings or {}))
     drawn = _draw_view(stage, seed)
@@ -177,7 +177,7 @@ def _stage(
 def is_run(named: str) -> bool:
     """Whether it is a path, there or not; a bare name that a system has is the system's."""
     known = {name.lower() for card in catalogue().values() for name in (card.name, *card.aliases)}
-    a_path = "/" in named or os.sep in named or Path(named).exists()
+    a_path = looks_like_path(named) or Path(named).exists()
     return a_path and named.lower().replace("_", "-") not in known
 
 
@@ -247,7 +247,9 @@ def spaced(text: str) -> str:
 def _untrained(card: Card, vocabulary: Vocabulary, settings: dict[str, Any]) -> System:
     """The small size: a tiny one may hide more than its paper says, to be tested quickly."""
     normal = {key.strip().replace("-", "_"): value for key, value in settings.items()}
-    config = apply_settings(system_module(card.name).SIZES["small"], normal)
+    config = apply_settings(
+        system_module(card.name).SIZES["small"], normal, f"lmlab settings {card.name}"
+    )
     base = build_tiny(card.base, vocabulary) if card.base else None
     memories = tiny_memories(card)
     return build_system(card.name, asdict(config), vocabulary, seed=0, base=base, memories=memories)

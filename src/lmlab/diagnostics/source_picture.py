@@ -11,8 +11,9 @@ import numpy as np
 import torch
 
 from lmlab.core.batch import Batch
-from lmlab.core.capture import Capture
+from lmlab.core.capture import UNIT_INTERVAL, Capture
 from lmlab.core.errors import UserError
+from lmlab.core.locks import FolderLock
 from lmlab.diagnostics.grids import Axis, Grid, Values, draw_grids, grids_size
 from lmlab.diagnostics.picture import Picture, render
 from lmlab.diagnostics.showing import alone
@@ -20,8 +21,11 @@ from lmlab.diagnostics.subjects import framed
 from lmlab.sampling.translating import Translation
 from lmlab.scoring.evaluating import device_of, evaluating
 from lmlab.training.files import telling_disk_errors, write_text
+from lmlab.training.processes import lock_output
 from lmlab.training.runs import Model
 
+MOST_TOKENS = 60
+"""Tokens that are drawn along each side."""
 READING = (
     "A row is a written token, and its squares where in the source was looked for it; the squares "
     "of a row sum to one."
@@ -74,33 +78,42 @@ def draw_all(model: Model, found: Iterator[Translation], folder: Path) -> Iterat
     A system that looks nowhere, or a folder that can't be written to, is told before the first.
     """
     look_at_source(model, "", "")
-    with telling_disk_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-    return _drawn(model, found, folder)
+    return _drawn(model, found, folder, lock_output(folder))
 
 
-def _drawn(model: Model, found: Iterator[Translation], folder: Path) -> Iterator[Translation]:
-    for number, each in enumerate(found, 1):
-        if each.written:
-            draw_source(model, each.source, each.text, folder / f"{number}.svg")
-        yield each
+def _drawn(
+    model: Model, found: Iterator[Translation], folder: Path, lock: FolderLock
+) -> Iterator[Translation]:
+    with lock:
+        for number, each in enumerate(found, 1):
+            if each.written:
+                draw_source(model, each.source, each.text, folder / f"{number}.svg")
+            yield each
 
 
 def picture_of(looked: Looked, *, name: str) -> Picture:
     grid = Grid(
-        values=looked.weights,
-        rows=Axis(name="written", labels=looked.written),
-        columns=Axis(name="source", labels=looked.source),
+        values=looked.weights[:MOST_TOKENS, :MOST_TOKENS],
+        rows=Axis(name="written", labels=looked.written[:MOST_TOKENS]),
+        columns=Axis(name="source", labels=looked.source[:MOST_TOKENS]),
+        bounds=UNIT_INTERVAL,
     )
     width, height = grids_size([grid])
     return Picture(
         name=name,
         title="Where it looked",
         reading=READING,
-        draw=partial(draw_grids, grids=[grid], title="where in the source was looked"),
+        draw=partial(draw_grids, grids=[grid], title=f"attention to the source{_cut(looked)}"),
         width=width,
         height=height,
     )
+
+
+def _cut(looked: Looked) -> str:
+    """What of a long text is drawn."""
+    sizes = {"written": len(looked.written), "source": len(looked.source)}
+    cut = [f"{MOST_TOKENS} of {size} {name}" for name, size in sizes.items() if size > MOST_TOKENS]
+    return f", the first {' and '.join(cut)} tokens" if cut else ""
 
 
 def _weights(captures: dict[str, Capture]) -> Values | None:

@@ -83,8 +83,8 @@ def test_a_table_with_one_seed_and_a_failure():
     found = summarise(asked, trials, path=Path("x"), split="test")
     text = markdown(found)
     assert found.finished
-    assert "| intact |  | 4.0000 | – | 3.0000 | – | 10 | 10 s |" in text
-    assert "| 4 | candidate-hidden | not finite | – | not finite | – | 10 | 10 s |" in text
+    assert "| intact |  | 4.0000 | – | 3.0000 | – | 10 | 10.0 s |" in text
+    assert "| 4 | candidate-hidden | not finite | – | not finite | – | 10 | 10.0 s |" in text
     assert r"\toprule" in latex(found) and r" & candidate-hidden & not finite & -- &" in latex(
         found
     )
@@ -120,6 +120,7 @@ def test_what_is_off_in_the_settings_is_off_everywhere():
         ({"seeds": 0}, "at least one seed"),
         ({"at": (5,)}, "epochs 1 to 4"),
         ({"epochs": None, "settings": {"steps": 5}}, "budget in epochs"),
+        ({"settings": {"minutes": 5}}, "budget in epochs"),
         ({"settings": {"seed": 3}}, "chooses its seeds itself"),
     ],
 )

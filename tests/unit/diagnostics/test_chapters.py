@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 from pathlib import Path
 
 import pytest
@@ -60,6 +61,10 @@ def test_figures_of_a_run(models: list[Model], tmp_path: Path) -> None:
     empty = tmp_path / "run"
     empty.mkdir()
     assert write_figures(empty) == []
+    moved = tmp_path / "another name"
+    shutil.copytree(models[1].path, moved)
+    [again] = write_figures(moved)
+    assert again.read_bytes() == picture.read_bytes()
 
 
 def test_a_table_needs_no_pictures(models: list[Model], tmp_path: Path) -> None:

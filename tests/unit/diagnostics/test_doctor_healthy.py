@@ -21,7 +21,9 @@ from lmlab.diagnostics.doctor.words import lines_of
 from lmlab.training.runs import load_run
 from lmlab.training.train import train
 
-SYSTEMS = ("ngram", "window", "lstm", "gru-mixture", "remix", "independent")
+SYSTEMS = ("ngram", "window", "lstm", "gru-mixture", "independent")
+ENOUGH = {"size": "tiny", "epochs": 4, "settings": {"learning_rate": 0.01}, "quiet": True}
+"""A training after which a small network is as good as a bigram on a Markov chain."""
 
 pytestmark = pytest.mark.xdist_group("healthy")  # its costly fixtures are made once
 
@@ -30,7 +32,7 @@ pytestmark = pytest.mark.xdist_group("healthy")  # its costly fixtures are made 
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("healthy")
     for system in SYSTEMS:
-        train(system, data="markov", out=folder / system, size="tiny", epochs=2, quiet=True)
+        train(system, data="markov", out=folder / system, **ENOUGH)
     return folder
 
 
@@ -45,7 +47,8 @@ def test_a_healthy_run_has_no_finding(runs: Path, system: str) -> None:
     assert found.findings == ()
     assert found.skipped == ()
     assert found.healthy
-    assert found.verdict.startswith("Nothing unusual")
+    assert f". No finding among {len(found.checks)} checks" in found.verdict
+    assert len(found.checks) + len(found.inapplicable) == len(all_checks())
 
 
 def test_the_levels_are_what_they_say(runs: Path, examined: Examination) -> None:
@@ -118,7 +121,7 @@ def test_a_band_between_its_points() -> None:
 def test_all_of_it_as_json(examined: Examination) -> None:
     told = json.loads(json.dumps(examined.as_dict()))
     assert told["healthy"] is True
-    assert told["vitals"]["epochs"] == pytest.approx(2.0)
+    assert told["vitals"]["epochs"] == pytest.approx(4.0)
     assert told["levels"][0]["name"] == "uniform"
     assert len(told["checks"]) >= 12
     assert told["band"]["points"][0][1] <= told["band"]["points"][0][2]
@@ -126,8 +129,14 @@ def test_all_of_it_as_json(examined: Examination) -> None:
 
 def test_on_the_screen(examined: Examination) -> None:
     told = "\n".join(line for line, _ in lines_of(examined))
-    for word in ("Nothing unusual", "this run", "bigram", "entropy", "by now healthy runs"):
+    for word in ("this run", "bigram", "trigram", "entropy", "by now healthy runs"):
         assert word in told
+    made, others = len(examined.checks), len(examined.inapplicable)
+    assert told.splitlines()[-1] == (
+        f"No finding among {made} checks; {others} do not apply to this system or corpus."
+    )
+    for each in examined.inapplicable:
+        assert f"does not apply: {each.check} ({each.reason})" in told
 
 
 def test_the_picture(examined: Examination, tmp_path: Path) -> None:
@@ -150,10 +159,12 @@ def test_a_corpus_that_has_moved(tmp_path: Path) -> None:
     assert {each.check for each in lost.skipped} >= {"unknown words", "leakage between splits"}
     assert all("--data" in each.reason for each in lost.skipped)
     assert lost.levels == ()
-    assert "could not be made" in lost.verdict
+    assert f"{len(lost.skipped)} were not made: {len(lost.skipped)} because its corpus" in (
+        lost.verdict
+    )
     again = examine(tmp_path / "run", data=moved)
     assert again.skipped == ()
-    assert [level.name for level in again.levels] == ["uniform", "unigram", "bigram"]
+    assert [level.name for level in again.levels] == ["uniform", "unigram", "bigram", "trigram"]
     with pytest.raises(UserError, match="no file or folder"):
         examine(tmp_path / "run", data=tmp_path / "nowhere.txt")
 

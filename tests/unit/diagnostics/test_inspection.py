@@ -14,7 +14,6 @@ import pytest
 
 from lmlab.core.errors import UserError
 from lmlab.data.corpus import open_corpus
-from lmlab.diagnostics.canvas import FALLBACKS, installed_fallbacks
 from lmlab.diagnostics.chapters import chapter_of
 from lmlab.diagnostics.inspection import Inspection, inspect_models
 from lmlab.diagnostics.inspection_page import inspection_page
@@ -213,10 +212,6 @@ def test_hostile_words_are_escaped() -> None:
     assert "<script>x" not in page
     assert "<b>." not in page
     assert "&lt;i&gt;" in page
-
-
-def test_fonts_are_only_those_that_are_installed() -> None:
-    assert set(installed_fallbacks()) <= set(FALLBACKS)
 
 
 # Orders

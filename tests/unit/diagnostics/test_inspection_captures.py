@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -10,23 +11,24 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 
-from lmlab.core.capture import AXES, Capture
+from lmlab.core.batch import Batch
+from lmlab.core.capture import AXES, NON_NEGATIVE, UNIT_INTERVAL, Capture
+from lmlab.core.vocabulary import Vocabulary
 from lmlab.diagnostics.canvas import canvas
+from lmlab.diagnostics.capture_labels import AXIS_NAMES, MOST_PLACES, Labels, state_names
+from lmlab.diagnostics.capture_order import MOST_CHOICES, MOST_MATRIX, MOST_STATES
 from lmlab.diagnostics.captures import (
-    AXIS_NAMES,
-    MOST_MATRIX,
     MOST_PANELS,
-    MOST_PLACES,
-    MOST_STATES,
-    Labels,
     capture_picture,
     capture_pictures,
     file_name,
-    state_names,
 )
 from lmlab.diagnostics.grids import scale_of
 from lmlab.diagnostics.picture import Picture, render
 from lmlab.diagnostics.revealing import together
+from lmlab.diagnostics.source_picture import Looked
+from lmlab.diagnostics.source_picture import picture_of as source_figure
+from lmlab.training.runs import build_tiny
 
 WORDS = ("<s>", "the", "cat", "sleeps", "</s>")
 LABELS = Labels(token=lambda id: f"w{id}", tokens=WORDS)
@@ -71,7 +73,7 @@ def test_a_posterior_is_a_heat_map_of_predicted_and_given_words() -> None:
     values = causal(TIME)
     figure = drawn(picture(values[None], "batch", "time", "source"))
     axes = figure.axes[0]
-    assert (axes.get_ylabel(), axes.get_xlabel()) == ("predicted", "given")
+    assert (axes.get_ylabel(), axes.get_xlabel()) == ("predicted token", "input token")
     assert names(figure, "y") == ["the", "cat", "sleeps", "</s>"]
     assert names(figure, "x") == ["<s>", "the", "cat", "sleeps"]
     held = image(figure)
@@ -121,7 +123,7 @@ def test_a_large_matrix_shows_the_most_visited_states() -> None:
     shown = picture(matrix / matrix.sum(1, keepdim=True), "state", "next state")
     found = {int(name) for name in names(drawn(shown), "y")}
     assert found == set(range(MOST_MATRIX))
-    assert f"{MOST_MATRIX} most visited of {count} states" in shown.reading
+    assert f"{MOST_MATRIX} of {count} states most visited in the long run" in shown.reading
 
 
 def test_shares_of_states_are_sorted_bars_with_their_effective_number() -> None:
@@ -155,7 +157,7 @@ def test_distances_stay_in_their_order_and_begin_with_one() -> None:
     figure = drawn(picture(torch.tensor([0.2, 0.5, 0.3]), "distance"))
     assert names(figure, "x") == ["1", "2", "3"]
     assert [bar.get_height() for bar in figure.axes[0].patches] == pytest.approx([0.2, 0.5, 0.3])
-    assert figure.axes[0].get_xlabel() == "places back"
+    assert figure.axes[0].get_xlabel() == "positions back"
 
 
 def test_choices_keep_their_numbers_and_moves_are_centred() -> None:
@@ -217,7 +219,7 @@ def test_tokens_of_states_are_listed_by_probability() -> None:
     lines = [text.get_text() for text in figure.axes[0].texts]
     assert "w1 0.6 · w2 0.3 · w0 0.1" in lines
     assert "w0 0.7 · w1 0.2 · w2 0.1" in lines
-    assert state_names({"x": capture(table, "token", "state")}, LABELS) == ("w1", "w0")
+    assert state_names({"x": capture(table, "token", "state")}, LABELS) == ("w1/w2", "w0/w1")
 
 
 def test_the_busiest_states_are_listed_first() -> None:
@@ -245,7 +247,7 @@ def test_a_long_sentence_is_cut_with_a_note() -> None:
     time = MOST_PLACES + 5
     labels = Labels(token=str, tokens=tuple(map(str, range(time + 1))))
     shown = picture(causal(time)[None], "batch", "time", "source", labels=labels)
-    assert shown.reading.count(f"first {MOST_PLACES} of {time} places") == 1
+    assert shown.reading.count(f"first {MOST_PLACES} of {time} positions") == 1
     assert image(drawn(shown)).shape == (MOST_PLACES, MOST_PLACES)
 
 
@@ -316,11 +318,139 @@ def test_rows_that_name_their_choices_differently_stand_under_their_own_names() 
 
 
 def test_of_many_choices_those_with_most_weight_are_shown() -> None:
-    values = torch.zeros(2, MOST_MATRIX + 2)
+    values = torch.zeros(2, MOST_CHOICES + 2)
     values[0, 1:], values[1, 0] = 0.1, -0.01
-    values[0, MOST_MATRIX // 2] = 0.05
+    values[0, MOST_CHOICES // 2] = 0.05
     shown = picture(values, "batch", "choice", labels=Labels(token=str, sentences=("a", "b")))
-    left_out = {0, MOST_MATRIX // 2}
-    kept = [str(place) for place in range(MOST_MATRIX + 2) if place not in left_out]
+    left_out = {0, MOST_CHOICES // 2}
+    kept = [str(place) for place in range(MOST_CHOICES + 2) if place not in left_out]
     assert names(drawn(shown), "x") == kept
-    assert f"Shown are the {MOST_MATRIX} of {MOST_MATRIX + 2} choices" in shown.reading
+    assert f"Shown are the {MOST_CHOICES} of {MOST_CHOICES + 2} choices" in shown.reading
+
+
+def test_rounding_below_zero_does_not_hide_a_probability() -> None:
+    """A posterior of 0.3 beside one of -1e-13 is drawn at 0.3 of the scale."""
+    values = torch.tensor([[[1.0, -1e-13], [0.3, 0.7]]], dtype=torch.float64)
+    posterior = Capture(
+        values=values, axes=("batch", "time", "state"), reading="P(state).", sums_to_one="state"
+    )
+    shown = capture_picture("posterior", posterior, LABELS)
+    assert shown is not None
+    drawing = drawn(shown).axes[0].images[0]
+    assert (drawing.norm.vmin, drawing.norm.vmax) == (0.0, 1.0)
+    assert float(drawing.get_array().min()) == 0.0
+    assert drawing.cmap(drawing.norm(0.3))[3] == pytest.approx(0.3, abs=0.01)
+
+
+def test_a_scale_below_zero_is_for_values_that_can_be_below_zero() -> None:
+    noise = np.array([-1e-13, 0.8])
+    assert scale_of(noise, NON_NEGATIVE).low == scale_of(noise, UNIT_INTERVAL).low == 0.0
+    assert scale_of(noise).low == 0.0  # rounding, whatever the values are
+    assert scale_of(np.array([-0.01, 0.8])).low == -0.8
+
+
+@pytest.mark.parametrize("share", [-0.9, -0.3, -0.1, 0.1, 0.3, 0.9])
+def test_colours_on_both_sides_of_zero_deepen_evenly(share: float) -> None:
+    """Opacity is |value| / largest, from zero on: no part of the scale is without colour."""
+    scale = scale_of(np.array([-2.0, 1.0]))
+    red, _, blue, alpha = scale.colours(scale.norm(2.0 * share))
+    assert alpha == pytest.approx(abs(share), abs=0.01)
+    assert (blue > red) == (share > 0)
+
+
+@pytest.mark.parametrize(
+    ("axes", "shape", "over", "said"),
+    [
+        (("batch", "time", "state"), (1, TIME, 3), "state", "Each column sums to 1."),
+        (("batch", "time", "source"), (1, TIME, TIME), "source", "Each row sums to 1."),
+        (("state", "next state"), (3, 3), "next state", "Each row sums to 1."),
+        (("next state", "state"), (3, 3), "next state", "Each row sums to 1."),
+        (("batch", "slot", "time", "source"), (1, 2, TIME, TIME), "source", "Each row sums to 1."),
+        (
+            ("batch", "time", "state"),
+            (1, TIME, MOST_STATES + 1),
+            "state",
+            f"Each column sums to 1 over all {MOST_STATES + 1}, of which {MOST_STATES} are shown.",
+        ),
+    ],
+)
+def test_the_caption_says_which_way_sums_to_one(axes, shape, over, said) -> None:
+    """The caption names rows or columns as they are drawn, and the drawn ones do sum to one."""
+    values = torch.rand(shape, generator=torch.Generator().manual_seed(0))
+    values = torch.softmax(values, dim=axes.index(over))
+    shown = capture_picture(
+        "x", Capture(values=values, axes=axes, reading="p.", sums_to_one=over), LABELS
+    )
+    assert shown is not None
+    assert said in shown.reading
+    if "over all" not in said:
+        drawing = image(drawn(shown)).filled(0)
+        np.testing.assert_allclose(drawing.sum(0 if "column" in said else 1), 1, atol=1e-6)
+
+
+def test_a_large_matrix_shows_the_states_that_the_texts_use() -> None:
+    """Not the first ones and not those that texts begin with, by their number and two words."""
+    count = MOST_MATRIX + 44
+    use = torch.zeros(count)
+    used = torch.randperm(count, generator=torch.Generator().manual_seed(1))[:MOST_MATRIX]
+    use[used] = 1 / MOST_MATRIX
+    table = torch.zeros(4, count)
+    table[1], table[3] = 0.6, 0.4
+    captures = {
+        "transition": capture(torch.full((count, count), 1 / count), "state", "next state"),
+        "start": capture(torch.arange(count).flip(0) / sum(range(count)), "state"),
+        "state use": capture(use, "state"),
+        "words": capture(table, "token", "state"),
+    }
+    labels = Labels(token=lambda id: f"w{id}")
+    labels = replace(labels, states=state_names(captures, labels))
+    [shown] = [p for p in capture_pictures(captures, labels) if p.title == "transition"]
+    figure = drawn(shown)
+    assert {int(name.split()[0]) for name in names(figure, "y")} == set(used.tolist())
+    assert {name.split()[1] for name in names(figure, "x")} == {"w1/w3"}
+    assert f"Shown are the {MOST_MATRIX} of {count} states most used on these texts." in (
+        shown.reading
+    )
+
+
+def test_a_large_grammar_shows_the_symbols_that_the_texts_use() -> None:
+    nonterminals, symbols = MOST_MATRIX + 10, MOST_MATRIX + 60
+    use = torch.arange(symbols) / sum(range(symbols))  # the last ones most
+    rules = torch.full((nonterminals, symbols), 1 / symbols)
+    captures = {
+        "left children": Capture(
+            values=rules,
+            axes=("state", "next state"),
+            reading="P.",
+            titles={"state": "nonterminal A", "next state": "left child B"},
+        ),
+        "symbol use": capture(use, "state"),
+    }
+    shown = capture_pictures(captures, Labels(token=str))[0]
+    figure = drawn(shown)
+    assert (figure.axes[0].get_ylabel(), figure.axes[0].get_xlabel()) == (
+        "nonterminal A",
+        "left child B",
+    )
+    assert names(figure, "y") == [str(n) for n in range(10, nonterminals)]
+    assert names(figure, "x") == [str(n) for n in range(symbols - MOST_MATRIX, symbols)]
+    assert f"{MOST_MATRIX} of {nonterminals} rows and {MOST_MATRIX} of {symbols}" in shown.reading
+
+
+def test_a_long_source_is_cut_with_a_note_in_the_figure() -> None:
+    looked = Looked(weights=np.full((3, 900), 1 / 900), written=("a",) * 3, source=("b",) * 900)
+    figure = drawn(source_figure(looked, name="long"))
+    assert image(figure).shape == (3, 60)
+    assert figure.texts[0].get_text().endswith("the first 60 of 900 source tokens")
+
+
+def test_what_belongs_to_input_tokens_is_labelled_by_them() -> None:
+    """P(state | token) of a local HMM is of the token read, not of the one predicted next."""
+    vocabulary = Vocabulary(size=9)
+    system = build_tiny("local-hmm", vocabulary)
+    found = system.reveal(Batch.from_sequences([[2, 5, 6, 7, 3]], pad=0))["state posterior"]
+    shown = capture_picture("state posterior", found, LABELS)
+    assert shown is not None
+    figure = drawn(shown)
+    assert names(figure, "x") == list(WORDS[:-1])
+    assert figure.axes[0].get_xlabel() == "input token"

@@ -47,3 +47,19 @@ def test_letters_stand_one_after_another_and_narrow_ones_take_less_room():
     widths = [b - a for a, b in pairwise(places)]
     assert all(width > 0 for width in widths)
     assert max(widths[:2]) < min(widths[3:])
+
+
+def test_chinese_letters_are_as_wide_as_high_and_make_no_warning(recwarn):
+    """11 points each, whatever fonts are installed; a bar ends where its letters do."""
+    places = letter_places("莫斯科 cat")
+    widths = [72 * (b - a) for a, b in pairwise(places)]
+    assert widths[:3] == pytest.approx([11] * 3)
+    assert widths[4:] == pytest.approx([72 * w for w in _widths("cat")])
+    svg = linked_sentence(LinkedText(text="莫斯科的", mentions=(mention(0, 3, "莫斯科"),)))
+    [(left, right, _)] = bars(svg)
+    assert right - left == pytest.approx(33, abs=0.1)
+    assert not recwarn.list
+
+
+def _widths(text: str) -> list[float]:
+    return [b - a for a, b in pairwise(letter_places(text))]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
 
 import pytest
 
@@ -25,7 +26,9 @@ CURVES = (
         train=((10.0, 5.0), (20.0, 3.0)),
         held_out=((10.0, 4.0), (20.0, 2.5)),
     ),
-    Curve(name="ngram $n_5$", train=((20.0, 1.0),), held_out=((20.0, 2.75),), look=1),
+    Curve(
+        name="ngram $n_5$", train=((20.0, 1.0),), held_out=((20.0, 2.75),), look=1, one_pass=True
+    ),
 )
 BARS = (Bar(name="gru", value=2.0, low=1.5, high=2.5), Bar(name="ngram", value=4.0, look=1))
 TOKENS = tuple(
@@ -108,6 +111,24 @@ def test_a_model_fitted_in_one_pass_is_a_line_across() -> None:
     points = numbers(svg, rf'<path d="([^"]*)"[^>]*style="fill: none; stroke: {shade}')
     assert len(points) == 2
     assert points[0][1] == points[1][1]
+
+
+def test_a_training_that_was_validated_once_is_a_point() -> None:
+    lines = [
+        {"step": 1, "event": "train", "loss": 5.0, "count": 10, "learning_rate": 0.1},
+        {"step": 2, "event": "train", "loss": 3.0, "count": 10, "learning_rate": 0.1},
+        {"step": 2, "event": "validation", "loss": 4.0, "count": 5},
+    ]
+    curve = curve_from_metrics("lstm", lines)
+    assert not curve.one_pass
+    assert not curve_from_metrics("lstm", [lines[0], lines[2]]).one_pass  # after one step of many
+    assert curve_from_metrics("ngram", [{"step": 1, "event": "train", "loss": 1.0}]).one_pass
+    line = rf'<path d="([^"]*)"[^>]*style="fill: none; stroke: {COLOURS[0]}'
+    paths = re.findall(line, training_curves([curve]))
+    across = re.findall(line, training_curves([replace(curve, one_pass=True)]))
+    assert len(across) == len(paths) + 1
+    [added] = set(across) - set(paths)
+    assert len({y for _, y in re.findall(r"[ML] ([\d.]+) ([\d.]+)", added)}) == 1
 
 
 def test_an_impossible_token_and_no_token_at_all_are_drawn() -> None:

@@ -16,6 +16,7 @@ from lmlab.diagnostics.chapters import Chapter, Written
 from lmlab.diagnostics.pictures import Curve
 from lmlab.diagnostics.report import report, with_looks, write_report
 from lmlab.scoring.comparison import Comparison, Difference, Floor, Row, Sentence
+from lmlab.scoring.tables import markdown
 
 HOSTILE = "</td><script>alert(1)</script>&\"'"
 WORDS = Convention(tokenizer="word, 66 tokens", start=True, end=True)
@@ -202,3 +203,24 @@ def test_a_file_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="a file is in its way"):
         write_report(tmp_path / "file" / "report.html", [chapter(row("a", 2.5))], title="t")
+
+
+@pytest.mark.parametrize(
+    ("one_pass", "sentence"),
+    [(True, "A line across: a model fitted in one pass."), (False, "validated once")],
+)
+def test_the_caption_tells_of_the_lines_and_points_that_are_there(
+    one_pass: bool, sentence: str
+) -> None:
+    made, others = chapter(row("a", 2.5)), ("A line across", "validated once")
+    assert not any(words in report([made], title="t") for words in others)
+    curve = Curve(name="a", train=((1.0, 3.0),), held_out=((1.0, 3.0),), one_pass=one_pass)
+    text = report([replace(made, curves=(curve,))], title="t")
+    assert sentence in text
+    assert sum(words in text for words in others) == 1
+
+
+def test_the_training_time_is_that_of_the_table_in_a_terminal() -> None:
+    text = report([chapter(row("a", 2.5, train_seconds=75.0))], title="t")
+    assert "1 min 15 s" in text
+    assert "1 min 15 s" in markdown(chapter(row("a", 2.5, train_seconds=75.0)).comparison)

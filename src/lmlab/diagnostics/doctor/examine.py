@@ -14,7 +14,7 @@ from lmlab.diagnostics.doctor import checks as room
 from lmlab.diagnostics.doctor.evidence import Evidence, Inapplicable, Missing
 from lmlab.diagnostics.doctor.history import History
 from lmlab.diagnostics.doctor.records import Examination, Finding, Level, Skipped
-from lmlab.diagnostics.doctor.vitals import verdict_of, vitals_of
+from lmlab.diagnostics.doctor.vitals import checks_sentence, reached_of, vitals_of
 
 Check = Callable[[Evidence], Finding | None]
 
@@ -47,18 +47,21 @@ def examine(run: Path | str, *, data: str | Path | Corpus | None = None) -> Exam
     evidence = Evidence(run, data=data)
     findings: list[Finding] = []
     skipped: list[Skipped] = []
+    inapplicable: list[Skipped] = []
     made: list[str] = []
     for name, check in all_checks().items():
         try:
             found = check(evidence)
-        except Inapplicable:
+        except Inapplicable as why:
+            inapplicable.append(Skipped(check=name, reason=str(why)))
             continue
-        except Missing as missing:
-            skipped.append(Skipped(check=name, reason=str(missing)))
+        except Missing as why:
+            skipped.append(Skipped(check=name, reason=str(why)))
             continue
         made.append(name)
         findings += [] if found is None else [found]
     findings.sort(key=lambda finding: finding.severity != "serious")
+    reached = reached_of(evidence)
     return Examination(
         run=str(evidence.folder.path),
         system=evidence.card.name,
@@ -66,13 +69,15 @@ def examine(run: Path | str, *, data: str | Path | Corpus | None = None) -> Exam
         kind=evidence.card.kind,
         unit=evidence.unit,
         losses_compare=evidence.losses_compare,
-        verdict=verdict_of(evidence, findings, len(skipped)),
+        reached=reached,
+        verdict=f"{reached}. {checks_sentence(findings, len(made), skipped, inapplicable)}",
         vitals=vitals_of(evidence),
         history=_history(evidence),
         levels=tuple(_levels(evidence)),
         band=evidence.band,
         findings=tuple(findings),
         skipped=tuple(skipped),
+        inapplicable=tuple(inapplicable),
         checks=tuple(made),
     )
 

@@ -18,11 +18,15 @@ from lmlab.diagnostics.doctor.records import Level
 from lmlab.emissions.count_table import CountTable
 from lmlab.objectives.next_token import NextToken
 
-UNIFORM, UNIGRAM, BIGRAM, ENTROPY = "uniform", "unigram", "bigram", "entropy"
+UNIFORM, UNIGRAM, ENTROPY = "uniform", "unigram", "entropy"
+BIGRAM, TRIGRAM = "bigram", "trigram"
+MOST_TOKENS = 3_000_000
+"""Training tokens that n-grams are counted on: a few seconds and some hundred megabytes at most."""
 MEANINGS = {
     UNIFORM: "every token equally likely: a model that knows nothing",
     UNIGRAM: "how frequent each token is in train, and no context",
     BIGRAM: "one token of context, by counts in train (Kneser-Ney)",
+    TRIGRAM: "two tokens of context, by counts in train (Kneser-Ney)",
     ENTROPY: "what the true distribution itself loses on this split: nothing honest is below",
 }
 
@@ -38,20 +42,25 @@ def levels_of(
     """The levels on a split, the highest first; `batches` are those of the split, in order."""
     batches = list(batches)
     values = {UNIFORM: math.log(vocabulary.size - len(vocabulary.unpredictable))}
-    for name, order in ((UNIGRAM, 1), (BIGRAM, 2)):
+    for name, order in ((UNIGRAM, 1), (BIGRAM, 2), (TRIGRAM, 3)):
         values[name] = counted_loss(train, batches, vocabulary, order=order)
     floor = true_loss(corpus, split, held_out)
     if floor is not None:
         values[ENTROPY] = floor
-    return tuple(Level(name=n, value=v, meaning=MEANINGS[n]) for n, v in values.items())
+    counted = f"; the first {MOST_TOKENS:,} tokens" if train.total_tokens > MOST_TOKENS else ""
+    told = {n: m + (counted if "train" in m else "") for n, m in MEANINGS.items()}
+    return tuple(Level(name=n, value=v, meaning=told[n]) for n, v in values.items())
 
 
 def counted_loss(
     train: TokenDataset, batches: Iterable[Batch], vocabulary: Vocabulary, *, order: int
 ) -> float:
-    """Nats per token on the batches of the Kneser-Ney model of an order, fitted on train."""
+    """Nats per token on the batches of the Kneser-Ney model of an order, fitted on train.
+
+    Of a long training text its first `MOST_TOKENS` are counted.
+    """
     emission = CountTable(order, vocabulary)
-    emission.fit(*flat(train))
+    emission.fit(*first_tokens(*flat(train), MOST_TOKENS))
     counted = LeftToRight(
         vocabulary=vocabulary,
         backbone=Context(order - 1),
@@ -61,7 +70,8 @@ def counted_loss(
     total, count = 0.0, 0
     with torch.no_grad():
         for batch in batches:
-            # The token before is all the context there is, and every batch brings it along.
+            # A batch of contiguous text brings the token before it along; a trigram loses the one
+            # before that at the first position of a row of thousands.
             total -= float(counted.log_prob(batch).per_token.sum())
             count += batch.count
     return total / max(count, 1)
@@ -72,6 +82,17 @@ def flat(dataset: TokenDataset) -> tuple[np.ndarray, np.ndarray]:
     if dataset.layout.kind == "contiguous":
         return dataset.stream, np.array([0, len(dataset.stream)], dtype=np.int64)
     return dataset.stream, dataset.offsets
+
+
+def first_tokens(
+    tokens: np.ndarray, offsets: np.ndarray, most: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """The sequences that the first `most` ids hold whole, at least one; a longer one is cut."""
+    if len(tokens) <= most:
+        return tokens, offsets
+    kept = offsets[: max(int(np.searchsorted(offsets, most, side="right")), 1)]
+    kept = kept if len(kept) > 1 else np.array([0, most], dtype=offsets.dtype)
+    return tokens[: int(kept[-1])], kept
 
 
 def true_loss(corpus: Corpus, split: str, dataset: TokenDataset) -> float | None:

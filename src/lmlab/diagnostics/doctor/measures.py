@@ -8,11 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lmlab.core.batch import Batch
 from lmlab.core.protocols import LogProb
 from lmlab.core.system import System
 from lmlab.data.dataset import TokenDataset
 from lmlab.diagnostics.doctor.evidence import Evidence
-from lmlab.diagnostics.doctor.levels import counted_loss
+from lmlab.diagnostics.doctor.levels import BIGRAM, TRIGRAM, counted_loss
 from lmlab.scoring.evaluating import device_of, evaluating
 
 
@@ -28,9 +29,15 @@ def unknown_share(dataset: TokenDataset) -> float:
 
 def gain_of_a_second_word(evidence: Evidence) -> float:
     """Nats that a counted model gains on held-out text by two words of context over one."""
-    train, vocabulary = evidence.texts.train, evidence.vocabulary
-    one, two = (counted_loss(train, evidence.watched, vocabulary, order=order) for order in (2, 3))
+    if evidence.normalised:
+        return evidence.levels[BIGRAM].value - evidence.levels[TRIGRAM].value
+    one, two = (ngram_loss(evidence, evidence.watched, order) for order in (2, 3))
     return one - two
+
+
+def ngram_loss(evidence: Evidence, batches: list[Batch], order: int) -> float:
+    """Nats per token of the Kneser-Ney n-gram of an order, fitted on the run's own tokens."""
+    return counted_loss(evidence.texts.train, batches, evidence.vocabulary, order=order)
 
 
 def sample_loss(system: System, evidence: Evidence) -> float:

@@ -66,7 +66,7 @@ class Band:
 
 @dataclass(frozen=True, kw_only=True)
 class Skipped:
-    """A check that could not be made, and why."""
+    """A check that was not made, and why."""
 
     check: str
     reason: str
@@ -85,8 +85,10 @@ class Examination:
     """What the losses are counted in."""
     losses_compare: bool
     """Whether training losses are of the same sort as held-out ones; else they are a contrast."""
+    reached: str
+    """The system, its corpus and the loss it reached beside the levels."""
     verdict: str
-    """The whole in a sentence, with the few vital numbers."""
+    """The same, with what came of the checks."""
     vitals: Mapping[str, float]
     """Numbers by name, healthy or not."""
     history: History
@@ -95,6 +97,9 @@ class Examination:
     findings: tuple[Finding, ...]
     """Serious ones first."""
     skipped: tuple[Skipped, ...]
+    """Checks that could not be made, for want of something."""
+    inapplicable: tuple[Skipped, ...]
+    """Checks that have no meaning for such a system or corpus."""
     checks: tuple[str, ...]
     """The checks that were made."""
 

@@ -1,13 +1,14 @@
-"""The few numbers that tell how a run is, and the sentence they make."""
+"""The few numbers that tell how a run is, and the sentences they make."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from statistics import median
 
 from lmlab.diagnostics.doctor.evidence import Evidence, Inapplicable, Missing
 from lmlab.diagnostics.doctor.measures import epochs_seen, unknown_share
-from lmlab.diagnostics.doctor.records import Finding
+from lmlab.diagnostics.doctor.records import Finding, Skipped
 
 
 def vitals_of(evidence: Evidence) -> dict[str, float]:
@@ -42,18 +43,37 @@ def _middle(values: Sequence[float | None]) -> float | None:
     return median(known) if known else None
 
 
-def verdict_of(evidence: Evidence, findings: Sequence[Finding], skipped: int) -> str:
-    """One sentence: healthy with its vital numbers, or what was found."""
-    checks = "1 check" if skipped == 1 else f"{skipped} checks"
-    unseen = f" {checks} could not be made." if skipped else ""
+def reached_of(evidence: Evidence) -> str:
+    """The system, its corpus and the loss it reached, beside the levels."""
     where = f"{evidence.card.name} on {evidence.config['corpus']['spec'] or 'an unknown corpus'}"
-    if not findings:
-        return f"Nothing unusual: {where}{_reached(evidence)}.{unseen}"
+    return f"{where}{_reached(evidence)}"
+
+
+def checks_sentence(
+    findings: Sequence[Finding],
+    made: int,
+    skipped: Sequence[Skipped],
+    inapplicable: Sequence[Skipped],
+) -> str:
+    """What came of the checks: "No finding among 18 checks; 3 were not made: …"."""
     serious = sum(finding.severity == "serious" for finding in findings)
     names = ", ".join(finding.name for finding in findings)
-    count = f"{len(findings)} finding{'s' if len(findings) > 1 else ''}"
+    count = "No finding" if not findings else _counted(len(findings), "finding")
     grave = f", {serious} serious" if serious else ""
-    return f"{where}{_reached(evidence)}: {count}{grave} ({names}).{unseen}"
+    named = f" ({names})" if names else ""
+    told = f"{count}{grave} among {_counted(made, 'check')}{named}"
+    if skipped:
+        reasons = Counter(each.reason for each in skipped).most_common()
+        why = "; ".join(f"{number} because {reason}" for reason, number in reasons)
+        told += f"; {len(skipped)} {'was' if len(skipped) == 1 else 'were'} not made: {why}"
+    if inapplicable:
+        does = "does" if len(inapplicable) == 1 else "do"
+        told += f"; {len(inapplicable)} {does} not apply to this system or corpus"
+    return f"{told}."
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def _reached(evidence: Evidence) -> str:

@@ -5,19 +5,34 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from lmlab.diagnostics.doctor.records import Examination, Finding
+from lmlab.diagnostics.doctor.vitals import checks_sentence
 
 
 def lines_of(examination: Examination) -> Iterator[tuple[str, str]]:
     """The lines of a report on the screen, each with the style it is printed in ('' for none)."""
-    yield examination.verdict, "bold"
+    yield f"{examination.reached}.", "bold"
     yield from _beside(examination)
     for finding in examination.findings:
         yield "", ""
         yield from _finding(finding)
-    if examination.skipped:
+    if examination.skipped or examination.inapplicable:
         yield "", ""
     for each in examination.skipped:
         yield f"not checked: {each.check} ({each.reason})", "dim"
+    for each in examination.inapplicable:
+        yield f"does not apply: {each.check} ({each.reason})", "dim"
+    yield "", ""
+    yield closing_line(examination), "bold"
+
+
+def closing_line(examination: Examination) -> str:
+    """How many checks were made and what came of them."""
+    return checks_sentence(
+        examination.findings,
+        len(examination.checks),
+        examination.skipped,
+        examination.inapplicable,
+    )
 
 
 def _beside(examination: Examination) -> Iterator[tuple[str, str]]:

@@ -71,11 +71,12 @@ def stopped_early(evidence: Evidence) -> Finding | None:
 def _spent(evidence: Evidence) -> float | None:
     """The share of the budget that the metrics show used; None where it was a time."""
     settings, history = evidence.settings, evidence.history
-    if settings.get("steps"):
-        return history.steps / float(settings["steps"])
+    if settings.get("minutes"):
+        return None
+    shares = [history.steps / float(settings["steps"])] if settings.get("steps") else []
     if settings.get("epochs") and history.train:
-        return history.train[-1].epoch / float(settings["epochs"])
-    return None
+        shares.append(history.train[-1].epoch / float(settings["epochs"]))
+    return max(shares, default=None)
 
 
 def _out_of_patience(evidence: Evidence) -> bool:
