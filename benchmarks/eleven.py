@@ -1,6 +1,7 @@
 """000's eleven sentences under its four scorers, by a BERT that is trained on `capitals` here.
 
     python benchmarks/eleven.py [--epochs 12] [--seeds 3] [--out benchmarks/results/eleven.json]
+    python benchmarks/eleven.py --notes     # the same count of the scores that 000 prints
     python benchmarks/eleven.py --draw benchmarks/results/eleven.json [--figure FILE.svg]
 
 The scorers are those of `lmlab score --method`: simple (nothing masked), raw (each masked, inner
@@ -47,6 +48,13 @@ SENTENCES = (
 """In 000's order."""
 BLANKS = (1, 2, 7, 8)
 SCORERS = ("simple", "raw", "norm", "raw-k-mask")
+PRINTED = {
+    "simple": (0.352, -0.345, 0.066, 0.156, 0.009, -0.031, -0.327, 0.313, 0.573, -0.606, -0.160),
+    "raw": (0.145, -0.304, -0.353, 0.215, 0.279, 0.331, -0.133, -0.205, 0.878, -0.659, -0.196),
+    "norm": (0.181, -0.289, -0.443, 0.087, 0.178, 0.316, -0.035, -0.142, 0.846, -0.594, -0.105),
+    "4mask": (0.025, -0.032, -0.068, 0.051, -0.001, -0.194, -0.038, 0.060, 0.097, -0.043, 0.144),
+}
+"""The scores that 000 prints of the sentences, by bert-base-chinese without its head."""
 SETTINGS = {
     "width": 64,
     "layers": 2,
@@ -141,9 +149,14 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=12)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--notes", action="store_true", help="count the scores printed in 000")
     parser.add_argument("--draw", type=Path, help="a record to draw")
     parser.add_argument("--figure", type=Path, default=Path("docs/images/eleven.svg"))
     options = parser.parse_args()
+    if options.notes:
+        for name, scores in PRINTED.items():
+            print(f"{name}: {8 * in_order(dict(zip(SENTENCES, scores, strict=True))):.0f} of 8")
+        return
     if options.draw:
         draw(json.loads(options.draw.read_text(encoding="utf-8")), options.figure)
         return

@@ -30,9 +30,9 @@ import lmlab.backbones
 import lmlab.emissions
 import lmlab.objectives
 import lmlab.retrieval
-from lmlab.cli.settings import field_help
 from lmlab.core.card import Card
 from lmlab.core.contrast import Contrast
+from lmlab.core.field_help import field_help
 from lmlab.core.parts import Backbone, Emission, Objective
 from lmlab.core.protocols import Countable
 from lmlab.core.registry import catalogue, system_module

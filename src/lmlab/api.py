@@ -37,6 +37,8 @@ from lmlab.sampling.judging import (
 )
 from lmlab.scoring.compare import compare as compare_models
 from lmlab.scoring.comparison import Comparison
+from lmlab.scoring.pairs_comparison import PairsComparison, compare_pairs, model_names
+from lmlab.training.processes import lock_output
 from lmlab.training.runs import Model
 from lmlab.training.train import RunResult
 from lmlab.training.train import train as train_system
@@ -62,6 +64,7 @@ __all__ = [
     "inspect",
     "load",
     "open_index",
+    "pairs",
     "show_objective",
     "systems",
     "train",
@@ -168,6 +171,36 @@ def compare(
     return found
 
 
+def pairs(
+    runs: Sequence[Path | str | LanguageModel],
+    files: Sequence[Path | str],
+    *,
+    seed: int = 0,
+    progress: Callable[[int], None] = lambda tokens: None,
+) -> PairsComparison:
+    """Accuracy of several models on the same minimal pairs, with intervals of their differences.
+
+    `progress` is called with the number of tokens as they are scored.
+
+    >>> row = {"sentence_good": "the dog sleeps", "sentence_bad": "the dog sleep"}
+    >>> _ = open("agreement.jsonl", "w").write(json.dumps(row))
+    >>> found = lmlab.pairs(["runs/ngram", "runs/window"], ["agreement.jsonl"])
+    >>> [(name, report.overall.pairs) for name, report in found.reports.items()]
+    [('ngram', 1), ('window', 1)]
+    """
+    if isinstance(runs, (str, Path)) or isinstance(files, (str, Path)):
+        raise UserError("pairs takes lists of runs and of files; put each in a list.")
+    models = [run if isinstance(run, LanguageModel) else load(run) for run in runs]
+    if not models:
+        raise UserError("no model given; name at least one.")
+    names = model_names([model.path for model in models])
+    reports = {
+        name: model.pairs(*files, progress=progress)
+        for name, model in zip(names, models, strict=True)
+    }
+    return compare_pairs(reports, seed=seed)
+
+
 def evaluate(
     runs: Sequence[Path | str | LanguageModel],
     *,
@@ -269,7 +302,7 @@ def doctor(
 
     >>> found = lmlab.doctor("runs/ngram")
     >>> found.healthy, [level.name for level in found.levels]
-    (True, ['uniform', 'unigram', 'bigram', 'entropy'])
+    (True, ['uniform', 'unigram', 'bigram', 'trigram', 'entropy'])
     """
     # Imported late: no other verb looks at so much.
     from lmlab.diagnostics.doctor.examine import examine
@@ -344,8 +377,9 @@ def ablate(
         if not quiet:
             print(sentence, file=sys.stderr, flush=True)
 
-    found = run_ablation(question, Path(out), jobs=jobs, quiet=quiet, tell=tell)
-    write_tables(found)
+    with lock_output(Path(out)):
+        found = run_ablation(question, Path(out), jobs=jobs, quiet=quiet, tell=tell)
+        write_tables(found)
     return found
 
 

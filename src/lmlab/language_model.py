@@ -12,7 +12,10 @@ import torch
 from lmlab.core.batch import Batch
 from lmlab.core.card import Card
 from lmlab.core.errors import UserError, unknown_name
+from lmlab.core.limits import check_limit
 from lmlab.core.score import Score, Summary, summarise
+from lmlab.core.seeds import check_seed
+from lmlab.core.texts import each_text
 from lmlab.data.corpus import Corpus, open_corpus
 from lmlab.interop.opening import open_model
 from lmlab.sampling.beam import Beam, beam_search
@@ -35,7 +38,9 @@ if TYPE_CHECKING:
     from lmlab.retrieval.stored import StoredIndex
     from lmlab.sampling.asking import Asked
     from lmlab.sampling.chain_report import Chains
+    from lmlab.scoring.detection import DetectedText
     from lmlab.scoring.links import LinkedText
+    from lmlab.scoring.text_vectors import EncodedText
 
 METHODS = {
     "ancestral": ("temperature", "top_k", "top_p"),
@@ -112,9 +117,9 @@ class LanguageModel:
         """The log-probability of each text, by token, in nats; options as of a `Scorer`.
 
         With `sources` that of each text given its own, log p(text | source), for systems that take
-        one (translators). `method` is another way to score: simple, raw, norm, within-word, k-mask
-        (with `positions`) for masked models, with `head="none"` by token embeddings; exact, bound
-        or energy.
+        one (translators). `method` is another way to score: simple, raw, norm (or pll),
+        within-word (or pll-within-word), k-mask (with `positions`) for masked models, with
+        `head="none"` by token embeddings; exact, bound or energy.
 
         >>> model = lmlab.load("runs/ngram")
         >>> [score] = model.score(["the cat sleeps"])
@@ -138,9 +143,11 @@ class LanguageModel:
         **options: Any,
     ) -> Iterator[Score]:
         """Scores of any number of texts, one by one, in constant memory."""
+        texts = each_text(texts)
         if sources is None:
             return self.scorer(**options).score(texts, per_token=per_token)
-        return self.source_scorer(**options).score(paired(sources, texts), per_token=per_token)
+        pairs = paired(each_text(sources), texts)
+        return self.source_scorer(**options).score(pairs, per_token=per_token)
 
     def score_given(
         self,
@@ -176,15 +183,19 @@ class LanguageModel:
         """
         return summarise(self.score_stream(texts, sources, per_token=False, **options))
 
-    def pairs(self, *files: Path | str) -> PairsReport:
+    def pairs(
+        self, *files: Path | str, progress: Callable[[int], None] = lambda tokens: None
+    ) -> PairsReport:
         """Accuracy on minimal pairs, JSON lines of `sentence_good` and `sentence_bad` (BLiMP).
+
+        `progress` is called with the number of tokens as they are scored.
 
         >>> row = {"sentence_good": "the dog sleeps", "sentence_bad": "the dog sleep"}
         >>> _ = open("agreement.jsonl", "w").write(json.dumps(row))
         >>> lmlab.load("runs/ngram").pairs("agreement.jsonl").overall.accuracy
         1.0
         """
-        return judge_files(self.scorer(), files)
+        return judge_files(self.scorer(progress=progress), files)
 
     def encode_prefix(self, text: str) -> Prefix:
         """The ids that a prefix is fed as, and the words of it that the model does not know."""
@@ -223,6 +234,8 @@ class LanguageModel:
             raise unknown_name("method", method, (*METHODS, *CHAINS))
         if not 0 <= seed < 2**31:
             raise UserError(f"a seed must be from 0 to {2**31 - 1}, and {seed} came.")
+        check_limit("texts", n, called="the number of texts")
+        check_limit("length", max_length, called="the greatest length")
         given = {
             "temperature": temperature,
             "top_k": top_k,
@@ -313,12 +326,14 @@ class LanguageModel:
         `Infill` blanks of any length (`blanks`, or where the system has no `Fill`), drawn where a
         seed is given. `among` are the only candidates. `options`: `top`, `beam`, `max_length`.
         """
-        generator = None if seed is None else torch.Generator().manual_seed(seed)
+        generator = None if seed is None else torch.Generator().manual_seed(check_seed(seed))
         model = self.model
         filler = Filler(
             system=model.system, tokenizer=model.tokenizer, layout=model.layout, **options
         )
-        return filler.fill(texts, joint=joint, blanks=blanks, among=among, generator=generator)
+        return filler.fill(
+            each_text(texts), joint=joint, blanks=blanks, among=among, generator=generator
+        )
 
     def translate(self, texts: Sequence[str], **options: Any) -> list[Translation]:
         """Each text in the other language; options as of `lmlab translate`.
@@ -344,7 +359,7 @@ class LanguageModel:
             )
         model = self.model
         translator = make_translator(model.system, model.tokenizer, model.reads_by, **options)
-        return translator.translate(chunks)
+        return translator.translate(list(each_text(chunk)) for chunk in chunks)
 
     def link(self, texts: Sequence[str]) -> list[LinkedText]:
         """The mentions of each text and the entities they are taken for, where it has `Link`."""
@@ -357,7 +372,63 @@ class LanguageModel:
         # Imported late: no other verb needs it.
         from lmlab.scoring.links import link_texts
 
-        return link_texts(self.system, self.tokenizer, self.model.layout, texts)
+        return link_texts(self.system, self.tokenizer, self.model.layout, each_text(texts))
+
+    def encode(self, texts: Sequence[str], **options: Any) -> list[EncodedText]:
+        """The vector of each text, or with `per_token` one for each token; see `encode_stream`.
+
+        >>> _ = lmlab.train(
+        ...     "gpt", data="grammar", out="runs/vectors", size="tiny", steps=2, quiet=True
+        ... )
+        >>> model = lmlab.load("runs/vectors")
+        >>> [encoded] = model.encode(["the dog sleeps"], layer=-1, pooling="mean")
+        >>> encoded.vector.shape
+        (16,)
+        >>> [encoded] = model.encode(["the dog sleeps"], per_token=True)
+        >>> encoded.tokens, encoded.token_vectors.shape
+        (('<s>', 'the', 'dog', 'sleeps', '</s>'), (5, 16))
+        """
+        if isinstance(texts, str):
+            raise UserError("encode takes a list of texts, got one text; put it in a list.")
+        return list(self.encode_stream(texts, **options))
+
+    def encode_stream(self, texts: Iterable[str], **options: Any) -> Iterator[EncodedText]:
+        """Vectors of any number of texts, one by one, in bounded memory.
+
+        `options` are those of `lmlab.scoring.text_vectors.TextEncoding`: `per_token`; `layer`
+        (0 the embeddings, -1 the last layer; the system's own vectors by default); `pooling` (own,
+        mean, max, last, first). For all systems with hidden states.
+        """
+        # Imported late: no other verb needs it.
+        from lmlab.scoring.text_vectors import TextEncoding
+
+        model = self.model
+        encoding = TextEncoding(
+            model.system, model.reads_by, model.layout, name=model.card.name, **options
+        )
+        return encoding.encode(texts)
+
+    def detect(self, texts: Sequence[str]) -> list[DetectedText]:
+        """Replaced token detection: each token's probability of being replaced (ELECTRA).
+
+        >>> _ = lmlab.train(
+        ...     "electra", data="grammar", out="runs/electra", size="tiny", steps=2, quiet=True
+        ... )
+        >>> [detected] = lmlab.load("runs/electra").detect(["the dog sleeps"])
+        >>> [(token.token, 0 < token.probability < 1) for token in detected.tokens]
+        [('the', True), ('dog', True), ('sleeps', True)]
+        """
+        if isinstance(texts, str):
+            raise UserError("detect takes a list of texts, got one text; put it in a list.")
+        return list(self.detect_stream(texts))
+
+    def detect_stream(self, texts: Iterable[str], **options: Any) -> Iterator[DetectedText]:
+        """The same for any number of texts, one by one, in bounded memory."""
+        # Imported late: no other verb needs it.
+        from lmlab.scoring.detection import detect_texts
+
+        model = self.model
+        return detect_texts(model.system, model.tokenizer, model.layout, texts, **options)
 
     def reveal(self, text: str, source: str | None = None) -> dict[str, Capture]:
         """What goes on inside on a text, by name: each layer's attention, sublayers, hidden states.

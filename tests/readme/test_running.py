@@ -47,7 +47,7 @@ def test_a_shown_line_is_compared(kind: str, line: str, missing: bool):
 
 
 def test_a_command_that_fails_fails_the_page():
-    wrong = "lmlab find nothing-of-that-name"
+    wrong = "lmlab train nothing-of-that-name --data grammar --out run"
     with pytest.raises(AssertionError, match="there is no system"):
         run_page(f"```bash\n{wrong}\n```\n")
     [(_, printed)] = run_page(

@@ -9,10 +9,11 @@ from typing import Annotated
 import typer
 
 from lmlab.cli.options import Json
-from lmlab.cli.output import print_json, show_table
+from lmlab.cli.output import print, print_json, show_table
 from lmlab.cli.train import parse_settings
 from lmlab.core.errors import UserError
 from lmlab.core.registry import find_system
+from lmlab.core.whole_numbers import whole_number
 
 
 def ablate(
@@ -38,8 +39,8 @@ def ablate(
         typer.Option(
             "--set",
             metavar="KEY=VALUE",
-            help="A setting of the system or of the training; may be given several times. What is "
-            "off by --set off=… is off in every row.",
+            help="Set a setting of the system or of the training, in every run; repeat for "
+            "several. lmlab settings SYSTEM lists them. Terms of --set off=… are off in every row.",
         ),
     ] = None,
     recipe: Annotated[str | None, typer.Option(help="Named settings that go together.")] = None,
@@ -89,6 +90,7 @@ def ablate(
 
 def _epochs(text: str | None) -> list[int]:
     words = [word for word in re.split(r"[,\s]+", text or "") if word]
-    if not all(word.isdigit() for word in words):
+    numbers = [number for word in words if (number := whole_number(word)) is not None]
+    if len(numbers) < len(words):
         raise UserError(f"--at takes epochs parted by commas, as in --at 10,20, and {text!r} came.")
-    return [int(word) for word in words]
+    return numbers

@@ -5,12 +5,85 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from lmlab.core.errors import UserError
+from lmlab.core.errors import UserError, nearest
+from lmlab.core.limits import check_limit
+from lmlab.core.whole_numbers import whole_number
+
+
+def is_model(argument: str) -> bool:
+    """Whether an argument is the folder of a run, or of a checkpoint of the Hub."""
+    return (Path(argument) / "config.json").is_file()
+
+
+def models_and_data(
+    arguments: Sequence[str], corpora: Sequence[str] = ()
+) -> tuple[list[str], list[str]]:
+    """Arguments divided: models (runs and Hub folders) first, then files and folders of data.
+
+    `corpora` are names that stand for data as well; so does a name with a colon, where there are
+    any (`parallel:FILE,FILE`).
+    """
+    models: list[str] = []
+    data: list[str] = []
+    for argument in arguments:
+        if is_model(argument):
+            if data:
+                raise UserError(
+                    f"models come before data, and the model {argument} follows {data[-1]}; put "
+                    "it first."
+                )
+            models.append(argument)
+        elif _exists(argument) or argument in corpora or (corpora and ":" in argument):
+            data.append(argument)
+        else:
+            raise _missing(argument, corpora, first=not models)
+    if not models:
+        raise UserError(
+            f"no model given: {', '.join(data)} is no folder of a run or of a Hub checkpoint (with "
+            "config.json); name one first."
+        )
+    return models, data
+
+
+def _exists(argument: str) -> bool:
+    try:
+        return Path(argument).exists()
+    except (OSError, ValueError):
+        return False
+
+
+def _missing(argument: str, corpora: Sequence[str], *, first: bool) -> UserError:
+    """The error for a path that does not exist, with the nearest names; the first is a model's."""
+    path = Path(argument)
+    try:
+        beside = [each.name for each in path.parent.iterdir()]
+    except (OSError, ValueError):
+        beside = []
+    close = [str(path.parent / name) for name in nearest(path.name, beside)]
+    close += [] if first else nearest(argument, corpora)
+    hint = "did you mean " + " or ".join(close[:3]) + "?" if close else "check the path."
+    what = "run at" if first else "file, folder or run"
+    return UserError(f"there is no {what} {argument}; {hint}")
+
+
+def one_corpus(
+    arguments: Sequence[str], option: str | None, verb: str
+) -> tuple[list[str], str | None]:
+    """Models, and the corpus that is named after them or by --data; None where none is."""
+    from lmlab.data.builtin import builtin_descriptions
+
+    models, data = models_and_data(arguments, tuple(builtin_descriptions()))
+    if data and option is not None:
+        raise UserError(f"--data {option} and {data[0]} both name data; give one of them.")
+    if len(data) > 1:
+        raise UserError(f"{verb} takes one corpus, got {len(data)}: {', '.join(data)}.")
+    return models, data[0] if data else option
+
 
 SEVERAL: dict[tuple[str, str], Callable[[str], bool]] = {
     # A file's name is what follows the texts, not one more of them.
     ("score", "--text"): lambda value: value != "-" and not Path(value).is_file(),
-    ("inspect", "--text"): lambda value: not (Path(value) / "config.json").is_file(),
+    ("inspect", "--text"): lambda value: not is_model(value),
     **{
         (verb, "--set"): lambda value: "=" in value
         for verb in ("train", "finetune", "ablate", "show-objective")
@@ -19,10 +92,21 @@ SEVERAL: dict[tuple[str, str], Callable[[str], bool]] = {
 """Options that go on to the next arguments, and which of those still belong to them."""
 
 
+def is_file(name: str) -> bool:
+    """Whether a file has this name; a text may be too long for one, or have a null in it."""
+    try:
+        return Path(name).is_file()
+    except (OSError, ValueError):
+        return False
+
+
 def spread(arguments: Sequence[str]) -> list[str]:
     """`--set a=1 b=2` as `--set a=1 --set b=2`, which is what the parser understands."""
-    verb = arguments[0] if arguments else ""
     given: list[str] = []
+    while len(arguments) > 1 and arguments[0] == "--limit":  # before the verb
+        given += arguments[:2]
+        arguments = arguments[2:]
+    verb = arguments[0] if arguments else ""
     option: str | None = None
     places = 0
     waiting = False
@@ -49,15 +133,20 @@ def positions_of(written: str) -> tuple[int, ...]:
     """1,3-5 as 1, 3, 4, 5: places of tokens, each once."""
     found: list[int] = []
     for part in written.split(","):
-        first, dash, last = (each.strip() for each in part.partition("-"))
-        if not first.isdigit() or (dash and not last.isdigit()):
-            raise UserError(f"--positions takes numbers such as 1,3-5, and {written!r} came.")
-        if dash and int(last) < int(first):
+        start, dash, end = (each.strip() for each in part.partition("-"))
+        first, last = whole_number(start), whole_number(end if dash else start)
+        if first is None or last is None:
+            raise UserError(f"--positions takes numbers such as 1,3-5, and {written[:80]!r} came.")
+        if last < first:
             raise UserError(
                 f"a range of --positions goes up, as {last}-{first}, and {part.strip()!r} came."
             )
-        found += range(int(first), int(last if dash else first) + 1)
+        check_limit("positions", last, called="--positions")
+        found += range(first, last + 1)
+        check_limit("positions", len(found), called="the number of --positions")
+    seen: set[int] = set()
     for position in found:
-        if found.count(position) > 1:
+        if position in seen:
             raise UserError(f"--positions names each token once, and {position} came twice.")
+        seen.add(position)
     return tuple(found)

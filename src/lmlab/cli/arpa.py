@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from lmlab.cli.options import Run
+from lmlab.cli.output import print
 
 File = Annotated[str, typer.Argument(metavar="FILE", help="An ARPA file; .gz is compressed.")]
 

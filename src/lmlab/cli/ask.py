@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import sys
+from collections import deque
 from collections.abc import Iterable, Iterator
-from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lmlab.cli.options import Errors, Json, Run
-from lmlab.cli.output import NO_ANSWER, print_json_list, print_table
+from lmlab.cli.options import Errors, Json, Raw, Run
+from lmlab.cli.output import (
+    NO_ANSWER,
+    one_line,
+    print,
+    print_json_list,
+    print_table,
+    scoring_bar,
+    with_progress,
+)
+from lmlab.cli.texts import NamedFile, Texts, aligned, single_text, texts_from_arguments
 from lmlab.core.errors import UserError
 
 if TYPE_CHECKING:
     from lmlab.core.answers import Answer
+    from lmlab.data.readers import Example
     from lmlab.language_model import LanguageModel
     from lmlab.retrieval.stored import StoredIndex
     from lmlab.sampling.asking import Asked
@@ -27,9 +37,16 @@ def ask(
     run: Run,
     questions: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[QUESTION... | -]", help="Questions; - is standard input."),
+        typer.Argument(
+            metavar="[FILE | - | QUESTION...]",
+            help="Questions, or a file with a question a line; - is standard input.",
+        ),
     ] = None,
-    file: Annotated[str | None, typer.Option(metavar="FILE", help="A question a line.")] = None,
+    text: Annotated[
+        list[str] | None,
+        typer.Option(metavar="QUESTION", help="A question; may be given several times."),
+    ] = None,
+    file: NamedFile = None,
     documents: Annotated[
         str | None,
         typer.Option(
@@ -78,21 +95,40 @@ def ask(
     ] = None,
     seed: Annotated[int, typer.Option(help="Decides every draw.")] = 0,
     as_json: Json = False,
+    raw: Raw = False,
     errors: Errors = "strict",
 ) -> None:
     """Answer questions, with their probability and, if asked, what the answers rest on."""
     if documents is not None and index is not None:
         raise UserError("give --documents or --index, not both.")
 
-    given = _questions(questions or [], file, errors)
+    given = texts_from_arguments(questions or [], text or [], file, errors)
     facts = [_fact(each) for each in fact or []]
     elsewhere = {"documents": documents, "index": index, "knowledge": knowledge}
     options = {"method": method, "beam": beam, "max_length": max_length}
-    found = _answers(run, given, {**elsewhere, "facts": facts}, answers=n, seed=seed, **options)
-    if as_json:
-        print_json_list(each.as_dict() for each in found)
-    else:
-        print_asked(found, evidence=show_evidence)
+    memory = {**elsewhere, "facts": facts}
+    lines: deque[Example] = deque()
+    found = _answers(run, _chunks(given, lines), memory, answers=n, seed=seed, **options)
+    with scoring_bar(f"answering {given.name}", given.report, given.size, unit="texts") as done:
+        asked = with_progress(aligned(found, lines), done)
+        if as_json:
+            print_json_list(_record(line, each) for line, each in asked)
+        else:
+            print_asked((each for _, each in asked), evidence=show_evidence)
+
+
+def _chunks(given: Texts, lines: deque[Example]) -> Iterator[list[str]]:
+    """Questions some at a time; all lines wait in `lines` for their answers, empty ones too."""
+    for chunk in given.chunks(AT_ONCE):
+        lines.extend(chunk)
+        if questions := [single_text(line, given.name) for line in chunk if line.text]:
+            yield questions
+
+
+def _record(line: Example, asked: Asked | None) -> dict[str, object]:
+    from lmlab.sampling.asking import Asked
+
+    return {"line": line.line, **(asked or Asked(question="", answers=())).as_dict()}
 
 
 def _answers(
@@ -149,28 +185,21 @@ def _fact(written: str) -> tuple[str, str, str]:
     return parts[0], parts[1], parts[2]
 
 
-def _questions(questions: list[str], file: str | None, errors: str) -> Iterable[list[str]]:
-    """Those of the command line at once; of a file some at a time, of standard input one by one."""
-    from lmlab.cli.texts import texts_from
+def print_asked(found: Iterable[Asked | None], *, evidence: bool) -> None:
+    """Each answer with its probability, NO_ANSWER for an empty one; None is an empty line.
 
-    if (file is None) == (not questions):
-        raise UserError(
-            "give what to ask, and only one of: questions, - for standard input, --file."
-        )
-    if file is None and questions != ["-"]:
-        return [questions]
-    texts = texts_from(file or "-", [], errors).texts
-    size = AT_ONCE if file else 1
-    return iter(lambda: list(islice(texts, size)), [])
-
-
-def print_asked(found: Iterator[Asked], *, evidence: bool) -> None:
-    """Each answer with its probability; a line between questions where there is more to each."""
+    There is a line between questions where there is more than one line to each.
+    """
     for number, asked in enumerate(found):
-        if number and (evidence or len(asked.answers) > 1):
+        if number and asked is not None and (evidence or len(asked.answers) > 1):
             print()
+        if asked is None:
+            print()
+            continue
         for answer in asked.answers:
-            print(f"{_share(answer)}\t{answer.text}")
+            print(
+                f"{_share(answer)}\t{one_line(answer.text) if answer.text.strip() else NO_ANSWER}"
+            )
         if not asked.answers:
             print(NO_ANSWER)
         if evidence and asked.answers:

@@ -9,8 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lmlab.cli.output import console, print_json
+from lmlab.cli.output import console, print, print_json
 from lmlab.core.errors import UserError
+from lmlab.core.whole_numbers import whole_number
 
 if TYPE_CHECKING:
     from lmlab.api import LanguageModel
@@ -22,10 +23,10 @@ INTERRUPTED = 130
 
 def ends(written: str) -> tuple[int, int]:
     """5-12 as (5, 12)."""
-    least, dash, most = written.partition("-")
-    if not (dash and least.strip().isdigit() and most.strip().isdigit()):
+    least, most = (whole_number(part.strip()) for part in written.partition("-")[::2])
+    if least is None or most is None:
         raise UserError(f"--lengths takes the least and the most, such as 5-12; {written!r} came.")
-    return int(least), int(most)
+    return least, most
 
 
 def run_chains(model: LanguageModel, as_json: bool, **options: Any) -> int:

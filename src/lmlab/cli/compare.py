@@ -1,4 +1,4 @@
-"""`lmlab compare RUN... [--data CORPUS] [--split test] [--out report.html]`."""
+"""`lmlab compare RUN... [CORPUS] [--split test] [--out report.html]`."""
 
 from __future__ import annotations
 
@@ -7,12 +7,19 @@ from typing import Annotated
 
 import typer
 
+from lmlab.cli.arguments import one_corpus
 from lmlab.cli.options import Json, RunsErrors
-from lmlab.cli.output import print_json, scoring_bar, show_table
+from lmlab.cli.output import print, print_json, scoring_bar, show_table
 
 
 def compare(
-    runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Folders of trained runs.")],
+    arguments: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="RUN... [CORPUS]",
+            help="Runs or Hub folders, then what to compare on; --data says the same.",
+        ),
+    ],
     data: Annotated[
         str | None,
         typer.Option(metavar="CORPUS", help="What to compare on; what they were trained on."),
@@ -27,6 +34,8 @@ def compare(
     errors: RunsErrors = None,
 ) -> None:
     """Set trained models side by side on one split: a table that says what each number is."""
+    runs, data = one_corpus(arguments, data, "compare")
+
     from lmlab.api import compare as compare_runs
     from lmlab.scoring.tables import as_json as record
     from lmlab.scoring.tables import rich_differences, rich_table

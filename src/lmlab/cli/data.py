@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lmlab.cli.options import Corpus, Errors, Json
-from lmlab.cli.output import print_json, print_table
+from lmlab.cli.output import print, print_json, print_table
 
 if TYPE_CHECKING:
     from lmlab.data.describe import Description, SplitDescription

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lmlab.cli.output import print
 from lmlab.core.errors import UserError
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from lmlab.cli.options import Json, Run
-from lmlab.cli.output import console, print_json
+from lmlab.cli.output import console, print, print_json
 
 
 def doctor(
@@ -26,7 +26,11 @@ def doctor(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Is this normal? Each finding with its number, why it matters and what to try."""
+    """Is this normal? Each finding with its number, why it matters and what to try.
+
+    Exit codes: 0 examined; 1 with --strict where there is a finding; 2 no examination (an error).
+    A check that was not made is no finding: the last line counts them.
+    """
     from lmlab.api import doctor as examine
     from lmlab.diagnostics.doctor.picture import write_picture
     from lmlab.diagnostics.doctor.words import lines_of

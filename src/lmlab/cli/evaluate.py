@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from lmlab.cli.arguments import one_corpus
 from lmlab.cli.options import Json, RunsErrors
-from lmlab.cli.output import print_json, print_table
+from lmlab.cli.output import print, print_json, print_table, scoring_bar, warn
 from lmlab.cli.translation_options import (
     BeamWidth,
     LengthPenalty,
@@ -34,9 +35,13 @@ SHOWN = 5
 
 
 def evaluate(
-    runs: Annotated[
+    arguments: Annotated[
         list[str],
-        typer.Argument(metavar="RUN...", help="Trained runs; others are tested against the first."),
+        typer.Argument(
+            metavar="RUN... [CORPUS]",
+            help="Trained runs, the others tested against the first; then pairs of texts, which "
+            "--data names as well.",
+        ),
     ],
     data: Annotated[
         str | None,
@@ -69,6 +74,8 @@ def evaluate(
     errors: RunsErrors = None,
 ) -> None:
     """Judge translations by sacreBLEU, with intervals and a paired test between runs."""
+    runs, data = one_corpus(arguments, data, "evaluate")
+
     from lmlab.api import evaluate as evaluate_runs
     from lmlab.data.lines import check_errors
 
@@ -78,27 +85,34 @@ def evaluate(
         check_errors(errors)
     if out is not None:
         make_folder(out)
-    found = evaluate_runs(
-        runs,
-        data=data,
-        split=split,
-        metrics=[name.strip() for name in metric.split(",")],
-        tokenize=tokenize,
-        errors=errors,
-        limit=limit,
-        progress=_tell,
-        method=method,
-        beam=beam,
-        length_penalty=length_penalty,
-        within=within,
-        samples=samples,
-        utility=utility,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        max_length=max_length,
-        seed=seed,
-    )
+    with scoring_bar("translating", unit="texts", results_follow=True) as done:
+        found = evaluate_runs(
+            runs,
+            data=data,
+            split=split,
+            metrics=[name.strip() for name in metric.split(",")],
+            tokenize=tokenize,
+            errors=errors,
+            limit=limit,
+            progress=lambda name, count: done(1),
+            method=method,
+            beam=beam,
+            length_penalty=length_penalty,
+            within=within,
+            samples=samples,
+            utility=utility,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            max_length=max_length,
+            seed=seed,
+        )
+    if found.skipped:
+        were = "pair was" if found.skipped == 1 else "pairs were"
+        warn(
+            f"{found.skipped:,} {were} left out (an empty side, or not to be parsed); the files of "
+            "--out have no line for what was left out."
+        )
     for sentence in cut_sentences(found):
         print(f"warning: {sentence}", file=sys.stderr)
     if out is not None:
@@ -153,13 +167,10 @@ def make_folder(folder: Path) -> None:
 
 def write_translations(found: Evaluation, folder: Path) -> None:
     from lmlab.training.files import write_text
+    from lmlab.training.processes import lock_output
 
-    for name, texts in found.translations.items():
-        lines = "".join(text.replace("\n", " ") + "\n" for text in texts)
-        # A run may be known by its path.
-        write_text(folder / f"{name.strip('/').replace('/', '-')}.txt", lines)
-
-
-def _tell(name: str, done: int) -> None:
-    if sys.stderr.isatty():
-        print(f"\r{name}: {done:,} texts translated", end="", file=sys.stderr, flush=True)
+    with lock_output(folder, wait=60):
+        for name, texts in found.translations.items():
+            lines = "".join(text.replace("\n", " ") + "\n" for text in texts)
+            # A run may be known by its path.
+            write_text(folder / f"{name.strip('/').replace('/', '-')}.txt", lines)

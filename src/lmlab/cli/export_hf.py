@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from lmlab.cli.options import Run
+from lmlab.cli.output import print
 
 
 def export_hf(
@@ -18,3 +19,5 @@ def export_hf(
 
     family = exporting.export_hf(run, folder)
     print(f"{folder}: model type {family.model_type}")
+    if (remark := exporting.softmax_remark(family)) is not None:
+        print(f"note: {remark}")

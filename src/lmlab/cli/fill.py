@@ -7,13 +7,22 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lmlab.cli.options import Errors, Json, Run
-from lmlab.cli.output import print_json_list, print_table
+from lmlab.cli.options import Errors, Json, Raw, Run
+from lmlab.cli.output import (
+    one_line,
+    print,
+    print_json_list,
+    print_table,
+    scoring_bar,
+    with_progress,
+)
+from lmlab.cli.texts import NamedFile, Text, single_text, texts_from_arguments, with_lines
 from lmlab.core.errors import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
+    from lmlab.data.readers import Example
     from lmlab.sampling.filling import Filled
 
 
@@ -22,11 +31,13 @@ def fill(
     texts: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[TEXT... | -]",
-            help="Texts with <mask> or [MASK] where something is missing; - is standard input.",
+            metavar="[FILE | - | TEXT...]",
+            help="Texts with <mask> or [MASK] where something is missing, or a file with a text a "
+            "line; - is standard input.",
         ),
     ] = None,
-    file: Annotated[str | None, typer.Option(metavar="FILE", help="A text a line.")] = None,
+    text: Text = None,
+    file: NamedFile = None,
     top: Annotated[int, typer.Option(help="How many are given, best first.")] = 5,
     joint: Annotated[
         bool, typer.Option("--joint", help="Tokens for all gaps of a text together.")
@@ -46,6 +57,7 @@ def fill(
     beam: Annotated[int, typer.Option(help="Width of the search for several gaps.")] = 8,
     max_length: Annotated[int, typer.Option(help="Most tokens in the blanks of a text.")] = 20,
     as_json: Json = False,
+    raw: Raw = False,
     errors: Errors = "strict",
 ) -> None:
     """Fill in what is missing: the likeliest tokens at each mask, or blanks of any length."""
@@ -54,45 +66,46 @@ def fill(
 
     from lmlab.api import load
 
-    given = _texts(texts or [], file, errors)
+    given = texts_from_arguments(texts or [], text or [], file, errors)
     model = load(run)
-    found = model.fill_stream(
-        given,
-        top=top,
-        joint=joint,
-        blanks=blanks,
-        among=among or (),
-        seed=seed if sample else None,
-        beam=beam,
-        max_length=max_length,
-    )
-    if as_json:
-        print_json_list(each.as_dict() for each in found)
-        return
-    print_filled(found)
 
-
-def _texts(texts: list[str], file: str | None, errors: str) -> Iterator[str]:
-    """Those of the command line, of a file, or of standard input (-)."""
-    from lmlab.cli.texts import texts_from
-
-    if (file is None) == (not texts):
-        raise UserError(
-            "give what to fill in, and only one of: texts, - for standard input, --file."
+    def filled(examples: Iterator[Example]) -> Iterator[Filled]:
+        return model.fill_stream(
+            (single_text(example, given.name) for example in examples),
+            top=top,
+            joint=joint,
+            blanks=blanks,
+            among=among or (),
+            seed=seed if sample else None,
+            beam=beam,
+            max_length=max_length,
         )
-    if texts == ["-"]:
-        return texts_from("-", [], errors).texts
-    return texts_from(file, texts, errors).texts
+
+    with scoring_bar(f"filling {given.name}", given.report, given.size, unit="texts") as done:
+        found = with_progress(with_lines(given.lines, filled), done)
+        if as_json:
+            print_json_list(_record(line, each) for line, each in found)
+        else:
+            print_filled(each for _, each in found)
 
 
-def print_filled(found: Iterator[Filled]) -> None:
-    """Each text, and below it a table of what may stand in its gaps."""
+def _record(line: Example, filled: Filled | None) -> dict[str, object]:
+    from lmlab.sampling.filling import Filled
+
+    return {"line": line.line, **(filled or Filled(text="")).as_dict()}
+
+
+def print_filled(found: Iterable[Filled | None]) -> None:
+    """Each text, and below it a table of what may stand in its gaps; None is an empty line."""
     told: set[str] = set()
     for number, each in enumerate(found):
+        if each is None:
+            print("\n" * (number > 0))
+            continue
         if each.note and each.note not in told:
             told.add(each.note)
             print(f"note: {each.note}", file=sys.stderr)
-        print("\n" * (number > 0) + each.text.replace("\n", "\\n"))
+        print("\n" * (number > 0) + one_line(each.text))
         if each.fillings:
             _print_fillings(each)
         else:
@@ -103,6 +116,7 @@ def _print_gaps(filled: Filled) -> None:
     """Pieces have a column where texts do not show all of them: what begins a word, say."""
     options = [(number, each) for number, gap in enumerate(filled.gaps, 1) for each in gap.options]
     marked = any(option.pieces != (option.text,) for _, option in options)
+    shared = any(option.share is not None for _, option in options)
     rows = [
         (
             str(number),
@@ -110,10 +124,12 @@ def _print_gaps(filled: Filled) -> None:
             *([" ".join(option.pieces)] if marked else []),
             f"{option.probability:.4f}",
             f"{option.log_prob:.4f}",
+            *([] if option.share is None else [f"{option.share:.4f}"]),
         )
         for number, option in options
     ]
-    print_table(("gap", "text", *(["piece"] if marked else []), "probability", "nats"), rows)
+    piece, share = ["piece"] * marked, ["share of candidates"] * shared
+    print_table(("gap", "text", *piece, "probability", "nats", *share), rows)
 
 
 def _print_fillings(filled: Filled) -> None:

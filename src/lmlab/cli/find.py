@@ -1,42 +1,63 @@
-"""`lmlab find TEXT`: systems by name, alias, paper or idea; the whole card where it is one."""
+"""`lmlab find TEXT`: search by name or idea; the whole card where a system is named."""
 
 from __future__ import annotations
 
 import inspect
-from dataclasses import fields
-from typing import Annotated, Any
+from collections.abc import Sequence
+from typing import Annotated
 
 import typer
 
-from lmlab.cli.output import print_table
-from lmlab.cli.settings import field_help
-from lmlab.cli.systems import print_cards
+from lmlab.cli.options import Json
+from lmlab.cli.output import print, print_json, print_table
+from lmlab.cli.settings import print_settings
 from lmlab.core.card import Card
-from lmlab.core.errors import unknown_name
+from lmlab.core.errors import UserError, nearest
 from lmlab.core.registry import catalogue, find_system, search_systems, system_module
+from lmlab.core.search import Hit, search
 from lmlab.core.switches import switch_words
 
 
 def find(
     text: Annotated[
-        list[str], typer.Argument(metavar="TEXT", help="A name, an alias, an author, an idea.")
+        list[str],
+        typer.Argument(metavar="TEXT", help="A system's name or alias, or words of an idea."),
     ],
+    limit: Annotated[int, typer.Option(min=1, help="Show this many results at most.")] = 10,
+    as_json: Json = False,
 ) -> None:
-    """Find systems by name, alias, paper or idea, and show all of one."""
-    asked = " ".join(text)
-    found = search_systems(asked)
-    named = _named(asked)
-    if named is None and not found:
-        names = [name for card in catalogue().values() for name in (card.name, *card.aliases)]
-        raise unknown_name("system", asked, names)
-    if named is None and len(found) > 1:
-        print_cards(found)
+    """Search systems, verbs, settings, classes, docs and terms; show one system in full by name."""
+    query = " ".join(text)
+    card = _named(query)
+    if card is not None and not as_json:
+        print_card(card)
+        others = [other.name for other in search_systems(query) if other.name != card.name]
+        if others:
+            print(f"\nalso mentioned by: {', '.join(others)}")
         return
-    card = named or found[0]
-    print_card(card)
-    others = [other.name for other in found if other.name != card.name]
-    if others:
-        print(f"\nalso mentioned by: {', '.join(others)}")
+    hits = search(query, limit)
+    if as_json:
+        print_json([hit.as_dict() for hit in hits])
+    elif hits:
+        print_hits(hits)
+    else:
+        raise nothing_found(query)
+
+
+def print_hits(hits: Sequence[Hit]) -> None:
+    """A line for each result: what it is, its name, what it says, and the file that has it."""
+    rows = [(hit.kind, hit.name, hit.excerpt, hit.where) for hit in hits]
+    print_table(("kind", "name", "what it is", "where"), rows)
+    if any(hit.kind == "system" for hit in hits):
+        print("\nlmlab find NAME shows the whole card of a system.")
+
+
+def nothing_found(query: str) -> UserError:
+    """The error where nothing matches, with the nearest names of systems and settings."""
+    names = [name for card in catalogue().values() for name in (card.name, *card.aliases)]
+    close = nearest(query, names)
+    hint = f"did you mean {' or '.join(map(repr, close))}?" if close else "try other words."
+    return UserError(f"nothing matches {query!r}; {hint}")
 
 
 def _named(asked: str) -> Card | None:
@@ -48,6 +69,7 @@ def _named(asked: str) -> Card | None:
 def print_card(card: Card) -> None:
     """Formula, paper, source, what it can do, and its settings with their values by size."""
     from lmlab.training.recipes import GENERAL
+    from lmlab.training.settings import system_settings
 
     module = system_module(card.name)
     print(f"{card.name}\n\n{inspect.getdoc(module)}\n")
@@ -68,22 +90,5 @@ def print_card(card: Card) -> None:
     for name, value in told.items():
         if value:
             print(f"{name + ':':<12}{value}")
-    print("\nsettings (--set key=value) and their values by --size:\n")
-    print_settings(module)
-
-
-def print_settings(module: Any) -> None:
-    """A line for each setting of a system: its value at each size, and what it does."""
-    helped = field_help(module.Config)
-    rows = []
-    for field in fields(module.Config):
-        values = [_written(getattr(config, field.name)) for config in module.SIZES.values()]
-        rows.append((field.name, *values, helped.get(field.name, "")))
-    print_table(("setting", *module.SIZES, "what it does"), rows)
-
-
-def _written(value: object) -> str:
-    """A value as `--set` takes it."""
-    if isinstance(value, tuple):
-        return ",".join(map(str, value)) or "none"
-    return str(value).lower() if isinstance(value, bool) or value is None else str(value)
+    print()
+    print_settings(system_settings(card.name))

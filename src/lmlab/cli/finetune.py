@@ -2,17 +2,35 @@
 
 from __future__ import annotations
 
-import json
 import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lmlab.cli.options import Errors, Json, Run
-from lmlab.cli.output import NO_ANSWER, console, print_json, print_json_list
+from lmlab.cli.options import Errors, Json, Raw, Run
+from lmlab.cli.output import (
+    NO_ANSWER,
+    console,
+    one_line,
+    print,
+    print_json,
+    print_json_list,
+    scoring_bar,
+    warn,
+    with_progress,
+)
+from lmlab.cli.rows import NumberedRow, Row, rows_from
 from lmlab.cli.train import parse_settings
 from lmlab.core.errors import UserError
+
+if TYPE_CHECKING:
+    from lmlab.tasks.reading import Answered
+    from lmlab.tasks.runs import TaskModel
+
+ROWS_AT_ONCE = 256
+"""Rows that are answered together, so that answers come while a long file is read."""
 
 TaskName = Annotated[
     str,
@@ -61,7 +79,12 @@ def finetune(
     ] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="A setting of the training, or of --long."),
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Set a setting of the training or of --long; repeat for several. lmlab settings "
+            "--task TASK lists them.",
+        ),
     ] = None,
     epochs: Annotated[int | None, typer.Option(help="Budget: passes over the rows; 10.")] = None,
     steps: Annotated[int | None, typer.Option(help="Budget: steps of the optimiser.")] = None,
@@ -98,6 +121,7 @@ def finetune(
         quiet=as_json,
     )
     if as_json:
+        show_warnings(found)
         print_json(found.as_dict())
         return
     counts = ", ".join(f"{count:,} {split}" for split, count in found.rows.items())
@@ -115,7 +139,7 @@ def finetune(
             file=sys.stderr,
         )
     _tell_questions_cut(found.questions_cut)
-    show_metrics(found.metrics, f"on the {found.split} split")
+    show_metrics(found, f"on the {found.split} split")
     print(f"{found.path}: answers in predictions.jsonl; ask it more by lmlab predict")
 
 
@@ -131,7 +155,12 @@ def _tell_questions_cut(count: int) -> None:
 def predict(
     run: Run,
     file: Annotated[
-        Path | None, typer.Argument(metavar="[FILE]", help="Rows as JSON lines; - or none: stdin.")
+        str | None,
+        typer.Argument(
+            metavar="[FILE | -]",
+            help="Rows as JSON lines, or a text a line where a row has one; - or nothing: "
+            "standard input.",
+        ),
     ] = None,
     text: Annotated[
         list[str] | None,
@@ -146,8 +175,10 @@ def predict(
         ),
     ] = None,
     as_json: Json = False,
+    raw: Raw = False,
+    errors: Errors = "strict",
 ) -> None:
-    """Ask a fine-tuned run: an answer for each row or text.
+    """Ask a fine-tuned run: an answer for each row or text; an empty line stays one.
 
     Where it reads long texts by blocks, those that were kept stand under the answer with the
     judge's scores.
@@ -156,39 +187,89 @@ def predict(
     from lmlab.tasks.runs import load_task_model
 
     if is_hops(run):
-        return _predict_hops(run, _rows("hops", file, text or []), graph, as_json=as_json)
+        lines = rows_from("hops", file, text or [], errors)
+        return _predict_hops(run, lines, graph, as_json=as_json)
     if graph is not None:
         raise UserError("only a run of the task hops has a graph to draw; leave --graph out.")
     model = load_task_model(run)
-    rows = _rows(model.task.name, file, text or [])
-    found = model.answer(rows)
+    lines = rows_from(model.task.name, file, text or [], errors)
+    answers: list[Any] = []
+    with scoring_bar("answering", unit="rows") as done:
+        found = with_progress(_answered(model, lines, answers), done)
+        if as_json:
+            print_json_list(_answer_record(*each) for each in found)
+        else:
+            _print_answers(found)
+    rows = [row for _, row in lines if row is not None]
     _tell_questions_cut(model.reading.questions_cut(rows))
-    if as_json:
-        print_json_list({**row, **each.as_dict()} for row, each in zip(rows, found, strict=True))
-        return
-    for each in found:
-        print(" ".join(each.answer) if isinstance(each.answer, list) else each.answer)
+    measured = model.measure(rows, answers)
+    if measured is not None:
+        show_metrics(measured, f"on {len(rows):,} rows", file=sys.stderr)
+    if sentence := unknown_in_rows_of(model, rows):
+        warn(sentence)
+
+
+def _answered(
+    model: TaskModel, lines: list[NumberedRow], answers: list[Any]
+) -> Iterator[tuple[int, Row | None, Answered | None]]:
+    """Number, row and answer of each line; no answer where there is no row.
+
+    The bare answers are also appended to `answers`, to be measured when all are there.
+    """
+    model.check([row for _, row in lines if row is not None])
+    for first in range(0, len(lines), ROWS_AT_ONCE):
+        some = lines[first : first + ROWS_AT_ONCE]
+        answered = model.answer([row for _, row in some if row is not None])
+        answers += [each.answer for each in answered]
+        following = iter(answered)
+        for number, row in some:
+            yield number, row, None if row is None else next(following)
+
+
+def unknown_in_rows_of(model: TaskModel, rows: list[Row]) -> str | None:
+    """A sentence where more than a few per cent of the words in rows are unknown."""
+    from lmlab.tasks.unknown_words import unknown_in_rows
+
+    return unknown_in_rows(rows, model.task, model.tokenizer).warning()
+
+
+def _answer_record(number: int, row: Row | None, answered: Any) -> dict[str, Any]:
+    if row is None:
+        return {"line": number, "answered": ""}
+    return {**row, **answered.as_dict(), "line": number}
+
+
+def _print_answers(found: Iterable[tuple[int, Row | None, Answered | None]]) -> None:
+    for _, _, each in found:
+        if each is None:
+            print()
+            continue
+        answer = " ".join(each.answer) if isinstance(each.answer, list) else str(each.answer)
+        print(one_line(answer) if answer.strip() else NO_ANSWER)
         for block in each.kept or ():
-            print(f"    {block.score:.2f}  {block.text}")
+            print(f"    {block.score:.2f}  {one_line(block.text)}")
 
 
-def _predict_hops(
-    run: str, rows: list[dict[str, Any]], graph: Path | None, *, as_json: bool
-) -> None:
+def _predict_hops(run: str, lines: list[NumberedRow], graph: Path | None, *, as_json: bool) -> None:
     """Answers with the way that led to each, and their graphs drawn."""
     from lmlab.tasks.hops.asking import load_hops
 
-    found = load_hops(run).predict(rows)
+    answers = load_hops(run).predict([row for _, row in lines if row is not None])
     drawn: list[Path] = []
     if graph is not None:
         from lmlab.diagnostics.graph_picture import write_graphs
 
-        drawn = write_graphs(found, graph)
+        drawn = write_graphs(answers, graph)
+    waiting = iter(answers)
+    found = [(number, row, None if row is None else next(waiting)) for number, row in lines]
     if as_json:
-        print_json_list({**row, **each.as_dict()} for row, each in zip(rows, found, strict=True))
+        print_json_list(_answer_record(*each) for each in found)
         return
-    for each in found:
-        print(each.answer or NO_ANSWER)
+    for _, _, each in found:
+        if each is None:
+            print()
+            continue
+        print(one_line(each.answer) if each.answer.strip() else NO_ANSWER)
         for (origin, target), (_, clue) in zip(each.path, each.evidence, strict=True):
             print(f"    {origin} → {target}: {clue}")
     for file in drawn:
@@ -224,29 +305,19 @@ def prompt(
     if found.note:
         print(f"note: {found.note}", file=sys.stderr)
     print(f"one prompt: {found.example}")
-    show_metrics(found.metrics, f"on {found.rows} rows with {found.shots} examples each")
+    show_metrics(found, f"on {found.rows} rows with {found.shots} examples each")
 
 
-def show_metrics(metrics: Any, where: str) -> None:
-    """A line for each measure."""
-    for name, value in metrics.items():
-        print(f"{name.replace('_', ' '):17} {value:.3f}  {where}")
+def show_metrics(measured: Any, where: str, *, file: Any = None) -> None:
+    """A line for each measure with its 95 % interval, and the warnings on standard error."""
+    for name, value in measured.metrics.items():
+        ends = measured.intervals.get(name)
+        sure = "" if ends is None else f"  95 % {ends[0]:.3f} to {ends[1]:.3f}"
+        print(f"{name.replace('_', ' '):17} {value:.3f}  {where}{sure}", file=file)
+    show_warnings(measured)
 
 
-def _rows(task: str, file: Path | None, texts: list[str]) -> list[dict[str, Any]]:
-    if texts:
-        single = {"classify": "text", "tag": "words", "generate": "source", "hops": "question"}
-        if task not in single:
-            raise UserError(f"a row of {task} has several texts; give it as JSON, in a file.")
-        return [{single[task]: t.split() if task == "tag" else t} for t in texts]
-    reading = sys.stdin if file is None or str(file) == "-" else file.open(encoding="utf-8")
-    found = []
-    with reading:
-        for number, line in enumerate(reading, start=1):
-            try:
-                found += [json.loads(line)] if line.strip() else []
-            except ValueError as error:
-                raise UserError(f"line {number} is not a JSON object ({error}).") from error
-    if not found or not all(isinstance(row, dict) for row in found):
-        raise UserError("there are no rows to answer; give JSON objects, one a line, or --text.")
-    return found
+def show_warnings(measured: Any) -> None:
+    """What a user should know of the measures, on standard error."""
+    for sentence in measured.warnings:
+        print(f"warning: {sentence}", file=sys.stderr)

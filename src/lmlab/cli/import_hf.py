@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from lmlab.cli.output import print
+
 
 def import_hf(
     source: Annotated[

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lmlab.cli.options import Errors, Json
-from lmlab.cli.output import console, print_json, print_table
+from lmlab.cli.options import Errors, Json, Raw
+from lmlab.cli.output import console, print, print_json, print_table
+from lmlab.cli.texts import NamedFile, Text, single_text, texts_from_arguments
 from lmlab.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -88,9 +89,15 @@ def build(
 
 def search(
     index: Index,
-    questions: Annotated[
-        list[str], typer.Argument(metavar="TEXT…", help="What to look for; one or several texts.")
-    ],
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[FILE | - | TEXT...]",
+            help="What to look for: texts, or a file with a text a line; - is standard input.",
+        ),
+    ] = None,
+    text: Text = None,
+    file: NamedFile = None,
     k: Annotated[
         int | None, typer.Option("-k", help=f"Documents to find for each text; {FOUND} if so many.")
     ] = None,
@@ -99,10 +106,15 @@ def search(
         typer.Option(help="Where the encoder is that the index was built with, if it has moved."),
     ] = None,
     as_json: Json = False,
+    raw: Raw = False,
+    errors: Errors = "strict",
 ) -> None:
     """Find the documents of an index that fit a text best."""
     from lmlab.api import open_index
 
+    given = texts_from_arguments(arguments or [], text or [], file, errors)
+    examples = list(given.examples)
+    questions = [single_text(example, given.name) for example in examples]
     opened = open_index(index, encoder=encoder)
     if encoder is not None and opened.about.encoder is None:
         raise UserError(f"{index} is searched by words (bm25), not vectors; leave --encoder out.")
@@ -114,12 +126,14 @@ def search(
             file=sys.stderr,
         )
     if as_json:
-        print_json([_as_dict(q, hits) for q, hits in zip(questions, found, strict=True)])
+        rows = zip(examples, found, strict=True)
+        print_json([{"line": e.line, **_as_dict(e.text, hits)} for e, hits in rows])
         return
     for place, (question, hits) in enumerate(zip(questions, found, strict=True)):
         if len(questions) > 1:
             print(f"{chr(10) if place else ''}{question}\n")
         _print_hits(hits)
+    given.tell_empty()
 
 
 def info(index: Index, as_json: Json = False) -> None:

@@ -9,12 +9,16 @@ from typing import Annotated
 
 import typer
 
+from lmlab.cli.arguments import models_and_data
 from lmlab.cli.options import Json
-from lmlab.cli.output import console, print_json
+from lmlab.cli.output import console, print, print_json
+from lmlab.core.errors import UserError
 
 
 def inspect(
-    runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Folders of trained runs.")],
+    arguments: Annotated[
+        list[str], typer.Argument(metavar="RUN...", help="Folders of trained runs.")
+    ],
     text: Annotated[
         list[str] | None,
         typer.Option(
@@ -32,6 +36,10 @@ def inspect(
     as_json: Json = False,
 ) -> None:
     """Draw what goes on inside trained models: SVG, PNG and a page that says how to read each."""
+    runs, data = models_and_data(arguments)
+    if data:
+        raise UserError(f"inspect takes runs alone, and {data[0]} is none; remove it.")
+
     from lmlab.api import inspect as inspect_runs
 
     asked = [word.strip() for word in re.split("[,，]", words or "") if word.strip()]

@@ -7,13 +7,29 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lmlab.cli.options import Errors, Json, Run
-from lmlab.cli.output import print_json_list, print_table
+from lmlab.cli.options import Errors, Json, Raw, Run
+from lmlab.cli.output import (
+    one_line,
+    print,
+    print_json_list,
+    print_table,
+    scoring_bar,
+    with_progress,
+)
+from lmlab.cli.texts import (
+    NamedFile,
+    Text,
+    TextsOrFile,
+    single_text,
+    texts_from_arguments,
+    with_lines,
+)
 from lmlab.core.errors import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
+    from lmlab.data.readers import Example
     from lmlab.scoring.links import LinkedText
 
 LONGEST = 60
@@ -22,16 +38,15 @@ LONGEST = 60
 
 def link(
     run: Run,
-    texts: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[TEXT... | -]", help="Texts; - is standard input."),
-    ] = None,
-    file: Annotated[str | None, typer.Option(metavar="FILE", help="A text a line.")] = None,
+    texts: TextsOrFile = None,
+    text: Text = None,
+    file: NamedFile = None,
     draw: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Each text with its entities, as SVG, into this folder."),
     ] = None,
     as_json: Json = False,
+    raw: Raw = False,
     errors: Errors = "strict",
 ) -> None:
     """Tell which entities the words of a text name, by a run with knowledge (knowbert)."""
@@ -40,29 +55,36 @@ def link(
 
     from lmlab.api import load
 
-    given = _texts(texts or [], file, errors)
-    found = load(run).link_stream(given)
-    if draw is not None:
-        from lmlab.diagnostics.link_picture import draw_links
+    given = texts_from_arguments(texts or [], text or [], file, errors)
+    model = load(run)
 
-        found = draw_links(found, draw)
-    if as_json:
-        print_json_list(each.as_dict() for each in found)
-        return
+    def linked(examples: Iterator[Example]) -> Iterator[LinkedText]:
+        return model.link_stream(single_text(example, given.name) for example in examples)
+
+    with scoring_bar(f"linking {given.name}", given.report, given.size, unit="texts") as done:
+        found = with_progress(with_lines(given.lines, linked), done)
+        if draw is not None:
+            from lmlab.diagnostics.link_picture import draw_links
+
+            found = draw_links(found, draw)
+        if as_json:
+            print_json_list(_record(line, each) for line, each in found)
+        else:
+            _print_linked(each for _, each in found)
+
+
+def _record(line: Example, linked: LinkedText | None) -> dict[str, object]:
+    from lmlab.scoring.links import LinkedText
+
+    return {"line": line.line, **(linked or LinkedText(text="", mentions=())).as_dict()}
+
+
+def _print_linked(found: Iterable[LinkedText | None]) -> None:
+    """Each text and a table of its mentions; None is an empty line."""
     for number, each in enumerate(found):
-        print("\n" * (number > 0) + each.text.replace("\n", "\\n"))
-        _print_mentions(each)
-
-
-def _texts(texts: list[str], file: str | None, errors: str) -> Iterator[str]:
-    """Those of the command line, of a file, or of standard input (-)."""
-    from lmlab.cli.texts import texts_from
-
-    if (file is None) == (not texts):
-        raise UserError("give texts to link, and only one of: texts, - for standard input, --file.")
-    if texts == ["-"]:
-        return texts_from("-", [], errors).texts
-    return texts_from(file, texts, errors).texts
+        print("\n" * (number > 0) + ("" if each is None else one_line(each.text)))
+        if each is not None:
+            _print_mentions(each)
 
 
 def _print_mentions(linked: LinkedText) -> None:

@@ -23,7 +23,9 @@ from lmlab.cli import (
     compare,
     data,
     demo,
+    detect,
     doctor,
+    encode,
     evaluate,
     export_hf,
     fill,
@@ -36,6 +38,7 @@ from lmlab.cli import (
     pairs,
     sample,
     score,
+    settings,
     show_objective,
     systems,
     train,
@@ -43,7 +46,11 @@ from lmlab.cli import (
     words,
 )
 from lmlab.cli.arguments import spread
-from lmlab.core.errors import LmlabWarning, UserError, nearest, unknown_name
+from lmlab.cli.output import keep_raw, print
+from lmlab.cli.usage import usage_sentence
+from lmlab.core.control_characters import visible
+from lmlab.core.errors import LmlabWarning, UserError, unknown_name
+from lmlab.core.limits import set_limits
 
 MISTAKE = 2
 """Exit code of everything that the user can mend."""
@@ -76,6 +83,7 @@ index_app.command("info")(index.info)
 
 app.command("systems")(systems.systems)
 app.command("find")(find.find)
+app.command("settings")(settings.settings)
 app.add_typer(data_app, name="data")
 app.command("train")(train.train)
 app.command("score")(score.score)
@@ -84,6 +92,8 @@ app.command("fill")(fill.fill)
 app.command("translate")(translate.translate)
 app.command("ask")(ask.ask)
 app.command("link")(link.link)
+app.command("encode")(encode.encode)
+app.command("detect")(detect.detect)
 app.command("evaluate")(evaluate.evaluate)
 app.command("pairs")(pairs.pairs)
 app.command("cloze")(cloze.cloze)
@@ -108,8 +118,17 @@ app.command("demo")(demo.demo)
 def start(
     context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+    limits: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--limit",
+            metavar="NAME=NUMBER",
+            help="Raise a resource limit, as in --limit beam=5000; see docs/reliability.md.",
+        ),
+    ] = None,
 ) -> None:
     """Train, score, sample, diagnose and compare language models on one honest yardstick."""
+    set_limits(limits or [])
     if version:
         typer.echo(f"lmlab {lmlab.__version__}")
     elif context.invoked_subcommand is None:
@@ -135,12 +154,13 @@ def warning_sentence(
 ) -> str:
     """A warning of ours as a sentence; of others with the place in the code that gave it."""
     if issubclass(category, LmlabWarning):
-        return f"lmlab: {message}\n"
+        return visible(f"lmlab: {message}\n")
     return f"{filename}:{lineno}: {category.__name__}: {message}\n"
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run one command and give its exit code; a mistake is one sentence on standard error."""
+    keep_raw(False)
     try:
         outcome = app(args=spread(arguments), prog_name="lmlab", standalone_mode=False)
         sys.stdout.flush()
@@ -153,25 +173,29 @@ def main(arguments: Sequence[str]) -> int:
         return stop.code if isinstance(stop.code, int) else 1
     except OSError as error:
         return _disk_mistake(error)
+    except MemoryError as error:
+        return _mistake(memory_sentence(error))
     except Exception as error:
+        if is_out_of_memory(error):
+            return _mistake(memory_sentence(error))
         # The parser's own errors; their class has moved between versions of typer, this has not.
         if not hasattr(error, "format_message"):
             raise
-        return _mistake(usage_sentence(error))
+        return _mistake(usage_sentence(error, arguments))
 
 
-def usage_sentence(error: Any) -> str:
-    """An error of the argument parser as one sentence that says where help is."""
-    context = getattr(error, "ctx", None)
-    command = getattr(context, "command_path", "lmlab")
-    option = getattr(error, "option_name", None)
-    known = [name for p in context.command.params for name in p.opts] if context else []
-    if option is not None and option not in known:
-        close = nearest(str(option), [name for name in known if name.startswith("--")])
-        guess = f"did you mean {' or '.join(close)}?" if close else f"see {command} --help."
-        return f"{command} has no option {option}; {guess}"
-    said = " ".join(str(error.format_message()).split()).rstrip(".")
-    return f"{said[:1].lower()}{said[1:]}; see {command} --help."
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether an allocation of torch's failed, which is a plain RuntimeError on the CPU."""
+    return isinstance(error, RuntimeError) and (
+        "can't allocate memory" in str(error) or "out of memory" in str(error)
+    )
+
+
+def memory_sentence(error: BaseException) -> str:
+    """What to do where memory ran out."""
+    reason = " ".join(str(error).split())[:160]
+    told = f" ({reason})" if reason else ""
+    return f"there is not enough memory{told}; use smaller sizes, batches or inputs."
 
 
 def _disk_mistake(error: OSError) -> int:
@@ -184,7 +208,7 @@ def _disk_mistake(error: OSError) -> int:
 
 
 def _mistake(sentence: str) -> int:
-    print(f"lmlab: {' '.join(sentence.split())}", file=sys.stderr)
+    print(visible(f"lmlab: {' '.join(sentence.split())}"), file=sys.stderr)
     return MISTAKE
 
 

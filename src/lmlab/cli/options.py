@@ -6,10 +6,20 @@ from typing import Annotated
 
 import typer
 
+from lmlab.cli.output import keep_raw
+
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 JsonLines = Annotated[
     bool,
     typer.Option("--json", help="Print a JSON object a line, as they come, and nothing else."),
+]
+Raw = Annotated[
+    bool,
+    typer.Option(
+        "--raw",
+        callback=keep_raw,
+        help="Print texts as they are; control characters are shown as \\x1b otherwise.",
+    ),
 ]
 Errors = Annotated[
     str, typer.Option(help="strict: stop at a byte that is not UTF-8; replace: go on and count it.")

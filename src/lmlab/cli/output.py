@@ -1,29 +1,66 @@
-"""Results on standard output; progress and remarks on standard error."""
+"""Results on standard output; progress and remarks on standard error.
+
+Control characters of texts are printed as visible escapes by everything here, unless `--raw` is
+given. Modules of the command line take `print` from here.
+"""
 
 from __future__ import annotations
 
+import builtins
 import json
 import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
+
+from lmlab.core.control_characters import visible, visible_in_json
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from lmlab.data.corpus import Split
+    from lmlab.data.lines import ReadingReport
 
 WIDE = 240
 """Columns where nobody looks at a screen: a table in a file is not folded."""
-NO_ANSWER = "(no answer was found)"
-"""What stands where an answer would."""
+NO_ANSWER = "(no answer)"
+"""Printed where an answer is empty or there is none; JSON has "" or an empty list."""
+_RAW: ContextVar[bool] = ContextVar("raw", default=False)
+
+
+def keep_raw(raw: bool) -> bool:
+    """Print texts as they are from now on (`--raw`), or with control characters made visible."""
+    _RAW.set(raw)
+    return raw
+
+
+def shown(text: str) -> str:
+    """A text as it is printed for people: control characters visible unless `--raw` is given."""
+    return text if _RAW.get() else visible(text)
+
+
+def one_line(text: str) -> str:
+    """A text on one line: line feeds as a backslash and an n."""
+    return text.replace("\n", "\\n")
+
+
+def print(
+    *values: object, file: TextIO | None = None, end: str = "\n", flush: bool = False
+) -> None:
+    """The builtin `print`, with control characters of what is printed made visible."""
+    builtins.print(shown(" ".join(map(str, values))), file=file, end=end, flush=flush)
+
+
+def warn(sentence: str) -> None:
+    """A warning on standard error."""
+    print(f"warning: {sentence}", file=sys.stderr)
 
 
 def print_json(value: Any) -> None:
     """One JSON document; a number that JSON has no word for (an infinity) becomes null."""
-    print(_written(value, indent=2))
+    builtins.print(_written(value, indent=2))
 
 
 def print_json_list(items: Iterable[Any]) -> None:
@@ -38,14 +75,16 @@ def print_json_list(items: Iterable[Any]) -> None:
 def print_json_lines(items: Iterable[Any]) -> None:
     """A JSON object a line, each as soon as it comes."""
     for item in items:
-        print(_written(item), flush=True)
+        builtins.print(_written(item), flush=True)
 
 
 def _written(value: Any, indent: int | None = None) -> str:
+    """JSON text; hidden characters that JSON allows in strings are escaped too: equal values."""
     try:
-        return json.dumps(value, ensure_ascii=False, indent=indent, allow_nan=False)
+        text = json.dumps(value, ensure_ascii=False, indent=indent, allow_nan=False)
     except ValueError:  # only now is it worth looking at every number
-        return json.dumps(finite(value), ensure_ascii=False, indent=indent, allow_nan=False)
+        text = json.dumps(finite(value), ensure_ascii=False, indent=indent, allow_nan=False)
+    return visible_in_json(text)
 
 
 def finite(value: Any) -> Any:
@@ -60,12 +99,17 @@ def finite(value: Any) -> Any:
 
 
 def console(*, stderr: bool = False, markup: bool = False) -> Console:
-    """Where tables and text are written; texts are shown as they are unless markup is read in."""
+    """Where tables and text are written; markup in texts is not read unless asked for."""
     from rich.console import Console
+
+    class SafeConsole(Console):
+        def print(self, *objects: Any, **options: Any) -> None:
+            texts = (shown(each) if isinstance(each, str) else each for each in objects)
+            super().print(*texts, **options)
 
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() else WIDE
-    return Console(stderr=stderr, width=width, markup=markup, highlight=False, emoji=False)
+    return SafeConsole(stderr=stderr, width=width, markup=markup, highlight=False, emoji=False)
 
 
 def show_table(table: Table) -> None:
@@ -100,26 +144,33 @@ def print_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     for place, name in enumerate(header):
         table.add_column(name, no_wrap=place == 0, overflow="fold")
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(shown, row))
     console().print(table)
 
 
 @contextmanager
 def scoring_bar(
-    what: str, split: Split | None = None, size: int | None = None, *, results_follow: bool = False
+    what: str,
+    report: ReadingReport | None = None,
+    size: int | None = None,
+    *,
+    unit: str = "tokens",
+    results_follow: bool = False,
 ) -> Iterator[Callable[[int], None]]:
-    """A bar on standard error while texts are scored; gives what is told of each batch's tokens.
+    """A progress bar on standard error; gives what is called with the number of units done.
 
-    Silent where nobody looks, and where results run down the screen meanwhile, which are progress
-    enough; `results_follow` says that they come only when the bar is gone.
+    It follows the bytes in `report` of `size` in all. Silent where standard error is no terminal,
+    and where results run down the same screen meanwhile, which show progress themselves;
+    `results_follow` says that they come only when the bar is gone.
     """
     if not sys.stderr.isatty() or (sys.stdout.isatty() and not results_follow):
-        yield lambda tokens: None
+        yield lambda done: None
         return
+    from rich.markup import escape
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     bar = Progress(
-        TextColumn("{task.description} {task.fields[scored]:,} tokens"),
+        TextColumn("{task.description} {task.fields[done]:,} " + unit),
         BarColumn(),
         TimeElapsedColumn(),
         console=console(stderr=True),
@@ -129,13 +180,23 @@ def scoring_bar(
         redirect_stderr=False,
     )
     with bar:
-        task = bar.add_task(what, total=size, scored=0)
-        scored = 0
+        task = bar.add_task(escape(shown(what)), total=size, done=0)
+        total = 0
 
-        def told(tokens: int) -> None:
-            nonlocal scored
-            scored += tokens
-            read = 0 if split is None else split.report.bytes_read
-            bar.update(task, completed=read, scored=scored)
+        def told(done: int) -> None:
+            nonlocal total
+            total += done
+            read = 0 if report is None else report.bytes_read
+            bar.update(task, completed=read, done=total)
 
         yield told
+
+
+Item = TypeVar("Item")
+
+
+def with_progress(items: Iterable[Item], done: Callable[[int], None]) -> Iterator[Item]:
+    """The items as they come, each counted as one unit done."""
+    for item in items:
+        done(1)
+        yield item

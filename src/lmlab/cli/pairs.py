@@ -1,47 +1,113 @@
-"""`lmlab pairs RUN FILE...`."""
+"""`lmlab pairs RUN... FILE...`."""
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lmlab.cli.options import Json, Run
-from lmlab.cli.output import print_json, print_table
+from lmlab.cli.arguments import models_and_data
+from lmlab.cli.options import Json
+from lmlab.cli.output import print, print_json, print_table, scoring_bar, warn
+from lmlab.core.errors import UserError
 
 if TYPE_CHECKING:
-    from lmlab.scoring.pairs import Accuracy, PairsReport
+    from lmlab.language_model import LanguageModel
+    from lmlab.scoring.pairs import Accuracy
+    from lmlab.scoring.pairs_comparison import PairsComparison
+
+HEADER = ("accuracy", "± error", "ties as 1/2", "by mean token", "pairs", "ties", "with unknown")
 
 
 def pairs(
-    run: Run,
-    files: Annotated[
+    arguments: Annotated[
         list[str],
-        typer.Argument(metavar="FILE...", help="JSON lines of sentence_good and sentence_bad."),
+        typer.Argument(
+            metavar="RUN... FILE...",
+            help="Runs or Hub folders, then JSON lines of sentence_good and sentence_bad.",
+        ),
     ],
     as_json: Json = False,
+    as_csv: Annotated[
+        bool, typer.Option("--csv", help="Print CSV: a row for each model and group of pairs.")
+    ] = False,
 ) -> None:
     """Judge minimal pairs: how often is the good sentence more probable than the bad one?"""
+    runs, files = models_and_data(arguments)
+    if not files:
+        raise UserError(
+            "no file of minimal pairs given; name one after the runs: lmlab pairs RUN FILE."
+        )
+    if as_json and as_csv:
+        raise UserError("--csv does not apply to --json; remove one of them.")
+
     from lmlab.api import load
+    from lmlab.api import pairs as judge
 
-    report = load(run).pairs(*files)
-    if as_json:
-        print_json(report.as_dict())
+    models = [load(run) for run in runs]
+    with scoring_bar("scoring pairs", results_follow=True) as done:
+        found = judge(models, files, progress=done)
+    warn_unknown(models, files)
+    if as_csv:
+        found.write_csv(sys.stdout)
+    elif as_json:
+        [*reports] = found.reports.values()
+        print_json(reports[0].as_dict() if len(reports) == 1 else found.as_dict())
     else:
-        print_report(report)
+        print_comparison(found)
 
 
-def print_report(report: PairsReport) -> None:
-    """Accuracy of all pairs, by file and by phenomenon."""
+def warn_unknown(models: list[LanguageModel], files: list[str]) -> None:
+    """Say on standard error which models do not know many of the words, each sentence once."""
+    from lmlab.data.unknown_words import UnknownWords
+    from lmlab.scoring.pairs import read_pairs
+
+    counters = [UnknownWords(model.tokenizer) for model in models]
+    for pair in read_pairs(files):
+        for counter in counters:
+            counter.add(pair.good)
+            counter.add(pair.bad)
+    for sentence in dict.fromkeys(counter.warning() for counter in counters):
+        if sentence:
+            warn(sentence)
+
+
+def print_comparison(found: PairsComparison) -> None:
+    """Accuracy of all pairs, by file, phenomenon and paradigm, of each model in one table."""
     from lmlab.diagnostics.wording import convention_words
+    from lmlab.scoring.pairs_comparison import grouped
 
-    rows = [_row("all", report.overall)]
-    rows += [_row("file", each) for each in report.files]
-    rows += [_row("phenomenon", each) for each in report.phenomena]
-    rows += [_row("paradigm", each) for each in report.paradigms]
-    header = ("by", "name", "accuracy", "± error", "by mean token", "pairs", "ties", "with unknown")
-    print_table(header, rows)
-    print(f"\nkind {report.kind}; ties counted as wrong; {convention_words(report.convention)}")
+    several = len(found.reports) > 1
+    rows = [
+        (*([model] if several else []), *_row(by, each))
+        for model, report in found.reports.items()
+        for by, each in grouped(report)
+    ]
+    print_table((*(["model"] if several else []), "by", "name", *HEADER), rows)
+    if several:
+        print()
+        _print_differences(found)
+    told: dict[str, list[str]] = {}
+    for model, report in found.reports.items():
+        words = f"kind {report.kind}; {convention_words(report.convention)}"
+        told.setdefault(words, []).append(model)
+    print("\na tie is wrong in accuracy, and one half in the column after its error")
+    for words, models in told.items():
+        print(f"{', '.join(models)}: {words}" if len(told) > 1 else words)
+
+
+def _print_differences(found: PairsComparison) -> None:
+    rows = [
+        (
+            f"{each.first} - {each.second}",
+            f"{each.interval.value:+.3f}",
+            f"[{each.interval.low:+.3f}, {each.interval.high:+.3f}]",
+            f"{each.interval.p_value:.4f}",
+        )
+        for each in found.differences
+    ]
+    print_table(("difference, ties as 1/2", "accuracy", "95 % interval", "p"), rows)
 
 
 def _row(what: str, each: Accuracy) -> tuple[str, ...]:
@@ -50,6 +116,7 @@ def _row(what: str, each: Accuracy) -> tuple[str, ...]:
         "" if what == "all" else each.name,
         f"{each.accuracy:.3f}",
         f"{each.standard_error:.3f}",
+        f"{each.accuracy_ties_half:.3f}",
         f"{each.accuracy_per_token:.3f}",
         str(each.pairs),
         str(each.ties),

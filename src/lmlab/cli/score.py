@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lmlab.cli.arguments import positions_of
-from lmlab.cli.options import Errors, Json, Run
-from lmlab.cli.output import print_json_list, scoring_bar
+from lmlab.cli.options import Errors, Json, Raw, Run
+from lmlab.cli.output import one_line, print, print_json_list, scoring_bar
+from lmlab.cli.texts import Text
 from lmlab.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -27,9 +28,7 @@ def score(
             help="A text a line, for translators a source, a tab and a text; - is standard input.",
         ),
     ] = None,
-    text: Annotated[
-        list[str] | None, typer.Option(metavar="T", help="A text; may be given several times.")
-    ] = None,
+    text: Text = None,
     source: Annotated[
         list[str] | None,
         typer.Option(metavar="S", help="What a text is given, for translators; one for each."),
@@ -37,7 +36,12 @@ def score(
     per_token: Annotated[bool, typer.Option("--per-token", help="Each token as well.")] = False,
     per_word: Annotated[bool, typer.Option("--per-word", help="Each word as well.")] = False,
     csv: Annotated[
-        bool, typer.Option("--csv", help="Surprisal by word with character offsets, as CSV.")
+        bool,
+        typer.Option(
+            "--csv",
+            help="Surprisal by word with line and character offsets, as CSV; a word that a "
+            "spreadsheet takes for a formula has an apostrophe before it, unless --raw is given.",
+        ),
     ] = False,
     as_json: Json = False,
     window: Annotated[
@@ -54,7 +58,8 @@ def score(
         str | None,
         typer.Option(
             metavar="M",
-            help="simple, raw, norm, within-word, k-mask or raw-k-mask for masked models; exact, "
+            help="simple, raw, norm (pll), within-word (pll-within-word), k-mask or raw-k-mask for "
+            "masked models; exact, "
             "bound or energy for systems that have such a score. What the system defines unless "
             "given.",
         ),
@@ -85,6 +90,7 @@ def score(
             "nothing for models of characters, unless given."
         ),
     ] = None,
+    raw: Raw = False,
     errors: Errors = "strict",
 ) -> None:
     """Score texts: log-probability in nats, its kind, and the conventions behind it."""
@@ -99,8 +105,8 @@ def score(
         raise UserError("given a source whole texts are scored; leave out --given, --conditional.")
 
     from lmlab.api import load
-    from lmlab.cli.score_given import pairs_from, print_continuations
-    from lmlab.cli.score_source import scores_of, with_sources
+    from lmlab.cli.score_given import continuations, given_scores, print_continuations
+    from lmlab.cli.score_source import add_sources, scores_of
     from lmlab.cli.texts import texts_from
 
     options: dict[str, Any] = {
@@ -112,16 +118,20 @@ def score(
         "stride": stride,
     }
     if continuing:
+        texts = continuations(file, text or [], given, errors)
         model = load(run)
-        pairs = pairs_from(file, text or [], given, errors)
-        found = model.score_given(pairs, end=end, separator=separator, **options)
+        texts.watch(model.tokenizer)
+        found = given_scores(model, texts, end=end, separator=separator, **options)
         print_continuations(found, as_json=as_json, per_token=per_token, mean=mean)
+        texts.tell_empty()
+        texts.tell_unknown()
         return
     texts = texts_from(file, text or [], errors, instead="--text")
     if source:
-        texts = with_sources(texts, text or [], source)
+        add_sources(texts, text or [], source)
     model = load(run)
-    with scoring_bar(f"scoring {texts.name}", texts.split, texts.size) as progress:
+    texts.watch(model.tokenizer, model.model.reads_by)
+    with scoring_bar(f"scoring {texts.name}", texts.report, texts.size) as progress:
         by_token = per_token or per_word or csv or as_json
         # Texts given one by one belong to no stream: each starts by itself.
         scores = scores_of(
@@ -132,11 +142,13 @@ def score(
         elif csv:
             from lmlab.scoring.words import write_surprisal_csv
 
-            write_surprisal_csv(scores, sys.stdout)
+            write_surprisal_csv(scores, sys.stdout, model=model.model.name, raw=raw)
         else:
             print_scores(scores, per_token=per_token, per_word=per_word)
-    if texts.split is not None and sys.stderr.isatty():
-        print(f"{texts.name}: {texts.split.report.summary()}", file=sys.stderr)
+    texts.tell_empty()
+    texts.tell_unknown()
+    if texts.size is not None and sys.stderr.isatty():
+        print(f"{texts.name}: {texts.report.summary()}", file=sys.stderr)
 
 
 def _record(score: Score, per_word: bool) -> dict[str, Any]:
@@ -160,7 +172,7 @@ def print_scores(scores: Iterator[Score], *, per_token: bool, per_word: bool) ->
     def printed() -> Iterator[Score]:
         for score in scores:
             given = "" if score.source is None else f"{score.source} | "
-            shown = f"{given}{score.text}".replace("\n", "\\n")
+            shown = one_line(f"{given}{score.text}")
             unit = "nats in the mean" if score.convention.mean else "nats"
             each = f"{0.0 - score.mean:.4f} nats/token"
             print(f"{score.figure:.4f} {unit}\t{counted(score.tokens, 'token')}\t{each}\t{shown}")

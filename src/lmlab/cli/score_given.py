@@ -3,60 +3,80 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
-from lmlab.cli.output import print_json_list
+from lmlab.cli.output import one_line, print, print_json_list
+from lmlab.cli.score_source import from_columns
+from lmlab.cli.texts import Texts, single_text, texts_from, with_lines
 from lmlab.core.errors import UserError
+from lmlab.data.readers import Example
 
 if TYPE_CHECKING:
+    from lmlab.language_model import LanguageModel
     from lmlab.scoring.conditional import ConditionalScore
 
 
-def pairs_from(
-    file: str | None, texts: list[str], prefix: str | None, errors: str
-) -> Iterator[tuple[str, str]]:
-    """Prefix and continuation: texts that all continue one prefix, or the lines of a file."""
-    from lmlab.cli.texts import texts_from
-
+def continuations(file: str | None, texts: list[str], prefix: str | None, errors: str) -> Texts:
+    """Texts that are each given a prefix: one for all, or that of their line in a file."""
+    found = texts_from(file, texts, errors, instead="--text")
     if prefix is not None:
-        found = texts_from(file, texts, errors, instead="--text")
-        return ((prefix, text) for text in found.texts)
-    if file is None or texts:
+        found.reader = (
+            replace(line, text=single_text(line, found.name), condition=prefix)
+            for line in found.reader
+        )
+        return found
+    if file is None:
         raise UserError("--conditional reads prefixes and continuations from a FILE; name it.")
-    return _pairs_of(Path(file), errors)
+    if file == "-":
+        found.reader = map(from_columns, found.reader)
+    found.reader = (_with_prefix(line, file) for line in found.reader)
+    return found
 
 
-def _pairs_of(path: Path, errors: str) -> Iterator[tuple[str, str]]:
-    from lmlab.data.corpus import Split
-    from lmlab.data.lines import check_errors
-    from lmlab.data.opening import reader_for
+def _with_prefix(line: Example, file: str) -> Example:
+    if line.text and line.condition is None:
+        raise UserError(
+            f"{file} holds single texts; give a .tsv file with a prefix, a tab and a "
+            "continuation a line, or --given with one prefix for all."
+        )
+    return line
 
-    if not path.is_file():
-        raise UserError(f"there is no file {path}; give one with a prefix and a text a line.")
-    for example in Split(reader_for(path, check_errors(errors)), name="text"):
-        if example.condition is None:
-            raise UserError(
-                f"{path} holds single texts; give a .tsv file with a prefix, a tab and a "
-                "continuation a line, or --given with one prefix for all."
-            )
-        yield example.condition, example.text
+
+def given_scores(
+    model: LanguageModel, texts: Texts, **options: Any
+) -> Iterator[tuple[int | None, ConditionalScore]]:
+    """Line and score of each continuation."""
+
+    def scored(examples: Iterator[Example]) -> Iterator[ConditionalScore]:
+        pairs = ((example.condition or "", example.text) for example in examples)
+        return model.score_given(pairs, **options)
+
+    for line, score in with_lines(texts.examples, scored):
+        assert score is not None, "examples have text"
+        yield line.line, score
 
 
 def print_continuations(
-    scores: Iterable[ConditionalScore], *, as_json: bool, per_token: bool, mean: bool
+    scores: Iterable[tuple[int | None, ConditionalScore]],
+    *,
+    as_json: bool,
+    per_token: bool,
+    mean: bool,
 ) -> None:
     """A line for each continuation, or one JSON document."""
     if as_json:
-        print_json_list({**score.as_dict(), "mean": score.mean} for score in scores)
+        print_json_list(
+            {"line": line, **score.as_dict(), "mean": score.mean} for line, score in scores
+        )
         return
     from lmlab.diagnostics.wording import KINDS_EXPLAINED, convention_words, counted
 
     told: set[str] = set()
-    for score in scores:
+    for _, score in scores:
         unit = "nats in the mean" if mean else "nats"
         figure = score.mean if mean else score.total
-        shown = f"{score.prefix} |{score.continuation}".replace("\n", "\\n")
+        shown = one_line(f"{score.prefix} |{score.continuation}")
         print(f"{figure:.4f} {unit}\t{counted(score.tokens, 'token')}\t{shown}")
         for token in score.per_token if per_token else ():
             print(f"\t{token.log_prob:.4f}\t{token.start}-{token.end}\t{token.token}")

@@ -1,23 +1,69 @@
-"""What a config's fields are for: the docstrings under them."""
+"""`lmlab settings [SYSTEM]`: everything that `--set` takes."""
 
 from __future__ import annotations
 
-import ast
-import inspect
-import textwrap
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lmlab.cli.options import Json
+from lmlab.cli.output import print, print_json, print_table
+
+if TYPE_CHECKING:
+    from lmlab.training.settings import Setting
 
 
-def field_help(config: type) -> dict[str, str]:
-    """The docstring under each field of a config, those it inherits included."""
-    helped: dict[str, str] = {}
-    for owner in reversed(config.__mro__[:-1]):
-        definition = ast.parse(textwrap.dedent(inspect.getsource(owner))).body[0]
-        assert isinstance(definition, ast.ClassDef)
-        for field, below in zip(definition.body, definition.body[1:], strict=False):
-            match field, below:
-                case (
-                    ast.AnnAssign(target=ast.Name(id=name)),
-                    ast.Expr(value=ast.Constant(value=str(text))),
-                ):
-                    helped[name] = " ".join(text.split())
-    return helped
+def settings(
+    system: Annotated[
+        str | None,
+        typer.Argument(metavar="[SYSTEM]", help="Add this system's own settings and defaults."),
+    ] = None,
+    recipe: Annotated[
+        str | None, typer.Option(help="Show the values that a recipe of SYSTEM sets.")
+    ] = None,
+    task: Annotated[
+        str | None,
+        typer.Option(help="List the settings of finetune --task TASK instead."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """List the settings that --set NAME=VALUE takes: type, default and what each does."""
+    from lmlab.tasks.setting_records import settings as list_settings
+
+    records = list_settings(system, recipe=recipe, task=task)
+    if as_json:
+        print_json([record.as_dict() for record in records])
+    else:
+        print_settings(records)
+
+
+def print_settings(records: Sequence[Setting]) -> None:
+    """A table for the settings of each part: the system's by size, then the training's."""
+    parts = dict.fromkeys(record.part for record in records)
+    for number, part in enumerate(parts):
+        group = [record for record in records if record.part == part]
+        by_size = " (defaults by --size)" if group[0].sizes else ""
+        print("\n" * (number > 0) + f"{part} settings{by_size}, set with --set NAME=VALUE:\n")
+        print_group(group)
+
+
+def print_group(records: Sequence[Setting]) -> None:
+    """A line for each setting: name, type, default or value at each size, what it does."""
+    from lmlab.training.settings import set_form
+
+    sizes = tuple(records[0].sizes)
+    rows = []
+    for record in records:
+        values = list(record.sizes.values()) or [record.default]
+        kind = "choice" if record.choices else record.type
+        rows.append((record.name, kind, *map(set_form, values), help_line(record)))
+    print_table(("setting", "type", *(sizes or ("default",)), "what it does"), rows)
+
+
+def help_line(record: Setting) -> str:
+    """The help of a setting, with the choices that it does not name itself and its range."""
+    unnamed = [choice for choice in record.choices if choice not in record.help.lower()]
+    choices = f"One of {', '.join(record.choices)}." if unnamed else ""
+    bounds = f"({record.bounds})" if record.bounds else ""
+    return " ".join(part for part in (record.help, choices, bounds) if part)

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from lmlab.cli.output import print
+
 
 def show_objective(
     system: Annotated[
@@ -38,7 +40,7 @@ def show_objective(
         typer.Option(
             "--set",
             metavar="KEY=VALUE",
-            help="A setting of the system; may be given several times.",
+            help="Set a setting of the system; repeat for several. See lmlab settings SYSTEM.",
         ),
     ] = None,
     out: Annotated[

@@ -31,8 +31,8 @@ def train(
         typer.Option(
             "--set",
             metavar="KEY=VALUE",
-            help="A setting of the system (see lmlab find SYSTEM) or of the training; may be "
-            "given several times.",
+            help="Set a setting of the system or of the training; repeat for several. lmlab "
+            "settings SYSTEM lists them.",
         ),
     ] = None,
     tokenizer: Annotated[
@@ -73,7 +73,10 @@ def train(
             "not given."
         ),
     ] = None,
-    epochs: Annotated[int | None, typer.Option(help="Budget: passes over the corpus.")] = None,
+    epochs: Annotated[
+        int | None,
+        typer.Option(help="Budget: passes over the corpus; of several budgets the first to end."),
+    ] = None,
     steps: Annotated[int | None, typer.Option(help="Budget: steps of the optimiser.")] = None,
     minutes: Annotated[float | None, typer.Option(help="Budget: minutes by the clock.")] = None,
     seed: Annotated[int | None, typer.Option(help="Decides every random choice; 0.")] = None,

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import select
 import sys
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lmlab.cli.options import Errors, JsonLines, Run
-from lmlab.cli.output import print_json_lines
+from lmlab.cli.options import Errors, JsonLines, Raw, Run
+from lmlab.cli.output import one_line, print, print_json_lines, scoring_bar, warn
+from lmlab.cli.texts import Text, Texts, texts_from
 from lmlab.cli.translation_options import (
     BeamWidth,
     LengthPenalty,
@@ -29,21 +29,20 @@ from lmlab.cli.translation_options import (
 from lmlab.core.errors import UserError
 
 if TYPE_CHECKING:
+    from lmlab.data.readers import Example
     from lmlab.sampling.translating import Translation
-
-AT_ONCE = 256
-"""Lines that are read ahead, to be gathered by length."""
-BLOCK = 65536
 
 
 def translate(
     run: Run,
     file: Annotated[
-        str, typer.Argument(metavar="[FILE | -]", help="A text a line; - is standard input.")
-    ] = "-",
-    text: Annotated[
-        list[str] | None, typer.Option(metavar="T", help="A text; may be given several times.")
+        str | None,
+        typer.Argument(
+            metavar="[FILE | -]",
+            help="A source a line (of two columns the first); - or nothing: standard input.",
+        ),
     ] = None,
+    text: Text = None,
     method: Method = "beam",
     beam: BeamWidth = None,
     n_best: Annotated[int, typer.Option(help="Translations of each text, best first.")] = 1,
@@ -70,27 +69,27 @@ def translate(
         typer.Option(metavar="DIR", help="Where it looked in each text, as SVG, into this folder."),
     ] = None,
     as_json: JsonLines = False,
+    raw: Raw = False,
     errors: Errors = "strict",
 ) -> None:
     """Translate texts, a line each, in their order; an empty line stays one.
 
-    A text that is longer than the model takes is cut, and a warning names its line.
+    Of a line with two columns (source, tab, reference) the first is translated. A text that is
+    longer than the model takes is cut, and a warning names its line.
     """
-    if text and file != "-":
-        raise UserError("give what to translate, and only one of: a FILE, - or --text.")
     if draw is not None and draw.exists() and not draw.is_dir():
         raise UserError(f"{draw} is not a folder; give one to write pictures into.")
 
-    from lmlab.data.lines import check_errors
-
-    check_errors(errors)
-    chunks = iter([list(text)]) if text else lines_of(file, errors)
+    nothing = file is None and not text
+    texts = texts_from("-" if nothing else file, text or [], errors, instead="--text", sources=True)
 
     from lmlab.api import load
 
     model = load(run)
+    texts.watch(model.model.reads_by)
+    lines: deque[Example] = deque()
     found = model.translate_stream(
-        chunks,
+        _sources(texts, lines),
         method=method,
         best=n_best,
         beam=beam,
@@ -111,19 +110,36 @@ def translate(
         from lmlab.diagnostics.source_picture import draw_all
 
         found = draw_all(model.model, found, draw)
-    found = with_warnings(found, "text" if text else "line")
-    if as_json:
-        print_json_lines(each.as_dict() for each in found)
-    else:
-        print_translations(found, several=n_best > 1)
+    with scoring_bar(f"translating {texts.name}", texts.report, texts.size, unit="texts") as done:
+        numbered = _with_lines(found, lines, texts.unit, done)
+        if as_json:
+            print_json_lines({"line": line, **each.as_dict()} for line, each in numbered)
+        else:
+            print_translations((each for _, each in numbered), several=n_best > 1)
+    texts.tell_references()
+    texts.tell_unknown()
 
 
-def with_warnings(found: Iterator[Translation], unit: str) -> Iterator[Translation]:
-    """Translations as they come; what is not as was asked for is told on standard error."""
-    for number, each in enumerate(found, 1):
+def _sources(texts: Texts, lines: deque[Example]) -> Iterator[list[str]]:
+    """The sources some at a time; the lines that they stand in wait in `lines`."""
+    for chunk in texts.chunks():
+        lines.extend(chunk)
+        yield [line.text for line in chunk]
+
+
+def _with_lines(
+    found: Iterator[Translation],
+    lines: deque[Example],
+    unit: str,
+    done: Callable[[int], None],
+) -> Iterator[tuple[int | None, Translation]]:
+    """Translations with their line numbers; warnings name the line."""
+    for each in found:
+        number = lines.popleft().line
         for note in each.notes:
-            print(f"warning: {unit} {number}: {note}", file=sys.stderr)
-        yield each
+            warn(f"{unit} {number}: {note}")
+        done(1)
+        yield number, each
 
 
 def print_translations(found: Iterator[Translation], *, several: bool) -> None:
@@ -132,69 +148,8 @@ def print_translations(found: Iterator[Translation], *, several: bool) -> None:
         if several and number:
             print()
         for one in each.written:
-            shown = one.text.replace("\n", "\\n")
-            print(f"{one.log_prob:.4f}\t{shown}" if several else shown)
+            text = one_line(one.text)
+            print(f"{one.log_prob:.4f}\t{text}" if several else text)
         if not each.written:
             print()
         sys.stdout.flush()  # whoever waits at the other end of a pipe has waited long enough
-
-
-def lines_of(file: str, errors: str) -> Iterator[list[str]]:
-    """The lines of a file or of standard input, some at a time, empty ones kept.
-
-    From a pipe no more is waited for than is there: a line that came is translated before the next.
-    """
-    if file == "-":
-        return _lines(sys.stdin.fileno(), "standard input", errors, waits=True)
-    _check_file(Path(file))
-    return _lines(os.open(file, os.O_RDONLY), file, errors, waits=False)
-
-
-def _check_file(path: Path) -> None:
-    from lmlab.data.lines import is_gzip
-
-    if not path.exists():
-        raise UserError(f"there is no file {path}; check the path, or give a text by --text.")
-    if path.is_dir():
-        raise UserError(f"{path} is a folder; give a file with a text a line.")
-    if path.is_file() and is_gzip(path):
-        raise UserError(
-            f"{path} is compressed; unpack it first, as in gunzip -c {path} | lmlab translate RUN."
-        )
-
-
-def _lines(descriptor: int, name: str, errors: str, *, waits: bool) -> Iterator[list[str]]:
-    number = 0
-    for raw in _raw_lines(descriptor, waits=waits):
-        lines = []
-        for line in raw:
-            number += 1
-            lines.append(_decoded(line, name, number, errors))
-        yield lines
-    if not number:
-        raise UserError(f"{name} holds no text; give at least one line.")
-
-
-def _raw_lines(descriptor: int, *, waits: bool) -> Iterator[list[bytes]]:
-    """Lines as they come: all that are there, and no more than are gathered at once."""
-    rest, lines = b"", []
-    while block := os.read(descriptor, BLOCK):
-        *whole, rest = (rest + block).split(b"\n")
-        lines += whole
-        more = not waits or bool(select.select([descriptor], [], [], 0)[0])
-        while len(lines) >= AT_ONCE or (lines and not more):
-            yield lines[:AT_ONCE]
-            lines = lines[AT_ONCE:]
-    lines += [rest] if rest else []
-    for first in range(0, len(lines), AT_ONCE):
-        yield lines[first : first + AT_ONCE]
-
-
-def _decoded(line: bytes, name: str, number: int, errors: str) -> str:
-    try:
-        return line.decode("utf-8-sig" if number == 1 else "utf-8", errors).strip()
-    except UnicodeDecodeError as error:
-        raise UserError(
-            f"{name}, line {number}: byte 0x{line[error.start]:02x} at place {error.start + 1} is "
-            "not UTF-8; convert it, or replace bad bytes with --errors replace."
-        ) from None

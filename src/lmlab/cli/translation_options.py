@@ -25,6 +25,10 @@ Temperature = Annotated[float | None, typer.Option(help="For sample and mbr.")]
 TopK = Annotated[int | None, typer.Option(help="For sample and mbr.")]
 TopP = Annotated[float | None, typer.Option(help="For sample and mbr.")]
 MaxLength = Annotated[
-    int | None, typer.Option(help="Most tokens of a translation; twice its source's and ten.")
+    int | None,
+    typer.Option(
+        help="Most tokens of a translation, those of --prefix not counted.",
+        show_default="twice the source's and 10",
+    ),
 ]
 Seed = Annotated[int, typer.Option(help="Decides every draw, 0 or more.")]

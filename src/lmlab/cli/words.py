@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lmlab.cli.options import Json
-from lmlab.cli.output import print_json, print_table
+from lmlab.cli.output import print, print_json, print_table
 from lmlab.core.errors import UserError, unknown_name
 
 if TYPE_CHECKING:

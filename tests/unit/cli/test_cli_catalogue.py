@@ -30,7 +30,7 @@ def test_find_by_alias_shows_the_whole_card(lmlab) -> None:
         assert part in told
     # A setting with its values at tiny, small and base, and what it does.
     [width] = [line for line in told.splitlines() if line.startswith("width ")]
-    assert width.split()[:4] == ["width", "16", "128", "650"]
+    assert width.split()[:5] == ["width", "int", "16", "128", "650"]
     assert "Numbers in a hidden state" in width
 
 
@@ -40,10 +40,14 @@ def test_find_by_name_shows_that_one_and_mentions_the_others(lmlab) -> None:
     assert "lstm-peephole" in told.splitlines()[-1]
 
 
-def test_find_an_idea_lists_what_mentions_it(lmlab) -> None:
+def test_find_an_author_lists_the_systems_of_the_paper(lmlab) -> None:
     lines = lmlab("find", "gers").out.splitlines()
-    assert {line.split()[0] for line in lines[1:]} == {"lstm", "lstm-peephole"}
+    assert {line.split()[1] for line in lines if line.startswith("system")} == {
+        "lstm",
+        "lstm-peephole",
+    }
 
 
 def test_find_takes_several_words(lmlab) -> None:
-    assert lmlab("find", "forget", "gate", "one", "minus").out.startswith("lstm-coupled\n")
+    first = lmlab("find", "forget", "gate", "one", "minus").out.splitlines()[1]
+    assert first.split()[:2] == ["system", "lstm-coupled"]

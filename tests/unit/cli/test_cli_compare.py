@@ -136,3 +136,19 @@ def test_on_a_narrow_screen_no_column_vanishes(lmlab, runs, monkeypatch) -> None
     told = lmlab("compare", runs["ngram"], runs["lstm"]).out
     assert "lstm" in told
     assert "…" not in told.replace(" … ", " ")  # but for that of the intervals
+
+
+def test_a_corpus_after_the_runs_is_what_data_names(lmlab, runs, tmp_path) -> None:
+    file = tmp_path / "texts.txt"
+    file.write_text("the dog sleeps\na cat sees the dog\n" * 5, encoding="utf-8")
+    both = (runs["ngram"], runs["lstm"])
+    split = ("--split", "train", "--json")
+    named = lmlab("compare", *both, "--data", file, *split)
+    assert named.code == 0
+    assert lmlab("compare", *both, file, *split).out == named.out
+    said = lmlab("compare", *both, file, "--data", file)
+    assert said.code == 2 and "both name data" in said.err
+    said = lmlab("compare", *both, "gramar")
+    assert said.code == 2 and "did you mean" in said.err and "grammar" in said.err
+    said = lmlab("compare", *both, file, "grammar")
+    assert said.code == 2 and "takes one corpus, got 2" in said.err

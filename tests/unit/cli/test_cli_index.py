@@ -120,7 +120,7 @@ def test_an_approximate_index_says_where_the_recall_was_not_reached(
     [
         (("search", "words", "dog", "-k", 0), "k must be from 1 to the 3 documents"),
         (("search", "words", "dog", "-k", 4), "and 4 came"),
-        (("search", "words", ""), "a question is empty"),
+        (("search", "words", ""), "holds no text, only 1 empty text"),
         (("search", "bert", "dog"), "is no index: it has no meta.json"),
         (("search", "nowhere", "dog"), "there is no index at"),
         (("info", "docs.jsonl"), "there is no index at"),

@@ -103,7 +103,7 @@ def test_a_table_for_people(lmlab: Command, run: Path):
     assert "what it is" in shown and "a bank" in shown
     assert "(nothing that the run's knowledge has a name for)" in shown
     said = lmlab("link", run)
-    assert said.code == 2 and "give texts to link" in said.err
+    assert said.code == 2 and "give exactly one of" in said.err
 
 
 def test_linked_mentions_are_drawn(lmlab: Command, run: Path, tmp_path: Path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 
@@ -59,6 +60,50 @@ def test_what_it_refuses(lmlab, runs, tmp_path: Path, content: str, said: str) -
 
 
 def test_a_file_that_is_not_there(lmlab, runs, tmp_path: Path) -> None:
+    (tmp_path / "nine.jsonl").write_text("")
     result = lmlab("pairs", runs["ngram"], tmp_path / "none.jsonl")
     assert result.code == 2
     assert "there is no file" in result.err
+    assert f"did you mean {tmp_path / 'nine.jsonl'}?" in result.err
+
+
+def test_a_tie_counts_one_half_in_a_column_of_its_own(lmlab, runs, file: Path) -> None:
+    told = json.loads(lmlab("pairs", runs["ngram"], file, "--json").out)
+    same = next(each for each in told["phenomena"] if each["name"] == "same")
+    assert (same["accuracy"], same["accuracy_ties_half"]) == (0.0, 0.5)
+    right = told["overall"]["right"]
+    assert told["overall"]["accuracy_ties_half"] == pytest.approx((right + 0.5) / 3)
+
+
+def test_several_models_in_one_table(lmlab, runs, file: Path) -> None:
+    models = [runs["ngram"], runs["lstm"], runs["lstm-1"]]
+    alone = [json.loads(lmlab("pairs", each, file, "--json").out) for each in models]
+    told = json.loads(lmlab("pairs", *models, file, "--json").out)
+    assert [each.pop("model") for each in told["models"]] == ["ngram", "lstm", "lstm-1"]
+    assert told["models"] == alone
+    for each in told["differences"]:
+        halves = {
+            name: one["overall"]["accuracy_ties_half"]
+            for name, one in zip(("ngram", "lstm", "lstm-1"), alone, strict=True)
+        }
+        value = each["interval"]["value"]
+        assert value == pytest.approx(halves[each["first"]] - halves[each["second"]])
+        assert each["interval"]["low"] <= value <= each["interval"]["high"]
+    assert len(told["differences"]) == 3
+    rows = list(csv.DictReader(lmlab("pairs", *models, file, "--csv").out.splitlines()))
+    assert len(rows) == 3 * 4
+    assert float(rows[0]["accuracy"]) == alone[0]["overall"]["accuracy"]
+    table = lmlab("pairs", *models, file).out.splitlines()
+    assert table[0].split()[:3] == ["model", "by", "name"]
+    assert [line.split()[0] for line in table[1:13:4]] == ["ngram", "lstm", "lstm-1"]
+
+
+def test_models_come_first_and_everything_else_is_data(lmlab, runs, file: Path) -> None:
+    said = lmlab("pairs", file)
+    assert said.code == 2 and "no model given" in said.err
+    said = lmlab("pairs", runs["ngram"], file, runs["lstm"])
+    assert said.code == 2 and "models come before data" in said.err
+    said = lmlab("pairs", runs["ngram"])
+    assert said.code == 2 and "no file of minimal pairs given" in said.err
+    folder = lmlab("pairs", runs["ngram"], file.parent, "--json")
+    assert json.loads(folder.out)["overall"]["pairs"] == 3

@@ -28,7 +28,7 @@ def file(tmp_path: Path) -> Path:
 def test_json_is_one_document_of_scores(lmlab, runs, file: Path) -> None:
     result = lmlab("score", runs["lstm"], file, "--json")
     scores = json.loads(result.out)
-    assert result.err == ""
+    assert [score["line"] for score in scores] == [1, 3, 5]
     assert [score["text"] for score in scores] == list(TEXTS)
     for score in scores:
         words = score["text"].split()
@@ -44,6 +44,7 @@ def test_json_is_one_document_of_scores(lmlab, runs, file: Path) -> None:
 
 
 def test_a_file_standard_input_and_arguments_score_alike(lmlab, runs, file, monkeypatch) -> None:
+    file.write_text("\n".join(TEXTS) + "\n", encoding="utf-8")
     from_file = lmlab("score", runs["lstm"], file, "--json").out
     texts = [part for text in TEXTS for part in ("--text", text)]
     assert lmlab("score", runs["lstm"], *texts, "--json").out == from_file
@@ -88,9 +89,14 @@ def test_per_word_in_json(lmlab, runs) -> None:
 
 def test_csv_gives_each_word_with_its_characters(lmlab, runs, file: Path) -> None:
     rows = list(csv.DictReader(io.StringIO(lmlab("score", runs["lstm"], file, "--csv").out)))
-    assert [row["word"] for row in rows if row["sentence"] == "1"] == [*TEXTS[0].split(), "</s>"]
+    assert list(rows[0]) == (
+        "model,kind,line,position,word,start,end,surprisal_bits,surprisal_nats,unknown,tokens"
+    ).split(",")
+    assert {(row["model"], row["kind"]) for row in rows} == {("lstm", "exact")}
+    assert [row["word"] for row in rows if row["line"] == "1"] == [*TEXTS[0].split(), "</s>"]
+    # The texts stand in lines 1, 3 and 5 of the file.
     for row in rows:
-        text = TEXTS[int(row["sentence"]) - 1]
+        text = TEXTS[(int(row["line"]) - 1) // 2]
         if row["word"] != "</s>":
             assert text[int(row["start"]) : int(row["end"])] == row["word"]
         bits = float(row["surprisal_nats"]) / math.log(2)
@@ -127,10 +133,10 @@ def test_a_perplexity_can_be_recomputed_from_the_ngram(lmlab, runs) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ((), "give what to score"),
-        (("{file}", "--text", "a"), "give what to score"),
+        ((), "give exactly one of"),
+        (("{file}", "--text", "a"), "give exactly one of"),
         (("no-such-file",), "no file no-such-file; check the path, or give a text by --text."),
-        (("{folder}",), "is not a file"),
+        (("{folder}",), "is a folder"),
         (("{file}", "--csv", "--json"), "leave out --json"),
         (("{file}", "--window", "0"), "window"),
         (("{file}", "--errors", "ignore"), "'strict' or 'replace'"),
@@ -147,13 +153,13 @@ def test_what_it_refuses(lmlab, runs, file: Path, arguments, said) -> None:
 def test_an_empty_file(lmlab, runs, tmp_path: Path, monkeypatch) -> None:
     (tmp_path / "empty.txt").write_text("\n \n")
     result = lmlab("score", runs["lstm"], tmp_path / "empty.txt")
-    assert result.code == 2
-    assert "holds no example" in result.err
+    assert (result.code, result.out) == (2, "")
+    assert "empty.txt holds no text, only 2 empty lines" in result.err
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"\n")))
     result = lmlab("score", runs["lstm"], "-")
     assert (result.code, result.err) == (
         2,
-        "lmlab: standard input holds no text; give at least one line.\n",
+        "lmlab: standard input holds no text, only 1 empty line; give at least one word.\n",
     )
 
 

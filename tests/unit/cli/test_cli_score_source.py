@@ -64,7 +64,7 @@ def test_lines_of_a_pipe_have_two_columns(
     (found,) = json.loads(piped("eins zwei\tone two\n").out)
     (expected,) = load(run).score(["one two"], ["eins zwei"])
     assert (found["source"], found["total"]) == ("eins zwei", expected.total)
-    assert "a line is a source, a tab and a text, and 'one two' came" in piped("one two\n").err
+    assert "line 1: expected a source, a tab and a text" in piped("one two\n").err
 
 
 def test_a_translation_scores_what_it_was_found_with(run: Path):

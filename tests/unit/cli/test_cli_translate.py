@@ -189,11 +189,57 @@ def test_bad_requests_are_told_in_a_sentence(lmlab: Command, run: Path, argument
     assert found.code != 0 and told in found.err and "Traceback" not in found.err
 
 
-def test_a_compressed_file_is_told(lmlab: Command, run: Path, tmp_path: Path):
+def test_a_compressed_file_is_read(lmlab: Command, run: Path, tmp_path: Path):
     file = tmp_path / "texts.de.gz"
-    file.write_bytes(gzip.compress(b"eins\n"))
+    file.write_bytes(gzip.compress(b"eins\n\nzwei\n"))
     found = lmlab("translate", run, file)
-    assert found.code != 0 and "is compressed" in found.err and "gunzip" in found.err
+    assert (found.code, found.out, found.err) == (0, "one\n\ntwo\n", "")
+
+
+def test_only_the_source_of_two_columns_is_translated(lmlab: Command, run: Path, tmp_path: Path):
+    """By a .tsv file, by any other and by a pipe; an empty source gets an empty line."""
+    for name in ("pairs.tsv", "pairs.txt"):
+        file = tmp_path / name
+        file.write_text("eins\tthree\n\tthree\nzwei drei\n", encoding="utf-8")
+        found = lmlab("translate", run, file)
+        assert (found.code, found.out) == (0, "one\n\ntwo three\n")
+        assert found.err == (
+            f"{name}: the first column is the source; the second, of 2 lines, was not read.\n"
+        )
+        records = [
+            json.loads(line)
+            for line in lmlab("translate", run, file, "--json").out.split("\n")[:-1]
+        ]
+        assert [(each["line"], each["source"]) for each in records] == [
+            (1, "eins"),
+            (2, ""),
+            (3, "zwei drei"),
+        ]
+        assert records[1]["written"] == []
+    file.write_text("eins\tone\tuno\n", encoding="utf-8")
+    told = lmlab("translate", run, file)
+    assert (told.code, told.out) == (2, "") and "pairs.txt, line 1:" in told.err
+    assert "got 3 columns" in told.err
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"source": "drei", "target": "one"}\n', encoding="utf-8")
+    assert lmlab("translate", run, rows).out == "three\n"
+
+
+def test_unknown_words_of_a_source_are_told_once(lmlab: Command, run: Path):
+    found = lmlab("translate", run, "--text", "eins foo", "--text", "foo bar eins zwei")
+    assert found.err == (
+        "warning: 50 % of the words (3 of 6) are unknown to this tokenizer and read as <unk>: "
+        "'foo' (2 times), 'bar'\n"
+    )
+
+
+def test_the_greatest_length_does_not_count_the_prefix(lmlab: Command, run: Path):
+    """As the help says: a word and the end after two of the prefix."""
+    told = ("--prefix", "one two", "--max-length", 2, "--text", "eins zwei drei")
+    assert lmlab("translate", run, *told).out == "one two three\n"
+    assert "those of --prefix not counted" in " ".join(
+        lmlab("translate", "--help").out.replace("│", " ").split()
+    )
 
 
 def test_bytes_that_are_no_utf8_are_named_by_line(lmlab: Command, run: Path, tmp_path: Path):

@@ -42,6 +42,7 @@ def test_json_has_the_same_figures_and_where_the_gaps_are(lmlab, filling) -> Non
         first, second = gap["options"]
         assert first["log_prob"] >= second["log_prob"]
         assert first["probability"] == pytest.approx(math.exp(first["log_prob"]))
+        assert first["share"] is None
 
 
 @pytest.mark.parametrize("run", ["unilm", "span-joint"])
@@ -113,7 +114,11 @@ def test_a_cloze_among_candidates(lmlab, filling) -> None:
         [record] = json.loads(lmlab(*command, "--json").out)
         options = record["gaps"][0]["options"]
         assert {option["text"] for option in options} == {"dog", "cat"}
-        assert sum(option["probability"] for option in options) == pytest.approx(1.0)
+        assert sum(option["share"] for option in options) == pytest.approx(1.0)
+        for option in options:
+            assert option["probability"] == pytest.approx(math.exp(option["log_prob"]))
+        header = lmlab(*command).out.splitlines()[1]
+        assert header.split()[-4:] == ["nats", "share", "of", "candidates"]
 
 
 def test_texts_come_from_the_command_line_a_file_or_standard_input(
@@ -140,9 +145,12 @@ def test_unknown_words_are_told_once(lmlab, filling) -> None:
         (("the dog",), "has none; write <mask> or [MASK] there"),
         (("the <maks>",), "did you mean '<mask>'?"),
         (("the [mask]",), "did you mean '[MASK]'?"),
-        ((), "give what to fill in, and only one of: texts, - for standard input, --file"),
-        (("the <mask>", "--file", "x"), "only one of"),
-        (("--file", "no-such-file"), "there is no file no-such-file; check the path.\n"),
+        ((), "give exactly one of: a FILE, - for standard input, texts, --text, --file"),
+        (("the <mask>", "--file", "x"), "exactly one of"),
+        (
+            ("--file", "no-such-file"),
+            "there is no file no-such-file; check the path, or give a text by --text.\n",
+        ),
         (("the <mask>", "--blanks"), "needs a system with Infill"),
         (("the <mask>", "--joint", "--blanks"), "leave out --joint"),
         (("the <mask>", "--top", "0"), "number of fillings must be 1 or more"),
@@ -162,4 +170,35 @@ def test_what_is_wrong_is_told_in_a_sentence(lmlab, filling, arguments, said) ->
 def test_a_system_that_can_not_fill_in_is_told_which_can(lmlab, runs) -> None:
     result = lmlab("fill", runs["lstm"], "the <mask>")
     assert result.code == 2
-    assert "filling in needs a system with Fill" in result.err
+    assert "does not fill in masks; it continues a text (lmlab sample RUN --prefix" in result.err
+
+
+@pytest.fixture(scope="module")
+def encoder_decoders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("encoder-decoders")
+    for system in ("mass", "pegasus"):
+        budget = ("--size", "tiny", "--steps", "2", "--data", "grammar")
+        assert main(["train", system, "--out", str(folder / system), *budget]) == 0
+    return {path.name: path for path in folder.iterdir()}
+
+
+def test_mass_generates_its_masked_span(lmlab, encoder_decoders) -> None:
+    command = ("fill", encoder_decoders["mass"], "the [MASK] [MASK] a dog")
+    [record] = json.loads(lmlab(*command, "--json").out)
+    totals = [each["log_prob"] for each in record["fillings"]]
+    assert record["kind"] == "exact" and totals == sorted(totals, reverse=True)
+    assert all(len(each["answers"]) == 2 for each in record["fillings"])
+    drawn = [lmlab(*command, "--sample", "--seed", seed, "--json").out for seed in (1, 1, 2)]
+    assert drawn[0] == drawn[1] != drawn[2]
+    apart = lmlab("fill", encoder_decoders["mass"], "[MASK] dog [MASK]")
+    assert apart.code == 2 and "masks must be adjacent" in apart.err
+    among = lmlab(*command, "--among", "dog")
+    assert among.code == 2 and "--among does not apply" in among.err
+
+
+def test_what_generates_from_a_source_names_its_verb(lmlab, encoder_decoders) -> None:
+    said = lmlab("fill", encoder_decoders["pegasus"], "the <mask> sleeps")
+    assert said.code == 2 and "generates text from a source (lmlab translate RUN" in said.err
+    assert "mass" in said.err and "bart, glm, t5" in said.err
+    written = lmlab("translate", encoder_decoders["pegasus"], "--text", "the dog sleeps")
+    assert written.code == 0 and written.out

@@ -1,0 +1,99 @@
+"""`lmlab detect RUN TEXT... | -` or `--file FILE`: replaced token detection."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lmlab.cli.options import Errors, Json, Raw, Run
+from lmlab.cli.output import (
+    console,
+    print,
+    print_json_list,
+    print_table,
+    scoring_bar,
+    shown,
+    with_progress,
+)
+from lmlab.cli.texts import (
+    NamedFile,
+    Text,
+    TextsOrFile,
+    single_text,
+    texts_from_arguments,
+    with_lines,
+)
+
+if TYPE_CHECKING:
+    from lmlab.data.readers import Example
+    from lmlab.scoring.detection import DetectedText
+
+STYLE = "bold red"
+
+
+def detect(
+    run: Run,
+    texts: TextsOrFile = None,
+    text: Text = None,
+    file: NamedFile = None,
+    threshold: Annotated[
+        float,
+        typer.Option(min=0.0, max=1.0, help="Mark tokens of at least this probability."),
+    ] = 0.5,
+    as_json: Json = False,
+    raw: Raw = False,
+    errors: Errors = "strict",
+) -> None:
+    """Detect replaced tokens (ELECTRA): each token's probability of not being the original."""
+    from lmlab.api import load
+
+    given = texts_from_arguments(texts or [], text or [], file, errors)
+    model = load(run)
+
+    def detected(examples: Iterator[Example]) -> Iterator[DetectedText]:
+        return model.detect_stream(single_text(example, given.name) for example in examples)
+
+    with scoring_bar(f"detecting {given.name}", given.report, given.size, unit="texts") as done:
+        found = with_progress(with_lines(given.lines, detected), done)
+        if as_json:
+            print_json_list(_record(line, each) for line, each in found)
+        else:
+            _print_detected((each for _, each in found), threshold)
+
+
+def _record(line: Example, detected: DetectedText | None) -> dict[str, object]:
+    if detected is None:
+        return {"line": line.line, "text": "", "tokens": []}
+    return {"line": line.line, **detected.as_dict()}
+
+
+def _print_detected(found: Iterable[DetectedText | None], threshold: float) -> None:
+    """Each text with a table of its tokens; None is an empty line."""
+    for number, each in enumerate(found):
+        print("\n" * (number > 0), end="", flush=True)
+        if each is None:
+            print()
+            continue
+        _print_marked(each, threshold)
+        rows = [(t.token, f"{t.probability:.4f}", f"{t.start}-{t.end}") for t in each.tokens]
+        print_table(("token", "P(replaced)", "characters"), rows)
+
+
+def _print_marked(detected: DetectedText, threshold: float) -> None:
+    """The text with its replaced tokens in colour on a terminal, in [brackets] elsewhere."""
+    from rich.text import Text as RichText
+
+    colour = sys.stdout.isatty()
+    marked, end = RichText(), 0
+    for token in detected.replaced(threshold):
+        if token.start < end or token.start == token.end:
+            continue  # pieces of one character: the first stands for it
+        marked.append(shown(detected.text[end : token.start]))
+        words = shown(detected.text[token.start : token.end])
+        marked.append(words if colour else f"[{words}]", style=STYLE)
+        end = token.end
+    marked.append(shown(detected.text[end:]))
+    console().print(marked, soft_wrap=True)

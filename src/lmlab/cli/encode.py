@@ -1,0 +1,91 @@
+"""`lmlab encode RUN [FILE | -] [--text T ...] --out vectors.npz [--per-token] [--layer N]`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from lmlab.cli.options import Errors, Json, Run
+from lmlab.cli.output import print, print_json, scoring_bar
+from lmlab.cli.texts import File, Text, single_text, texts_from, with_lines
+
+if TYPE_CHECKING:
+    from lmlab.data.readers import Example
+
+
+def encode(
+    run: Run,
+    file: File = None,
+    text: Text = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE.npz", help="Where the vectors go; required.")
+    ] = None,
+    per_token: Annotated[
+        bool, typer.Option("--per-token", help="One vector per token instead of one per text.")
+    ] = False,
+    layer: Annotated[
+        int | None,
+        typer.Option(
+            help="Hidden states of this layer: 0 is the embeddings, -1 the last.",
+            show_default="the system's own vectors",
+        ),
+    ] = None,
+    pooling: Annotated[
+        str | None,
+        typer.Option(
+            metavar="own|mean|max|last|first",
+            help="How a text's vector is made of its tokens'; own is the system's definition.",
+            show_default="own, else mean",
+        ),
+    ] = None,
+    as_json: Json = False,
+    errors: Errors = "strict",
+) -> None:
+    """Encode texts as vectors: hidden states of any layer, per text or per token, in an .npz."""
+    from lmlab.api import load
+    from lmlab.core.errors import UserError
+    from lmlab.interop.vector_files import VectorWriter, check_vector_path
+
+    if out is None:
+        raise UserError("--out is missing; say where the vectors go: --out vectors.npz.")
+    check_vector_path(out)
+    texts = texts_from(file, text or [], errors, instead="--text")
+    model = load(run)
+    about = {"system": model.card.name, "run": str(model.path), "layer": layer, "pooling": pooling}
+    texts.watch(model.tokenizer)
+    options: dict[str, Any] = {"per_token": per_token, "layer": layer, "pooling": pooling}
+    with scoring_bar(
+        f"encoding {texts.name}", texts.report, texts.size, results_follow=True
+    ) as progress:
+
+        def encoded(examples: Iterator[Example]) -> Iterator[Any]:
+            alone = (single_text(example, texts.name) for example in examples)
+            return model.encode_stream(alone, progress=progress, **options)
+
+        with VectorWriter(out, about) as writer:
+            for line, each in with_lines(texts.examples, encoded):
+                assert each is not None, "examples have text"
+                writer.add(each, line.line or 0)
+    texts.tell_empty()
+    texts.tell_unknown()
+    _report(writer, per_token=per_token, as_json=as_json)
+
+
+def _report(writer: Any, *, per_token: bool, as_json: bool) -> None:
+    if writer.truncated:
+        print(
+            f"lmlab: {writer.truncated:,} of {writer.texts:,} texts are longer than the model "
+            "reads; their ends were dropped (field truncated).",
+            file=sys.stderr,
+        )
+    if as_json:
+        facts = {"file": str(writer.path), "texts": writer.texts, "width": writer.width}
+        print_json({**facts, "per_token": per_token, "truncated": writer.truncated})
+        return
+    what = "a vector per token" if per_token else "a vector per text"
+    texts = "1 text" if writer.texts == 1 else f"{writer.texts:,} texts"
+    print(f"{texts}, {what} of {writer.width} numbers: {writer.path}")

@@ -1,0 +1,61 @@
+"""Two commands that write one folder: the second is refused in one sentence, with exit code 2."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import pytest
+
+from lmlab.cli.main import main
+from lmlab.core.errors import UserError
+from lmlab.core.locks import lock_folder
+from lmlab.interop.hf.folders import appearing_whole
+from lmlab.retrieval.files import whole_folder
+
+WRITERS = {
+    "train": ["train", "lstm", "--data", "grammar", "--size", "tiny", "--out"],
+    "resume": ["train", "lstm", "--data", "grammar", "--resume", "--out"],
+    "finetune": ["finetune", "RUN", "--task", "classify", "--data", "rows.jsonl", "--out"],
+    "hops": ["finetune", "RUN", "--task", "hops", "--data", "wordnet-hops", "--out"],
+    "import-arpa": ["import-arpa", "model.arpa", "--out"],
+    "ablate": ["ablate", "gru-minimal", "--data", "grammar", "--size", "tiny", "--out"],
+}
+
+
+@pytest.mark.parametrize("verb", WRITERS)
+def test_a_folder_has_one_writer(
+    verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    with lock_folder(out):
+        before = sorted(path.name for path in out.iterdir())
+        assert main([*WRITERS[verb], str(out)]) == 2
+        assert sorted(path.name for path in out.iterdir()) == before
+    [sentence] = capsys.readouterr().err.splitlines()
+    assert sentence.startswith(f"lmlab: {out} is being written by another lmlab process")
+
+
+@pytest.mark.parametrize("whole", [whole_folder, appearing_whole])
+def test_a_folder_that_appears_whole_has_one_writer(
+    whole: Callable[[Path], AbstractContextManager[Path]], tmp_path: Path
+) -> None:
+    out = tmp_path / "index"
+    with whole(out) as partial:
+        (partial / "first").write_text("1")
+        with pytest.raises(UserError, match="being written"), whole(out):
+            pass
+    assert sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")) == [
+        "index",
+        "index/first",
+    ]
+
+
+def test_a_refused_training_leaves_no_folder_and_a_finished_one_no_lock(tmp_path: Path) -> None:
+    out = tmp_path / "runs" / "run"
+    command = ["train", "ngram", "--data", "capitals", "--size", "tiny", "--out", str(out)]
+    assert main([*command, "--set", "order=none"]) == 2
+    assert not (tmp_path / "runs").exists()
+    assert main(command) == 0
+    assert not [path.name for path in out.iterdir() if path.name.startswith(".")]
