@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from lmlab.cli.output import keep_raw
+from lmlab.core.manifest import set_verification
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 JsonLines = Annotated[
@@ -19,6 +20,14 @@ Raw = Annotated[
         "--raw",
         callback=keep_raw,
         help="Print texts as they are; control characters are shown as \\x1b otherwise.",
+    ),
+]
+NoVerify = Annotated[
+    bool,
+    typer.Option(
+        "--no-verify",
+        callback=lambda skipped: not set_verification(not skipped),
+        help="Load runs and indexes without comparing their files with manifest.json.",
     ),
 ]
 Errors = Annotated[

@@ -52,8 +52,10 @@ def looks_like_path(spec: str) -> bool:
 def unknown_name_or_path(what: str, spec: str, options: Iterable[str], see: str = "") -> UserError:
     """The error for a string that may be a built-in name or a path, and is neither.
 
-    One that looks like a path is a missing file, not a mistyped name.
+    One that looks like a path is a missing file, or one of another kind, not a mistyped name.
     """
+    if looks_like_path(spec) and os.path.exists(spec):
+        return UserError(f"{spec} is no {what}; choose from {', '.join(sorted(options))}.")
     if looks_like_path(spec):
         return UserError(f"there is no file or folder {spec}; check the path.")
     return unknown_name(what, spec, options, see)

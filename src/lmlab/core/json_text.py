@@ -3,24 +3,46 @@
 from __future__ import annotations
 
 import json
+import re
+import sys
 from pathlib import Path
 from typing import Any
 
 from lmlab.core.limits import beyond_limit, limit
 
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+"""An escape that is half of a character beyond U+FFFF; alone it is no character."""
+
 
 def parse_json(text: str | bytes) -> Any:
-    """A JSON document; a ValueError where it is none, nested too deeply, or has a huge number."""
+    """A JSON document; a ValueError where it is none, or holds what can't be used.
+
+    That is: nesting too deep to follow, an integer of thousands of digits, or half of a surrogate
+    pair, which could not be written again.
+    """
+    if isinstance(text, bytes):
+        text = text.decode("utf-8")
     try:
-        return json.loads(text)
+        value = json.loads(text)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+    except json.JSONDecodeError:
+        raise
+    except ValueError:
+        digits = sys.get_int_max_str_digits()
+        raise ValueError(f"it has a number of more than {digits:,} digits") from None
+    if _SURROGATE.search(text):
+        try:
+            json.dumps(value, ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            raise ValueError("it holds half of a surrogate pair, which is no character") from None
+    return value
 
 
 def read_json_file(path: Path) -> Any:
     """The JSON document of a UTF-8 file; a ValueError or an OSError where there is none."""
     if path.stat().st_size > limit("json"):
-        raise beyond_limit("json", f"{path} must have", f"has {path.stat().st_size:,}")
+        raise beyond_limit("json", f"the bytes of {path} must be", f"got {path.stat().st_size:,}")
     return parse_json(path.read_text(encoding="utf-8"))
 
 

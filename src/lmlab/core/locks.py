@@ -117,9 +117,9 @@ class _HeldError(Exception):
 def _take(path: Path) -> int | None:
     """The descriptor of the locked file; None where the file system has no locks."""
     while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        descriptor = _open(path)
         try:
-            _lock(descriptor)
+            lock_descriptor(descriptor)
         except OSError as error:
             os.close(descriptor)
             if error.errno in UNSUPPORTED_ERRORS:
@@ -135,17 +135,29 @@ def _take(path: Path) -> int | None:
         os.close(descriptor)  # its holder removed it in between: lock the file that is there now
 
 
+def _open(path: Path) -> int:
+    """Open the lock file; a symbolic link in its place is removed, not followed."""
+    while True:
+        try:
+            return os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
+        except OSError as error:
+            if error.errno != errno.ELOOP or not path.is_symlink():
+                raise
+        path.unlink(missing_ok=True)
+
+
 if os.name == "nt":
     import msvcrt
 
-    def _lock(descriptor: int) -> None:
+    def lock_descriptor(descriptor: int) -> None:
         """Lock the first byte, a space, so that others can still read who holds it."""
         os.lseek(descriptor, 0, os.SEEK_SET)
         msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
 else:
     import fcntl
 
-    def _lock(descriptor: int) -> None:
+    def lock_descriptor(descriptor: int) -> None:
+        """Lock an open file or folder; an OSError where another process holds its lock."""
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 

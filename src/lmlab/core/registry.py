@@ -65,7 +65,7 @@ def find_system(name: str) -> Card:
         if asked == card.name or asked in (alias.lower() for alias in card.aliases):
             return card
     names = [known for card in catalogue().values() for known in (card.name, *card.aliases)]
-    raise unknown_name("system", name, names)
+    raise unknown_name("system", name, names, "lmlab systems")
 
 
 def search_systems(text: str) -> list[Card]:

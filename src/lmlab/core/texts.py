@@ -23,8 +23,14 @@ def check_text(text: object, what: str = "a text") -> str:
 
 
 def each_text(texts: Iterable[object]) -> Iterator[str]:
-    """Texts one by one, each checked to be a string and named by its number where it is none."""
+    """Texts one by one, each checked to be a text and named by its number where it is none."""
     for number, text in enumerate(texts, 1):
-        if not isinstance(text, str):
-            check_text(text, f"text {number}")
-        yield text  # type: ignore[misc]
+        yield check_text(text, f"text {number}")
+
+
+def check_texts(texts: object, verb: str, *, what: str = "text") -> None:
+    """A UserError where somebody gives one text, or no texts at all, instead of several."""
+    if isinstance(texts, str):
+        raise UserError(f"{verb} takes a list of {what}s, got one {what}; put it in a list.")
+    if not isinstance(texts, Iterable):
+        raise UserError(f"{verb} takes a list of {what}s, got {type(texts).__name__}.")

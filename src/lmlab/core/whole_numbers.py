@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from lmlab.core.errors import UserError
+
 MOST_DIGITS = 18
 """So that the number fits in 64 bits."""
 
@@ -14,3 +16,9 @@ def whole_number(text: str | bytes) -> int | None:
     if not text.isascii() or not text.isdigit() or len(text) > MOST_DIGITS:
         return None
     return int(text)
+
+
+def check_whole_number(what: str, value: object, *, least: int = 1) -> None:
+    """A UserError where a value is not a whole number of at least `least`."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise UserError(f"{what} must be a whole number, {least} or more, got {value!r}.")

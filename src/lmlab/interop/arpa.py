@@ -26,9 +26,11 @@ from typing import IO, NoReturn
 import numpy as np
 
 from lmlab.core.errors import UserError
+from lmlab.core.files import new_file
 from lmlab.core.vocabulary import END, MASK, PAD, START, SYMBOLS, UNKNOWN, Vocabulary
 from lmlab.core.whole_numbers import whole_number
-from lmlab.inference.backoff import BackoffTables
+from lmlab.data.lines import bounded_lines
+from lmlab.inference.backoff import MOST_ORDER, BackoffTables
 from lmlab.inference.key_index import KeyIndex
 
 LOG_10 = math.log(10.0)
@@ -47,13 +49,13 @@ def write_arpa(path: Path | str, tables: BackoffTables, token_strings: Sequence[
     """
     path = Path(path)
     names = _names(tables.vocabulary, token_strings)
-    partial = path.with_name(f".writing-{path.name}")
-    try:
-        with _open(partial, "wb", compressed=path.suffix == ".gz") as file:
+    with new_file(path) as file:
+        if path.suffix != ".gz":
             file.writelines(_lines(tables, names))
-        partial.replace(path)
-    except OSError as error:
-        raise UserError(f"{path} could not be written: {error.strerror or error}.") from error
+            return
+        # Without its name and the time, so that the same tables give the same file.
+        with gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) as packed:
+            packed.writelines(_lines(tables, names))
 
 
 def read_arpa(path: Path | str) -> tuple[BackoffTables, list[str]]:
@@ -65,17 +67,17 @@ def read_arpa(path: Path | str) -> tuple[BackoffTables, list[str]]:
     """
     path = Path(path)
     try:
-        with _open(path, "rb", compressed=path.suffix == ".gz") as file:
+        with _open(path) as file:
             return _Reader(path, file).read()
     except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or error
         raise UserError(f"{path} can't be read: {reason}.") from error
 
 
-def _open(path: Path, mode: str, *, compressed: bool) -> IO[bytes]:
-    if compressed:
-        return gzip.open(path, mode)  # type: ignore[return-value]
-    return path.open(mode)
+def _open(path: Path) -> IO[bytes]:
+    if path.suffix == ".gz":
+        return gzip.open(path, "rb")  # type: ignore[return-value]
+    return path.open("rb")
 
 
 def _names(vocabulary: Vocabulary, token_strings: Sequence[str]) -> list[bytes | None]:
@@ -167,7 +169,7 @@ class _Reader:
 
     def __init__(self, path: Path, file: IO[bytes]) -> None:
         self.path = path
-        self.file = file
+        self.lines = bounded_lines(file, str(path))
         self.line = 0
         self.ids = {name.encode(): i for i, name in enumerate(SYMBOLS)}
 
@@ -183,7 +185,7 @@ class _Reader:
 
     def next_filled(self) -> bytes:
         """The next line that is not empty, stripped; nothing at the end of the file."""
-        for line in self.file:
+        for line in self.lines:
             self.line += 1
             if line.strip():
                 return line.strip()
@@ -195,7 +197,7 @@ class _Reader:
             if not line:
                 self.fail("expected a line \\data\\, with which ARPA files begin, but found none")
         counts: list[int] = []
-        for line in self.file:
+        for line in self.lines:
             self.line += 1
             if not line.strip():
                 break
@@ -206,6 +208,8 @@ class _Reader:
             counts.append(count)
         if not counts:
             self.fail("expected counts ('ngram 1=…') after \\data\\")
+        if len(counts) > MOST_ORDER:
+            self.fail(f"n-grams must have at most {MOST_ORDER} words, got {len(counts)}")
         return counts
 
     def section(self, words: int, count: int) -> _Section:
@@ -215,7 +219,7 @@ class _Reader:
         log_probs, log_backoffs, ids = array("d"), array("d"), array("q")
         known = self.ids
         try:
-            for line in islice(self.file, count):
+            for line in islice(self.lines, count):
                 self.line += 1
                 fields = line.split()
                 if not words < len(fields) <= words + 2:

@@ -53,11 +53,7 @@ def _write_run(path: Path | str, run: RunFolder) -> None:
     emission = system.emission
     assert isinstance(emission, CountTable)
     emission.set_tables(tables)
-    run.create()
-    tokenizer.save(run.tokenizer)
-    run.save_weights(system)
-    run.write_environment()
-    run.write_config(
+    run.write_description(
         {
             "system": name,
             "size": "small",
@@ -69,5 +65,7 @@ def _write_run(path: Path | str, run: RunFolder) -> None:
             "layout": asdict(Layout()),
             "corpus": {"name": Path(path).name, "spec": "", "fingerprint": "", "seed": 0},
             "training": asdict(TrainingConfig()),
-        }
+        },
+        tokenizer,
+        weights=system,
     )

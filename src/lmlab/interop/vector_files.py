@@ -25,7 +25,6 @@ import os
 import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
@@ -34,8 +33,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lmlab.core.errors import UserError
+from lmlab.core.files import TEMPORARY, new_file, telling_disk_errors
 from lmlab.scoring.text_vectors import EncodedText
-from lmlab.training.files import TEMPORARY, telling_disk_errors
 
 COPIED_AT_ONCE = 2**22
 SUFFIX = ".npz"
@@ -148,7 +147,7 @@ class VectorWriter:
         self._column("texts", "u1").add(np.frombuffer(b"]", np.uint8))
         said = json.dumps(self.about, ensure_ascii=False).encode("utf-8", "replace")
         self._column("about", "u1").add(np.frombuffer(said, np.uint8))
-        with _appearing(self.path) as file, zipfile.ZipFile(file, "w") as archive:
+        with new_file(self.path) as file, zipfile.ZipFile(file, "w") as archive:
             for name, column in self._columns.items():
                 with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
                     if name == "tokens":
@@ -169,25 +168,3 @@ class VectorWriter:
 def _write_header(file: IO[bytes], dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
     header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
     np.lib.format.write_array_header_2_0(file, header)
-
-
-@contextmanager
-def _appearing(path: Path) -> Iterator[IO[bytes]]:
-    """A file that takes its name only when it is whole."""
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=TEMPORARY, delete=False) as file:
-        temporary = Path(file.name)
-        try:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-            temporary.chmod(0o666 & ~_umask())
-            temporary.replace(path)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

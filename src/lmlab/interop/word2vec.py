@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lmlab.core.errors import UserError
+from lmlab.core.files import new_file
 from lmlab.core.whole_numbers import whole_number
 from lmlab.scoring.word_vectors import WordVectors
 
@@ -37,16 +38,10 @@ def write_word2vec(path: Path | str, vectors: WordVectors) -> None:
             f"the format parts words by spaces, and the word {spaced[0]!r} has one in it or is "
             "empty; export a run whose tokens are words."
         )
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
-    try:
-        with partial.open("wb") as file:
-            file.write(f"{len(vectors)} {vectors.vectors.shape[1]}\n".encode())
-            for record in _records(vectors, binary=path.suffix == BINARY):
-                file.write(record)
-        os.replace(partial, path)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise UserError(f"cannot write {path}: {error.strerror or error}.") from error
+    with new_file(path) as file:
+        file.write(f"{len(vectors)} {vectors.vectors.shape[1]}\n".encode())
+        for record in _records(vectors, binary=path.suffix == BINARY):
+            file.write(record)
 
 
 def _records(vectors: WordVectors, *, binary: bool) -> Iterator[bytes]:

@@ -20,7 +20,7 @@ from typing import Any
 
 from lmlab.core.errors import UserError
 from lmlab.core.json_text import parse_json
-from lmlab.data.lines import Errors, ReadingReport, numbered_lines
+from lmlab.data.lines import Errors, ReadingReport, held_lines
 from lmlab.knowledge.knowledge import Alias, Entity, Fact, Knowledge
 
 ENDINGS = (".tsv", ".jsonl", ".tsv.gz", ".jsonl.gz")
@@ -126,7 +126,7 @@ class _Reading:
             )
 
     def _lines(self, path: Path) -> Iterator[tuple[int, str]]:
-        return ((n, line) for n, line in numbered_lines(path, self.report, self.errors) if line)
+        return ((n, line) for n, line in held_lines(path, self.report, self.errors) if line)
 
     def entity(self, cells: list[Any]) -> None:
         name, title, description = cells

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from lmlab.core.errors import UserError
+from lmlab.core.files import new_named_file
 from lmlab.retrieval.exact import Floats, Numbers, largest, matrices_for, require_faiss
-from lmlab.retrieval.files import whole_file
 
 Told = Callable[[int, int], None]
 """Is told how many vectors are in, and of how many."""
@@ -78,7 +78,7 @@ class Approximate:
     def save(self, path: Path) -> None:
         """Write it, whole or not at all."""
         faiss = require_faiss(f"an index of kind {self.kind}")
-        with whole_file(path) as partial:
+        with new_named_file(path) as partial:
             try:
                 faiss.write_index(self.index, str(partial))
             except RuntimeError as error:

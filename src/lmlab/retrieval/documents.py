@@ -13,8 +13,9 @@ from typing import overload
 
 from lmlab.core.errors import UserError, unknown_name_or_path
 from lmlab.core.json_text import parse_json
+from lmlab.core.manifest import verify_files
 from lmlab.data.languages._countries import pairs
-from lmlab.data.lines import Errors, ReadingReport, numbered_lines
+from lmlab.data.lines import Errors, ReadingReport, held_lines
 from lmlab.data.wordnet import load
 from lmlab.data.wordnet.compact import decode_numbers
 from lmlab.data.wordnet.glosses import tokenize
@@ -102,6 +103,8 @@ def open_documents(
     if not path.exists():
         raise unknown_name_or_path("set of documents, file or folder", str(spec), BUILT_IN)
     if path.is_dir() and (path / OF_AN_INDEX).is_file():
+        if (path / META).is_file():
+            verify_files(path, [OF_AN_INDEX], advice="build the index again")
         path = path / OF_AN_INDEX
     found = tuple(_read(path, errors, ReadingReport() if report is None else report))
     if not found:
@@ -118,14 +121,14 @@ def _read(path: Path, errors: Errors, report: ReadingReport) -> Iterator[Documen
 
 
 def _text_lines(path: Path, errors: Errors, report: ReadingReport) -> Iterator[Document]:
-    for number, text in numbered_lines(path, report, errors):
+    for number, text in held_lines(path, report, errors):
         if text:
             yield Document(name=str(number), text=text)
 
 
 def _json_lines(path: Path, errors: Errors, report: ReadingReport) -> Iterator[Document]:
     lines: dict[str, int] = {}
-    for number, line in numbered_lines(path, report, errors):
+    for number, line in held_lines(path, report, errors):
         if not line:
             continue
         try:
@@ -145,8 +148,9 @@ def _json_lines(path: Path, errors: Errors, report: ReadingReport) -> Iterator[D
 def _object(line: str) -> object:
     try:
         return parse_json(line)
-    except ValueError:
-        raise ValueError("expected an object with 'text', and it is no JSON") from None
+    except ValueError as error:
+        reason = "it is not JSON" if isinstance(error, json.JSONDecodeError) else str(error)
+        raise ValueError(f"expected an object with 'text', but {reason}") from None
 
 
 def _document(row: object, number: int) -> Document:
@@ -158,16 +162,12 @@ def _document(row: object, number: int) -> Document:
         raise ValueError("name and title must be strings, and they are not")
     if not text:
         raise ValueError("its text is empty")
-    try:
-        f"{name}{title}{text}".encode()
-    except UnicodeEncodeError:
-        raise ValueError("it holds half of a character, \\ud800 to \\udfff") from None
     return Document(name=name, title=title, text=text)
 
 
 def _folder(path: Path, errors: Errors, report: ReadingReport) -> Iterator[Document]:
     for file in sorted(each for each in path.rglob("*.txt") if each.is_file()):
-        text = " ".join(line for _, line in numbered_lines(file, report, errors) if line)
+        text = " ".join(line for _, line in held_lines(file, report, errors) if line)
         if text:
             yield Document(name=file.relative_to(path).as_posix(), title=file.stem, text=text)
 
@@ -201,5 +201,7 @@ BUILT_IN: dict[str, Callable[[], Documents]] = {
     "capitals": capital_documents,
     "wordnet": gloss_documents,
 }
+META = "meta.json"
+"""The file that makes a folder an index."""
 OF_AN_INDEX = "documents.jsonl.gz"
 """Where an index keeps its documents."""

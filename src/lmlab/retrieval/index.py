@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from tokenize import TokenError
 from typing import Literal, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lmlab.core.errors import UserError, unknown_name
+from lmlab.core.files import new_file, telling_disk_errors
 from lmlab.retrieval import approximate
 from lmlab.retrieval.approximate import Approximate
 from lmlab.retrieval.exact import Floats, Numbers, largest
-from lmlab.retrieval.files import whole_file
 
 Kind = Literal["flat", "ivf", "hnsw"]
 """flat: every vector is looked at. ivf: those of the nearest lists. hnsw: those linked to near
@@ -41,7 +42,9 @@ class Exact:
 
     def save(self, path: Path) -> None:
         """Write the vectors, whole or not at all."""
-        with whole_file(path) as partial, partial.open("wb") as file:
+        with telling_disk_errors(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        with new_file(path) as file:
             np.save(file, self.vectors)
 
 
@@ -156,7 +159,7 @@ def read_vectors(path: Path, *, mapped: bool = True) -> Floats:
     """The vectors (N, W) of an .npy file."""
     try:
         found = np.load(path, mmap_mode="r" if mapped else None, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+    except (OSError, ValueError, EOFError, TokenError, SyntaxError, OverflowError) as error:
         raise UserError(f"{path} is damaged or cut short; build the index again.") from error
     if found.ndim != 2 or found.dtype != np.float32:
         raise UserError(f"{path} holds no vectors of an index; build it again.")

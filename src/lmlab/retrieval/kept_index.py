@@ -6,7 +6,6 @@ RUN/memory/  index.faiss  index.json
 from __future__ import annotations
 
 import hashlib
-import json
 import warnings
 from pathlib import Path
 from typing import Any
@@ -15,9 +14,9 @@ import numpy as np
 from torch import Tensor
 
 from lmlab.core.errors import LmlabWarning, UserError
+from lmlab.core.files import write_json
 from lmlab.core.json_text import read_json_object
 from lmlab.retrieval.exact import Floats
-from lmlab.retrieval.files import whole_file
 from lmlab.retrieval.index import RECALL, DenseIndex, Kind
 
 INDEX, ABOUT = "index.faiss", "index.json"
@@ -27,7 +26,8 @@ class KeptIndex:
     """The index of the vectors (N, width) that a run was loaded with, or one built instead.
 
     index.json holds a hash of the vectors and one of index.faiss, so that what belongs to other
-    weights, was cut short or is damaged is not searched. Cost: vectors and file are read once.
+    weights, was cut short or is damaged is not searched. It can be built again at any time, so it
+    is no part of the run's manifest. Cost: vectors and file are read once.
     """
 
     def __init__(self, folder: Path, vectors: Tensor) -> None:
@@ -75,9 +75,7 @@ class KeptIndex:
         try:
             index.save(self.path)
             told: dict[str, Any] = {"vectors": content, "file": _file_hash(self.path)}
-            with whole_file(self.about) as partial:
-                text = json.dumps({**told, "kind": index.kind, "recall": index.recall})
-                partial.write_text(text + "\n", encoding="utf-8")
+            write_json(self.about, {**told, "kind": index.kind, "recall": index.recall})
         except UserError as error:  # whoever may only read a run can still search it
             told_why = f"the index is built at each loading of this run: {error}"
             warnings.warn(told_why, LmlabWarning, stacklevel=2)

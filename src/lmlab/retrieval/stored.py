@@ -1,16 +1,14 @@
 """An index on the disk with its documents, and searched by texts.
 
-INDEX/  meta.json  documents.jsonl.gz
+INDEX/  meta.json  documents.jsonl.gz  manifest.json
         vectors.npy, and index.faiss unless every vector is looked at   (by an encoder)
         bm25/                                                           (by words)
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, get_args
@@ -19,22 +17,30 @@ import numpy as np
 
 from lmlab import __version__
 from lmlab.core.errors import UserError
+from lmlab.core.files import new_folder, write_json
 from lmlab.core.json_text import read_json_object
+from lmlab.core.manifest import DamageError, check_files, verifies, write_manifest
 from lmlab.core.records import record_of
 from lmlab.core.seeds import check_seed
-from lmlab.retrieval.documents import OF_AN_INDEX, Document, Documents, open_documents, words_of
+from lmlab.retrieval.documents import (
+    META,
+    OF_AN_INDEX,
+    Document,
+    Documents,
+    open_documents,
+    words_of,
+)
 from lmlab.retrieval.encoders import EncoderDescription, TextEncoder
 from lmlab.retrieval.exact import Floats, Numbers
-from lmlab.retrieval.files import whole_folder
 from lmlab.retrieval.index import RECALL, DenseIndex, Kind, check_kind, read_vectors
 from lmlab.retrieval.lexical import LexicalIndex
 
-FORMAT = 2
+FORMAT = 3
 """Version of the folder's form; a larger one was written by a later lmlab."""
 BATCH = 64
 """Documents that are encoded together."""
 BM25 = "bm25"
-META, VECTORS, APPROXIMATE = "meta.json", "vectors.npy", "index.faiss"
+VECTORS, APPROXIMATE = "vectors.npy", "index.faiss"
 
 Told = Callable[[str, int, int], None]
 """Is told what is being done, how much of it is, and of how much."""
@@ -74,8 +80,6 @@ class IndexDescription:
     """Documents of which the encoder read the beginning only."""
     recall: float | None = None
     """Share of nearest neighbours that an approximate index found when it was built."""
-    hashes: dict[str, str] = field(default_factory=dict)
-    """SHA-256 of each file that is handed to FAISS or bm25s, which trust what they read."""
 
 
 FindEncoder = Callable[[Path, IndexDescription], TextEncoder]
@@ -104,7 +108,7 @@ def build_index(
         raise UserError(f"an index by words (bm25) has no kinds, and {kind} came; leave it out.")
     if batch < 1:
         raise UserError(f"a batch must be of 1 or more documents, and {batch} came.")
-    with whole_folder(Path(out)) as folder:
+    with new_folder(Path(out)) as folder:
         (folder / OF_AN_INDEX).write_bytes(documents.to_bytes())
         about: dict[str, Any] = {"kind": BM25}
         if encoder is None:
@@ -124,6 +128,7 @@ def build_index(
                 "recall": index.recall,
             }
         _describe(folder, documents, about)
+        write_manifest(folder, _names(folder))
     return open_index(out, encoder=encoder)
 
 
@@ -147,22 +152,21 @@ def _encode(
 
 
 def _describe(folder: Path, documents: Documents, about: dict[str, Any]) -> None:
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
     described = IndexDescription(
         format=FORMAT,
         lmlab=__version__,
         documents=len(documents),
         fingerprint=documents.fingerprint(),
-        files={path.relative_to(folder).as_posix(): path.stat().st_size for path in files},
-        hashes={
-            name: _hash(path)
-            for path in files
-            if (name := path.relative_to(folder).as_posix()) not in (OF_AN_INDEX, VECTORS)
-        },
+        files={name: (folder / name).stat().st_size for name in _names(folder)},
         **about,
     )
-    text = json.dumps(asdict(described), indent=2, ensure_ascii=False)
-    (folder / META).write_text(text + "\n", encoding="utf-8")
+    write_json(folder / META, asdict(described))
+
+
+def _names(folder: Path) -> list[str]:
+    """Every file of a folder, by its path in it."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return [path.relative_to(folder).as_posix() for path in files]
 
 
 class StoredIndex:
@@ -173,10 +177,13 @@ class StoredIndex:
         path: Path,
         about: IndexDescription,
         find_encoder: FindEncoder,
+        *,
+        verify: bool = True,
     ) -> None:
         self.path = path
         self.about = about
         self._find_encoder = find_encoder
+        self._verifies = verify
         self.cut = 0
         """Questions so far of which the encoder read the beginning only."""
 
@@ -189,6 +196,7 @@ class StoredIndex:
 
     @cached_property
     def documents(self) -> Documents:
+        self._verify(OF_AN_INDEX)
         found = open_documents(self.path / OF_AN_INDEX)
         if len(found) != self.about.documents:
             raise damaged(self.path / OF_AN_INDEX)
@@ -199,7 +207,7 @@ class StoredIndex:
         """The documents' vectors, by the way they are searched; not for bm25."""
         assert self.about.kind != BM25, "words have no vectors"
         name = VECTORS if self.about.kind == "flat" else APPROXIMATE
-        self._verify()
+        self._verify(name, trusted=name == APPROXIMATE)
         found = DenseIndex.load(self.path / name)
         if (found.size, found.width) != (self.about.documents, self.about.width):
             raise damaged(self.path / name)
@@ -209,6 +217,7 @@ class StoredIndex:
         """(N, W) of all documents, by whatever way they are searched; None for bm25."""
         if self.about.kind == BM25:
             return None
+        self._verify(VECTORS)
         found = read_vectors(self.path / VECTORS)
         if found.shape != (self.about.documents, self.about.width):
             raise damaged(self.path / VECTORS)
@@ -223,17 +232,21 @@ class StoredIndex:
 
     @cached_property
     def words(self) -> LexicalIndex:
-        self._verify()
+        names = [name for name in self.about.files if name.startswith(f"{BM25}/")]
+        self._verify(*names, trusted=True)
         found = LexicalIndex.load(self.path / BM25)
         if found.size != self.about.documents:
             raise damaged(self.path / BM25)
         return found
 
-    def _verify(self) -> None:
-        """A UserError where a file is not the one that was written; read once, before its use."""
-        for name, written in self.about.hashes.items():
-            if _hash(self.path / name) != written:
-                raise damaged(self.path / name)
+    def _verify(self, *names: str, trusted: bool = False) -> None:
+        """A UserError where a file is not what was written; read once, before its use.
+
+        `trusted` files are verified even where the others are not: FAISS and bm25s trust what they
+        read, and a damaged file could end the process.
+        """
+        if trusted or self._verifies:
+            verify_index(self.path, names)
 
     def search(self, texts: Sequence[str], k: int = 10) -> list[list[Hit]]:
         """The best documents for each text, best first: k, or fewer where fewer were found."""
@@ -282,12 +295,23 @@ def open_index(
     Where it is not given, `find_encoder` is asked for it, when the first question comes: whoever
     looks at documents alone needs no weights.
     """
-    folder = Path(path)
+    folder, verify = Path(path), verifies()
     about = read_description(folder)
+    if verify:
+        verify_index(folder, [META])
     for name, size in about.files.items():
         if not (folder / name).is_file() or (folder / name).stat().st_size != size:
             raise damaged(folder / name)
-    return StoredIndex(folder, about, find_encoder if encoder is None else lambda *_: encoder)
+    find = find_encoder if encoder is None else lambda *_: encoder
+    return StoredIndex(folder, about, find, verify=verify)
+
+
+def verify_index(folder: Path, names: Sequence[str]) -> None:
+    """A UserError where files of an index are not what its manifest lists."""
+    try:
+        check_files(folder, names)
+    except DamageError as error:
+        raise UserError(f"{folder} is damaged ({error}); build the index again.") from error
 
 
 def is_index(path: Path | str) -> bool:
@@ -315,14 +339,6 @@ def read_description(folder: Path) -> IndexDescription:
         raise UserError(f"{folder / META} is not that of an index; build it again.") from error
 
 
-def _hash(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError:
-        raise damaged(path) from None
-
-
 def _checked(about: IndexDescription) -> IndexDescription:
     """What an index says of itself, where that can be; a ValueError where it can't."""
     by_words = about.kind == BM25
@@ -330,10 +346,7 @@ def _checked(about: IndexDescription) -> IndexDescription:
         raise ValueError(f"there is no kind of index called {about.kind}")
     if about.documents < 1 or by_words != (about.width is None) or by_words != (not about.encoder):
         raise ValueError("its documents, width and encoder do not belong together")
-    if any(
-        Path(name).is_absolute() or ".." in Path(name).parts
-        for name in (*about.files, *about.hashes)
-    ):
+    if any(Path(name).is_absolute() or ".." in Path(name).parts for name in about.files):
         raise ValueError("it names files of another folder")
     needed = {OF_AN_INDEX} if by_words else {OF_AN_INDEX, VECTORS}
     if not needed <= about.files.keys():

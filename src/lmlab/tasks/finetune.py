@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from lmlab.core.errors import LmlabWarning, UserError
+from lmlab.core.files import write_json, write_text
 from lmlab.core.seeds import check_seed
 from lmlab.core.seeing import Seeing
 from lmlab.core.system import System
@@ -31,12 +32,11 @@ from lmlab.tasks.unknown_words import unknown_in_rows
 from lmlab.tasks.ways import default_way, find_reading, judged_by
 from lmlab.training.config import TrainingConfig, apply_settings, given_budgets, with_budget
 from lmlab.training.data import Watched
-from lmlab.training.files import read_tensors, write_json, write_text
 from lmlab.training.loop import Job, Judge, fit_by_gradient
 from lmlab.training.memories import load_memories
 from lmlab.training.processes import make_accelerator, one_writer
 from lmlab.training.reporting import Reporter
-from lmlab.training.runs import Model, RunFolder
+from lmlab.training.runs import Model, RunFolder, load_weights
 from lmlab.training.train import check_validated, continues
 
 DEFAULTS = TrainingConfig(
@@ -138,7 +138,7 @@ def finetune(
     config = replace(apply_settings(DEFAULTS, given_budgets(of_training), see), seed=seed)
     check_use(config, task)
     config = with_budget(config, beside=of_training, epochs=epochs, steps=steps, minutes=minutes)
-    before = folder.read_config() if continues(folder, resume) else None
+    before = folder.resumed_config() if continues(folder, resume) else None
     model = load_beginning(run)
     if frozen and kind is Generate:
         raise UserError("generation needs all parameters to learn; leave --frozen out.")
@@ -174,21 +174,30 @@ def finetune(
             f"the run {folder.path} was begun with another task, run or data; resume it with its "
             "own, or choose another --out."
         )
-    take_over(model, folder)
-    folder.write_environment()
-    folder.write_config(described)
+    write_beginning(folder, model, described, begins=before is None)
     _fit(system, reading, prepared, config, folder, judged_by_bleu, quiet)
     load_best(system, folder)
     return _judge(system, reading, prepared, folder, met)
 
 
-def take_over(model: Model, folder: RunFolder) -> None:
-    """Begin the folder of a new run with what it has of the one that it begins with."""
-    folder.create()
-    model.tokenizer.save(folder.tokenizer)
-    if model.source_tokenizer is not None:
-        model.source_tokenizer.save(folder.source_tokenizer)
-    load_memories(model.config, RunFolder(model.path).memory).save(folder.memory)
+def write_beginning(
+    folder: RunFolder,
+    model: Model,
+    described: Mapping[str, Any],
+    *,
+    begins: bool,
+    others: Mapping[str, bytes] | None = None,
+) -> None:
+    """Write the folder of a new run but for its weights, with what it has of the run that it
+    begins with; see `RunFolder.write_description`."""
+    folder.write_description(
+        described,
+        model.tokenizer,
+        sources=model.source_tokenizer,
+        memories=load_memories(model.config, RunFolder(model.path).memory),
+        others=others,
+        begins=begins,
+    )
 
 
 def _drop_uneven(splits: Splits, most: float | None) -> int:
@@ -300,7 +309,8 @@ def _fit(
 
 def load_best(system: System, folder: RunFolder) -> None:
     """The weights that the run has kept."""
-    system.load_state_dict(read_tensors(folder.weights))
+    folder.verify()
+    load_weights(system, folder)
     system.eval()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 from lmlab.core.errors import UserError, unknown_name_or_path
 from lmlab.core.json_text import parse_json
 from lmlab.data.corpus import SPLITS, open_corpus
-from lmlab.data.lines import ReadingReport, check_errors, numbered_lines
+from lmlab.data.lines import ReadingReport, check_errors, held_lines
 from lmlab.data.protocols import PROTOCOLS
 from lmlab.data.readers import read_fields
 from lmlab.data.selection import BLOCK, part_of
@@ -101,16 +100,15 @@ def read_rows(
     errors are not strict): else a file would be divided otherwise as rows than as a corpus.
     """
     report = ReadingReport() if report is None else report
-    for number, line in numbered_lines(path, report, check_errors(errors)):
+    for number, line in held_lines(path, report, check_errors(errors)):
         if not line:
             continue
         try:
             row = parse_json(line)
-        except json.JSONDecodeError as error:
+        except ValueError as error:
             if errors == "strict":
-                raise UserError(
-                    f"{path}, line {number}: not a JSON object ({error.msg})."
-                ) from error
+                reason = getattr(error, "msg", error)
+                raise UserError(f"{path}, line {number}: not a JSON object ({reason}).") from error
             report.bad_rows += 1
             continue
         if isinstance(row, dict) and not all(str(row[name]).strip() for name in read_fields(row)):

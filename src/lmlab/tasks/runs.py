@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
-
 from lmlab.core.errors import UserError
 from lmlab.core.registry import find_system
 from lmlab.core.system import System
@@ -23,10 +21,9 @@ from lmlab.tasks.rows import Row
 from lmlab.tasks.task import Task
 from lmlab.tasks.unknown_words import ANSWERS
 from lmlab.tasks.ways import find_reading
-from lmlab.training.files import read_tensors
 from lmlab.training.memories import load_memories
 from lmlab.training.run_config import building_stored
-from lmlab.training.runs import RunFolder, build_described, source_tokenizer_of
+from lmlab.training.runs import RunFolder, build_described, load_weights, source_tokenizer_of
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -89,6 +86,7 @@ def load_task_model(path: Path | str) -> TaskModel:
     config = run.read_config()
     if "task" not in config:
         raise UserError(f"{run.path} was not fine-tuned to any task; see lmlab finetune --help.")
+    run.verify()
     if not run.tokenizer.exists():
         raise UserError(f"the run {run.path} has lost its tokenizer.json.")
     with building_stored(run.path, run.weights):
@@ -116,13 +114,7 @@ def _load_described(run: RunFolder, config: Mapping[str, Any]) -> TaskModel:
         settings=_long_settings(told),
     )
     system = reading.build(base, frozen=bool(told["frozen"]))
-    if not run.weights.exists():
-        raise UserError(f"the run {run.path} has no weights yet; go on with --resume.")
-    try:
-        system.load_state_dict(read_tensors(run.weights))
-    except (SafetensorError, RuntimeError, ValueError, OSError) as error:
-        first = str(error).splitlines()[0]
-        raise UserError(f"{run.weights} is damaged or not of this run ({first}).") from error
+    load_weights(system, run)
     return TaskModel(system=system.eval(), reading=reading, tokenizer=tokenizer, path=run.path)
 
 

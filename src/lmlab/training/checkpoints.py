@@ -1,16 +1,15 @@
 """Checkpoints: all that training needs to go on as if it had never stopped.
 
     trainer/step-1200/   model.safetensors  optimizer.safetensors  carried.safetensors  state.json
+                         manifest.json
 
-The folder is written under a temporary name and renamed when it is whole; `state.json` holds the
-hash of every other file, so damage is noticed. The one before is kept: if the newest is damaged,
-training goes on from there. Nothing is ever unpickled.
+The folder is written under a temporary name and renamed when it is whole; its manifest lists the
+hash of every file, so damage is noticed. The one before is kept: if the newest is damaged,
+training goes on from there. Checkpoints are always verified. Nothing is ever unpickled.
 """
 
 from __future__ import annotations
 
-import hashlib
-import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,21 +19,16 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from lmlab.core.errors import UserError
+from lmlab.core.files import advising_resume, discard, replaced_folder, write_json
 from lmlab.core.json_text import read_json_object
+from lmlab.core.manifest import check_files, write_manifest
 from lmlab.core.state import State, TensorState
-from lmlab.training.files import (
-    TEMPORARY,
-    read_tensors,
-    sync_folder,
-    telling_disk_errors,
-    write_json,
-    write_tensors,
-)
+from lmlab.core.tensor_files import read_tensors, write_tensors
 
 KEPT = 2
 """Checkpoints kept: the newest, and the one before in case the newest is damaged."""
 PREFIX = "step-"
+STATE = "state.json"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -53,19 +47,9 @@ class Checkpoint:
 def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
     """Write a checkpoint whole or not at all, then remove those no longer needed."""
     final = folder / f"{PREFIX}{checkpoint.step}"
-    temporary = folder / f"{TEMPORARY}{final.name}"
-    with telling_disk_errors(final):
-        folder.mkdir(parents=True, exist_ok=True)
-        _remove(temporary)
-        temporary.mkdir()
-        try:
-            _write_parts(temporary, checkpoint)
-        except UserError:
-            _remove(temporary)  # a full disk is not made fuller
-            raise
-        _remove(final)  # one of the same step, from a training that was resumed before it
-        temporary.rename(final)
-        sync_folder(folder)
+    # One of the same step is there where a training was resumed before it.
+    with advising_resume(), replaced_folder(final) as partial:
+        _write_parts(partial, checkpoint)
     _remove_old(folder, newest=checkpoint.step)
 
 
@@ -124,32 +108,23 @@ def _write_parts(folder: Path, checkpoint: Checkpoint) -> None:
         "optimizer": checkpoint.optimizer,
         "carried": checkpoint.carried,
     }
-    hashes = {}
     for name, tensors in parts.items():
-        path = folder / f"{name}.safetensors"
-        write_tensors(path, tensors)
-        hashes[path.name] = _hash(path)
-    write_json(
-        folder / "state.json",
-        {"step": checkpoint.step, "files": hashes, "state": checkpoint.state},
-    )
+        write_tensors(folder / f"{name}.safetensors", tensors)
+    write_json(folder / STATE, {"step": checkpoint.step, "state": checkpoint.state})
+    write_manifest(folder, _FILES)
 
 
 def _read(path: Path, step: int) -> Checkpoint:
-    document = read_json_object(path / "state.json")
-    for name, expected in document["files"].items():
-        if _hash(path / name) != expected:
-            raise ValueError(f"{name} is not what was written")
+    check_files(path, _FILES)
+    document = read_json_object(path / STATE)
+    if document["step"] != step:
+        raise ValueError(f"it is that of step {document['step']}")
     parts = {name: read_tensors(path / f"{name}.safetensors") for name in _PARTS}
     return Checkpoint(step=step, state=document["state"], **parts)
 
 
 _PARTS = ("model", "optimizer", "carried")
-
-
-def _hash(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+_FILES = (*(f"{name}.safetensors" for name in _PARTS), STATE)
 
 
 def _newest_first(folder: Path) -> Iterator[tuple[int, Path]]:
@@ -165,9 +140,5 @@ def _remove_old(folder: Path, newest: int) -> None:
     """Keep the last ones; later steps belong to a training that was resumed before them."""
     kept = [path for step, path in _newest_first(folder) if step <= newest][:KEPT]
     for path in folder.iterdir():
-        if path not in kept and path.name.startswith((PREFIX, TEMPORARY)):
-            _remove(path)
-
-
-def _remove(path: Path) -> None:
-    shutil.rmtree(path, ignore_errors=True)
+        if path not in kept and path.name.startswith(PREFIX):
+            discard(path)

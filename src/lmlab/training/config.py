@@ -105,7 +105,7 @@ def with_budget(
         return config
     dropped = [name for name in BUDGETS if name not in beside]
     changes: dict[str, Any] = {**dict.fromkeys(dropped), **given}
-    return replace(config, **changes)
+    return apply_settings(config, changes)
 
 
 def given_budgets(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -125,7 +125,7 @@ def check_ranges(config: Any) -> None:
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             continue
         if not math.isfinite(value) or not _in_range(spec, value):
-            raise UserError(f"{spec.name} must be {_range_words(spec)}, and it is {value!r}.")
+            raise UserError(f"{spec.name} must be {_range_words(spec)}, got {value!r}.")
 
 
 def _in_range(spec: Field[Any], value: float) -> bool:
@@ -215,7 +215,7 @@ def _parse(key: str, text: str, hint: Any) -> Any:
             return _parse_as(text.strip(), option)
         except ValueError:
             continue
-    raise UserError(f"{key} must be {_type_words(hint)}, and {text!r} is not.")
+    raise UserError(f"{key} must be {_type_words(hint)}, got {text!r}.")
 
 
 def _parse_as(text: str, hint: Any) -> Any:

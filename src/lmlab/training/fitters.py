@@ -14,6 +14,7 @@ from lmlab.training.evaluate import evaluate
 from lmlab.training.loop import Job, Outcome, fit_by_gradient, save_weights
 from lmlab.training.processes import share
 from lmlab.training.progress import Budget, Clock, Progress, StopSignals
+from lmlab.training.restoring import restoring
 from lmlab.training.words import fit_words
 
 SMALLEST_GAIN = 1e-5
@@ -121,8 +122,9 @@ def _restore(job: Job) -> Progress:
     job.reporter.begin(after=0 if checkpoint is None else checkpoint.step)
     if checkpoint is None:
         return Progress()
-    job.system.load_state_dict(checkpoint.model)
-    return Progress.restored(checkpoint.state["progress"])
+    with restoring(job.run.trainer):
+        job.system.load_state_dict(checkpoint.model)
+        return Progress.restored(checkpoint.state["progress"])
 
 
 FITTERS: dict[str, Callable[[Job], Outcome]] = {

@@ -37,6 +37,7 @@ from lmlab.training.processes import (
 )
 from lmlab.training.progress import Budget, Clock, Progress, StopSignals
 from lmlab.training.reporting import NOT_FINITE, Reporter
+from lmlab.training.restoring import restoring
 from lmlab.training.runs import RunFolder
 from lmlab.training.schedules import Schedule
 from lmlab.training.vitals import Watch
@@ -335,12 +336,13 @@ def restore(
         forget_weights(job, after=0)
         job.reporter.begin(after=0)
         return Progress(), None
-    job.system.load_state_dict(checkpoint.model)
-    restore_optimizer(optimizer, checkpoint.optimizer)
-    schedule.restore(checkpoint.state["schedule"])
+    with restoring(job.run.trainer):
+        job.system.load_state_dict(checkpoint.model)
+        restore_optimizer(optimizer, checkpoint.optimizer)
+        schedule.restore(checkpoint.state["schedule"])
+        progress = Progress.restored(checkpoint.state["progress"])
     job.reporter.begin(after=checkpoint.step)
     carried: dict[str, Tensor] = own_rows(checkpoint.carried, job.accelerator)
-    progress = Progress.restored(checkpoint.state["progress"])
     forget_weights(job, after=0 if progress.averaged == progress.step else progress.step)
     if job.data.selects and not job.run.has_weights():
         # The best weights are lost: the next ones validated are the best there are.

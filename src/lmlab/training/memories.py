@@ -16,7 +16,6 @@ from lmlab.core.errors import UserError
 from lmlab.knowledge.knowledge import Knowledge
 from lmlab.knowledge.opening import open_knowledge
 from lmlab.retrieval.documents import Documents, open_documents
-from lmlab.training.files import telling_disk_errors, write_bytes
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -37,15 +36,6 @@ class Memories:
             name: {"spec": specs.get(name) or "", "fingerprint": part.fingerprint()}
             for name, part in self.given().items()
         }
-
-    def save(self, folder: Path) -> None:
-        """Write it beside a run's weights; what is there already stays."""
-        for name, part in self.given().items():
-            path = folder / FILES[name]
-            if not path.exists():
-                with telling_disk_errors(folder):
-                    folder.mkdir(parents=True, exist_ok=True)
-                write_bytes(path, part.to_bytes())
 
 
 FILES = {"documents": "documents.jsonl.gz", "knowledge": "knowledge.json.gz"}

@@ -13,9 +13,9 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 
 from lmlab.core.batch import Batch
+from lmlab.core.files import advising_resume, remove_leftovers, telling_disk_errors
 from lmlab.core.locks import FolderLock, lock_folder
 from lmlab.data.batches import split_rows
-from lmlab.training.files import telling_disk_errors
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -28,9 +28,17 @@ def make_accelerator() -> Accelerator:
 
 
 def lock_output(folder: Path, *, wait: float = 0.0) -> FolderLock:
-    """The lock of a folder that a command writes; an error of the disk becomes one sentence."""
+    """The lock of a folder that a command writes; an error of the disk becomes one sentence.
+
+    What killed processes have left in it and in its subfolders is removed.
+    """
     with telling_disk_errors(folder):
-        return lock_folder(folder, wait=wait)
+        lock = lock_folder(folder, wait=wait)
+        remove_leftovers(folder)
+        for each in folder.iterdir():
+            if each.is_dir() and not each.is_symlink():
+                remove_leftovers(each)
+    return lock
 
 
 def one_writer(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
@@ -38,9 +46,10 @@ def one_writer(function: Callable[Arguments, Result]) -> Callable[Arguments, Res
 
     @wraps(function)
     def locked(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
-        if not make_accelerator().is_main_process:
+        # Without `out` the call raises the TypeError that names what is missing.
+        if "out" not in kwargs or not make_accelerator().is_main_process:
             return function(*args, **kwargs)
-        with lock_output(Path(str(kwargs["out"]))):
+        with lock_output(Path(str(kwargs["out"]))), advising_resume():
             return function(*args, **kwargs)
 
     return locked

@@ -11,6 +11,7 @@ from types import FrameType, TracebackType
 from typing import Any, Self
 
 from lmlab.training.config import TrainingConfig
+from lmlab.training.restoring import checked_numbers
 
 
 @dataclass
@@ -77,8 +78,8 @@ class Progress:
 
     @classmethod
     def restored(cls, state: dict[str, Any]) -> Self:
-        # Checkpoints from before there were other ranks than the loss.
-        return cls(**{"best_rank": state["best"], **state})
+        """The progress of a checkpoint; a ValueError where it is none."""
+        return cls(**checked_numbers(state, asdict(cls())))
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,10 @@ from rich.progress import BarColumn, TaskID, TextColumn
 from rich.progress import Progress as Bar
 
 from lmlab.core.control_characters import visible
+from lmlab.core.files import disk_error, no_follow, telling_disk_errors, write_text
+from lmlab.core.json_text import parse_json
 from lmlab.training.config import TrainingConfig
 from lmlab.training.evaluate import Evaluation
-from lmlab.training.files import disk_error, telling_disk_errors, write_text
 from lmlab.training.progress import Budget, Progress
 from lmlab.training.vitals import Watch
 
@@ -73,7 +74,7 @@ class Reporter:
         self._last_loss = losses[-1] if losses and after else float("nan")
         write_text(self._path, text if after else "")
         with telling_disk_errors(self._path):
-            self._file = self._path.open("a", encoding="utf-8")
+            self._file = open(self._path, "a", encoding="utf-8", opener=no_follow)  # noqa: SIM115
         self._tensorboard = _tensorboard(self._tensorboard_folder, after)
 
     def __enter__(self) -> Self:
@@ -244,10 +245,10 @@ def _whole_lines(path: Path) -> list[dict[str, Any]]:
     if path.exists():
         for text in path.read_text(encoding="utf-8", errors="replace").splitlines():
             try:
-                line = json.loads(text)
+                line = parse_json(text)
             except ValueError:
                 continue
-            if isinstance(line, dict) and "step" in line:
+            if isinstance(line, dict) and isinstance(line.get("step"), int):
                 lines.append(line)
     return lines
 

@@ -1,11 +1,12 @@
 """Run folders: everything about one trained system, enough to load it and to repeat it.
 
-RUN/  config.json  tokenizer.json  model.safetensors  trainer/  metrics.jsonl  environment.json
-     memory/ where it looks things up
+RUN/  config.json  tokenizer.json  model.safetensors  manifest.json
+      trainer/  metrics.jsonl  environment.json; memory/ where it looks things up
 """
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import os
 import platform
@@ -21,23 +22,44 @@ from safetensors import SafetensorError, safe_open
 
 from lmlab.core.card import Card
 from lmlab.core.errors import UserError
+from lmlab.core.files import inner_folder, json_bytes, telling_disk_errors, write_bytes, write_json
 from lmlab.core.json_text import read_json_object
+from lmlab.core.manifest import (
+    DamageError,
+    check_files,
+    hash_file,
+    verifies,
+    verify_files,
+    write_files,
+)
 from lmlab.core.memory_budget import memory_budget
 from lmlab.core.registry import find_system, full_card, system_module
 from lmlab.core.system import System
+from lmlab.core.tensor_files import check_finite, read_tensors, tensor_bytes
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.corpus import Layout
 from lmlab.data.tokenizers import Tokenizer
 from lmlab.retrieval.over_documents import OverDocuments
 from lmlab.training import checkpoints
 from lmlab.training.config import apply_settings
-from lmlab.training.files import read_tensors, telling_disk_errors, write_json, write_tensors
-from lmlab.training.memories import Memories, load_memories, tiny_memories
+from lmlab.training.memories import FILES, Memories, load_memories, tiny_memories
 from lmlab.training.run_config import building_stored, check_run_config
 from lmlab.zoo._sampled import ContrastConfig, train_as_told
 
+CONFIG, TOKENIZER, SOURCE_TOKENIZER = "config.json", "tokenizer.json", "source_tokenizer.json"
+WEIGHTS = "model.safetensors"
+PARTS = (
+    CONFIG,
+    TOKENIZER,
+    SOURCE_TOKENIZER,
+    WEIGHTS,
+    *(f"memory/{name}" for name in (*FILES.values(), "paragraphs.jsonl.gz")),
+)
+"""Every file that loading a run may read; those that exist are listed in its manifest."""
 REMEMBERED = "weights-"
 """How the files of weights that are averaged at the end begin."""
+RESTORE = "restore it from a copy"
+"""What to do about a damaged file."""
 FORMAT = 1
 """Version of the folder's form; a larger one was written by a later lmlab."""
 REQUIRED = (
@@ -62,16 +84,16 @@ class RunFolder:
 
     @property
     def config(self) -> Path:
-        return self.path / "config.json"
+        return self.path / CONFIG
 
     @property
     def tokenizer(self) -> Path:
-        return self.path / "tokenizer.json"
+        return self.path / TOKENIZER
 
     @property
     def source_tokenizer(self) -> Path:
         """Of what texts are given, where it is another."""
-        return self.path / "source_tokenizer.json"
+        return self.path / SOURCE_TOKENIZER
 
     @property
     def memory(self) -> Path:
@@ -80,7 +102,7 @@ class RunFolder:
 
     @property
     def weights(self) -> Path:
-        return self.path / "model.safetensors"
+        return self.path / WEIGHTS
 
     @property
     def trainer(self) -> Path:
@@ -113,6 +135,8 @@ class RunFolder:
             raise UserError(f"there is no run at {self.path}; check the path.")
         if not self.config.exists():
             raise UserError(f"{self.path} is not a run: it has no config.json.")
+        if not is_hub_config(self.config):
+            verify_files(self.path, [CONFIG], advice=RESTORE)
         try:
             config = read_json_object(self.config)
             written = int(config["format"])
@@ -141,8 +165,51 @@ class RunFolder:
             ) from error
         return config
 
-    def write_config(self, config: Mapping[str, Any]) -> None:
-        write_json(self.config, {"format": FORMAT, "lmlab": lmlab_version(), **config})
+    def resumed_config(self) -> dict[str, Any]:
+        """config.json of a run that goes on, all of it verified but the weights, which a
+        checkpoint can replace."""
+        config = self.read_config()
+        verify_files(self.path, parts=PARTS, skip={WEIGHTS}, advice=RESTORE)
+        return config
+
+    def verify(self) -> None:
+        """A UserError where a file of the run is not what was written; see `core/manifest.py`."""
+        trained = self.metrics.exists()  # and not imported
+        advice = f"{RESTORE}, train on with --resume" if trained else RESTORE
+        verify_files(self.path, parts=PARTS, advice=advice)
+
+    def write_description(
+        self,
+        config: Mapping[str, Any],
+        tokenizer: Tokenizer,
+        *,
+        sources: Tokenizer | None = None,
+        memories: Memories | None = None,
+        others: Mapping[str, bytes] | None = None,
+        weights: System | None = None,
+        begins: bool = True,
+    ) -> None:
+        """Write all that loading reads, config.json last, as it makes the folder a run.
+
+        `sources` is the tokeniser of what texts are given, where it is another; `others` are
+        further files by name. Without `weights` those follow by `save_weights`. `begins` is false
+        where the folder holds a run that goes on.
+        """
+        self.create()
+        self.write_environment()
+        contents = {TOKENIZER: tokenizer.to_bytes()}
+        if sources is not None:
+            contents[SOURCE_TOKENIZER] = sources.to_bytes()
+        for name, part in (Memories() if memories is None else memories).given().items():
+            contents[f"memory/{FILES[name]}"] = part.to_bytes()
+        contents |= others or {}
+        if weights is not None:
+            contents[WEIGHTS] = tensor_bytes(weights.state_dict())
+        about = {"format": FORMAT, "lmlab": lmlab_version(), **config}
+        if not begins:  # what is there stays as it is
+            contents = {n: each for n, each in contents.items() if not (self.path / n).exists()}
+        contents[CONFIG] = json_bytes(about)
+        write_files(self.path, contents, parts=PARTS, fresh=begins)
 
     def write_environment(self) -> None:
         """Where the run was made, for whoever repeats it."""
@@ -163,19 +230,21 @@ class RunFolder:
 
     def save_weights(self, system: System) -> None:
         """Write model.safetensors, whole or not at all."""
-        write_tensors(self.weights, system.state_dict())
+        contents = {WEIGHTS: tensor_bytes(system.state_dict())}
+        write_files(self.path, contents, parts=PARTS)
 
     def remember_weights(self, system: System, step: int, *, keep: int) -> None:
         """Put the weights of a moment beside those of the last ones, `keep` in all."""
-        with telling_disk_errors(self.trainer):
-            self.trainer.mkdir(parents=True, exist_ok=True)
-        write_tensors(self.trainer / f"{REMEMBERED}{step:09d}.safetensors", system.state_dict())
+        inner_folder(self.trainer, of=self.path)
+        content = tensor_bytes(system.state_dict())
+        name = f"{REMEMBERED}{step:09d}-{hashlib.sha256(content).hexdigest()}.safetensors"
+        write_bytes(self.trainer / name, content)
         for old in self._remembered()[:-keep]:
             old.unlink(missing_ok=True)
 
     def average_weights(self) -> dict[str, torch.Tensor] | None:
         """The mean of the weights remembered; whole numbers are the last ones'. None of none."""
-        every = [read_tensors(path) for path in self._remembered()]
+        every = [_read_remembered(path) for path in self._remembered()]
         if not every:
             return None
         return {
@@ -188,25 +257,36 @@ class RunFolder:
     def forget_weights(self, *, after: int = 0) -> None:
         """Remove the remembered weights of steps later than `after`."""
         for path in self._remembered():
-            if int(path.stem.removeprefix(REMEMBERED)) > after:
+            if int(path.stem.removeprefix(REMEMBERED).partition("-")[0]) > after:
                 path.unlink(missing_ok=True)
 
     def _remembered(self) -> list[Path]:
-        return sorted(self.trainer.glob(f"{REMEMBERED}*.safetensors"))
+        return sorted(self.trainer.glob(f"{REMEMBERED}{'[0-9]' * 9}-*.safetensors"))
 
     def has_weights(self) -> bool:
-        """Whether model.safetensors is there and whole, as far as its header tells."""
+        """Whether model.safetensors is there and what was written; under --no-verify as far as
+        its header tells."""
         try:
+            if verifies():
+                check_files(self.path, [WEIGHTS])
             with safe_open(self.weights, framework="pt"):
                 return True
-        except (OSError, SafetensorError):
+        except (OSError, SafetensorError, DamageError):
             return False
 
     def save_checkpoint(self, checkpoint: checkpoints.Checkpoint) -> None:
+        inner_folder(self.trainer, of=self.path)
         checkpoints.save_checkpoint(self.trainer, checkpoint)
 
     def load_checkpoint(self, tell: Callable[[str], None]) -> checkpoints.Checkpoint | None:
         return checkpoints.load_checkpoint(self.trainer, tell)
+
+
+def _read_remembered(path: Path) -> dict[str, torch.Tensor]:
+    """Weights that were put aside; a UserError where the hash in their name is another."""
+    if not path.stem.endswith(hash_file(path)):
+        raise UserError(f"{path} is not what was written; remove it to average the others.")
+    return read_tensors(path)
 
 
 def is_hub_config(path: Path) -> bool:
@@ -255,6 +335,7 @@ def load_run(path: Path | str) -> Model:
             f"{run.path} was fine-tuned to {config['task']['name']} and is no language model any "
             "more; ask it by lmlab predict."
         )
+    run.verify()
     if not run.tokenizer.exists():
         raise UserError(f"the run {run.path} has lost its tokenizer.json; train it again.")
     tokenizer = Tokenizer.load(run.tokenizer)
@@ -265,7 +346,7 @@ def load_run(path: Path | str) -> Model:
         system = build_described(config, vocabulary, memories)
         if memories.given():
             system.meet_tokenizer(tokenizer)  # what is looked up is made of texts
-    _load_weights(system, run)
+    load_weights(system, run)
     if isinstance(system, OverDocuments):
         system.looked_up.keep_index(run.memory)
     return Model(
@@ -376,13 +457,16 @@ def _tuples(config: Mapping[str, Any]) -> dict[str, Any]:
     return {key: tuple(v) if isinstance(v, list) else v for key, v in config.items()}
 
 
-def _load_weights(system: System, run: RunFolder) -> None:
+def load_weights(system: System, run: RunFolder) -> None:
+    """Give a system the weights of a run, checked to fit it and to be finite numbers."""
     if not run.weights.exists():
         raise UserError(
             f"the run {run.path} has no model.safetensors yet; train it on with --resume."
         )
     try:
-        system.load_state_dict(read_tensors(run.weights))
+        tensors = read_tensors(run.weights)
+        check_finite(run.weights, tensors, dict(system.named_parameters()))
+        system.load_state_dict(tensors)
     except (SafetensorError, ValueError, OSError) as error:
         raise UserError(
             f"{run.weights} is damaged ({error}); train on with --resume, which starts from the "

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from lmlab.training.config import TrainingConfig
+from lmlab.training.restoring import checked_numbers
 
 FINAL_SHARE = 0.01
 """The share of the learning rate at which the cosine ends."""
@@ -65,4 +66,6 @@ class Schedule:
         return {"scale": self.scale, "best": self.best, "waited": self.waited}
 
     def restore(self, state: dict[str, float]) -> None:
-        self.scale, self.best, self.waited = state["scale"], state["best"], int(state["waited"])
+        """Go on from what a checkpoint kept; a ValueError where it is no state of a schedule."""
+        for name, value in checked_numbers(state, self.state()).items():
+            setattr(self, name, value)

@@ -101,7 +101,8 @@ def train(
     `settings` are those of the system and of `TrainingConfig`, as strings or values, applied after
     those of the size and the recipe. With `resume`, a training that was stopped (by a kill, Ctrl-C,
     or a smaller budget) goes on to the bit as if it had not been; settings not given are the run's.
-    (A schedule that follows the budget, as cosine does, follows the larger one from there on.)
+    (A schedule that follows the budget, as cosine does, follows the larger one from there on, and
+    `average` takes only validations made since.)
     `data_seed` decides how a corpus without splits is divided; it is 0 for all seeds, so that
     their runs compare. See `RunFolder` for what is written. `judge` makes what `keep_by` asks for.
     `base` is a run that the system is built on; `encoder` one whose weights its own encoder begins
@@ -115,7 +116,7 @@ def train(
     check_needs(card, base=base, encoder=encoder, **looked_up)
     given = dict(settings or {}) | objective_setting(card, objective)
     budget = {"epochs": epochs, "steps": steps, "minutes": minutes}
-    before = run.read_config() if continues(run, resume) else None
+    before = run.resumed_config() if continues(run, resume) else None
     accelerator.wait_for_everyone()  # all have looked before the first one writes
     built_on = find_base(card, "base", base, before, run)
     begun_with = find_base(card, "encoder", encoder, before, run)
@@ -163,8 +164,13 @@ def train(
         prepared = prepared.with_held_out_span(span)
     kept_by = _judge(plan, opened.corpus, tokenizers, judge)
     if accelerator.is_main_process:
-        memories.save(run.memory)
-        _begin(run, description, tokenizers)  # nothing that a user can mend fails after this
+        run.write_description(  # nothing that a user can mend fails after this
+            description,
+            tokenizers.texts,
+            sources=tokenizers.sources,
+            memories=memories,
+            begins=before is None,
+        )
     reporter = Reporter(
         run.metrics,
         plan.training,
@@ -259,16 +265,6 @@ def continues(run: RunFolder, resume: bool) -> bool:
             "choose another --out."
         )
     return run.exists()
-
-
-def _begin(run: RunFolder, description: Mapping[str, Any], tokenizers: Tokenizers) -> None:
-    """Write what is known before training; config.json last, as it makes the folder a run."""
-    if not run.tokenizer.exists():
-        tokenizers.texts.save(run.tokenizer)
-    if tokenizers.sources is not None and not run.source_tokenizer.exists():
-        tokenizers.sources.save(run.source_tokenizer)
-    run.write_environment()
-    run.write_config(description)
 
 
 def _check_data(data: TrainingData, plan: Plan, accelerator: Accelerator) -> None:

@@ -20,6 +20,7 @@ from lmlab.training.data import TrainingData
 from lmlab.training.evaluate import evaluate
 from lmlab.training.loop import Job, Outcome, fit_by_gradient, save_weights
 from lmlab.training.progress import Budget, Clock, Progress, StopSignals
+from lmlab.training.restoring import restoring
 from lmlab.training.schedules import Schedule
 
 AHEAD = 2
@@ -273,6 +274,7 @@ def _restore(job: Job) -> tuple[Progress, Schedule]:
     job.reporter.begin(after=0 if checkpoint is None else checkpoint.step)
     if checkpoint is None:
         return Progress(), schedule
-    job.system.load_state_dict(checkpoint.model)
-    schedule.restore(checkpoint.state["schedule"])
-    return Progress.restored(checkpoint.state["progress"]), schedule
+    with restoring(job.run.trainer):
+        job.system.load_state_dict(checkpoint.model)
+        schedule.restore(checkpoint.state["schedule"])
+        return Progress.restored(checkpoint.state["progress"]), schedule

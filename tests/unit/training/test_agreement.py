@@ -6,6 +6,7 @@ import shutil
 
 import numpy as np
 import pytest
+from tests.manifests import relist
 
 from lmlab.core.errors import UserError
 from lmlab.data.corpus import open_corpus
@@ -40,6 +41,9 @@ def test_another_tokeniser_in_a_run_is_noticed(folder):
     train("ngram", data=str(folder), out=folder / "one", quiet=True)
     train("ngram", data=str(folder), out=folder / "two", tokenizer="char", quiet=True)
     shutil.copy(folder / "two" / "tokenizer.json", folder / "one" / "tokenizer.json")
+    with pytest.raises(UserError, match=r"tokenizer.json is not what was written"):
+        load_run(folder / "one")
+    relist(folder / "one")
     with pytest.raises(UserError, match="not the one that the run was trained with"):
         load_run(folder / "one")
 

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 
 from lmlab.core.errors import UserError
+from lmlab.core.files import write_text
+from lmlab.core.tensor_files import read_tensors, write_tensors
 from lmlab.training.checkpoints import (
     Checkpoint,
     load_checkpoint,
@@ -20,7 +22,6 @@ from lmlab.training.checkpoints import (
     restore_optimizer,
     save_checkpoint,
 )
-from lmlab.training.files import read_tensors, write_tensors, write_text
 
 
 def at(step: int) -> Checkpoint:
@@ -82,10 +83,7 @@ def disk_calls(monkeypatch: pytest.MonkeyPatch, *, die_at: int | None = None) ->
         monkeypatch.setattr(owner, name, call)
 
     for owner, name in (
-        (os, "fsync"),
-        (Path, "replace"),
-        (Path, "rename"),
-        (Path, "mkdir"),
+        *((os, name) for name in ("fsync", "open", "replace", "rename", "mkdir", "unlink")),
         (shutil, "rmtree"),
     ):
         watch(owner, name)

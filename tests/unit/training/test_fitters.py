@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from lmlab.core.batch import Batch
-from lmlab.training.files import read_tensors
+from lmlab.core.tensor_files import read_tensors
 from lmlab.training.fitters import FITTERS, expected_counts, fit_by_em
 from lmlab.training.loop import Job
 from lmlab.training.runs import load_run

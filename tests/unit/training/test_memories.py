@@ -11,13 +11,18 @@ from lmlab.core.errors import UserError
 from lmlab.knowledge.knowledge import Entity, Fact, Knowledge
 from lmlab.knowledge.opening import open_knowledge
 from lmlab.retrieval.documents import Document, Documents, open_documents
-from lmlab.training.memories import Memories, find_memories, load_memories, tiny_memories
+from lmlab.training.memories import FILES, Memories, find_memories, load_memories, tiny_memories
 
 
 def card(*needs: str, **tries: str) -> Card:
     return Card(
         family="f", kind="exact", paper="p", source="s", protocols=(), needs=needs, tries=tries
     )
+
+
+def save(memories: Memories, folder: Path) -> None:
+    for name, part in memories.given().items():
+        (folder / FILES[name]).write_bytes(part.to_bytes())
 
 
 def test_what_is_given_comes_before_what_the_card_tries(tmp_path: Path):
@@ -43,7 +48,7 @@ def test_they_are_saved_and_loaded_and_a_change_is_noticed(tmp_path: Path):
         facts=(Fact(0, 0, 1),),
     )
     kept = Memories(documents=documents, knowledge=knowledge)
-    kept.save(tmp_path)
+    save(kept, tmp_path)
     config = {"memories": kept.describe({"documents": "notes.txt"})}
     assert config["memories"]["documents"]["spec"] == "notes.txt"
     again = load_memories(config, tmp_path)
@@ -65,7 +70,7 @@ def test_they_are_saved_and_loaded_and_a_change_is_noticed(tmp_path: Path):
 
 def test_a_resumed_run_keeps_its_own_and_refuses_others(tmp_path: Path):
     kept = Memories(documents=open_documents("capitals"))
-    kept.save(tmp_path)
+    save(kept, tmp_path)
     before = {"memories": kept.describe({"documents": "capitals"})}
     file = tmp_path / "notes.txt"
     file.write_text("one\n", encoding="utf-8")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.manifests import relist
 
 from lmlab.core.errors import UserError
 from lmlab.core.registry import system_module
@@ -23,6 +24,7 @@ def run(corpus: Path, tmp_path: Path) -> Path:
 
 def change(path: Path, **values: Any) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | values))
+    relist(path.parent)
 
 
 def test_a_missing_run_and_a_folder_that_is_none(tmp_path: Path) -> None:
@@ -38,6 +40,7 @@ def test_a_config_that_is_none_or_from_the_future(run: Path) -> None:
         load_run(run)
     for text in ("{", "[]", "{}", "null", '{"format": "x"}', '{"format": 1}'):
         (run / "config.json").write_text(text)
+        relist(run)
         with pytest.raises(UserError, match=r"is not the config.json of a run"):
             load_run(run)
 
@@ -46,6 +49,9 @@ def test_a_config_that_is_none_or_from_the_future(run: Path) -> None:
 def test_broken_weights_are_told(run: Path, content: bytes | None) -> None:
     path = run / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-8] if content is None else content)
+    with pytest.raises(UserError, match=r"model.safetensors is not what was written.*--resume"):
+        load_run(run)
+    relist(run)
     with pytest.raises(UserError, match=r"model.safetensors is damaged.*--resume"):
         load_run(run)
 
@@ -53,9 +59,15 @@ def test_broken_weights_are_told(run: Path, content: bytes | None) -> None:
 def test_missing_parts_are_told(run: Path) -> None:
     shutil.copytree(run, run.with_name("other"))
     (run / "model.safetensors").unlink()
+    with pytest.raises(UserError, match=r"model.safetensors is missing"):
+        load_run(run)
+    relist(run)
     with pytest.raises(UserError, match=r"has no model.safetensors yet"):
         load_run(run)
     (run.with_name("other") / "tokenizer.json").unlink()
+    with pytest.raises(UserError, match=r"tokenizer.json is missing"):
+        load_run(run.with_name("other"))
+    relist(run.with_name("other"))
     with pytest.raises(UserError, match=r"has lost its tokenizer.json"):
         load_run(run.with_name("other"))
 

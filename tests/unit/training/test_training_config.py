@@ -51,10 +51,10 @@ def test_none_unsets_an_optional_field_and_the_original_is_left_alone() -> None:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"width": "wide"}, "width must be a whole number, and 'wide' is not"),
+        ({"width": "wide"}, "width must be a whole number, got 'wide'"),
         ({"width": "1.5"}, "width must be a whole number"),
         ({"tied": "perhaps"}, "tied must be true or false"),
-        ({"dropout": "1"}, "dropout must be at least 0 and below 1, and it is 1.0"),
+        ({"dropout": "1"}, "dropout must be at least 0 and below 1, got 1.0"),
         ({"dropout": "nan"}, "dropout must be"),
         ({"cell": "gatd"}, "did you mean 'gated'"),
         ({"widht": "3"}, "did you mean 'width'"),

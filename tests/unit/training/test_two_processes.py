@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from lmlab.training.files import read_tensors
+from lmlab.core.tensor_files import read_tensors
 
 PROGRAM = """
 import sys

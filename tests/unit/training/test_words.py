@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from lmlab.training.files import read_tensors
+from lmlab.core.tensor_files import read_tensors
 from lmlab.training.runs import RunFolder, load_run
 from lmlab.training.train import RunResult, train
 

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from lmlab.core.errors import UserError
+from lmlab.core.files import new_folder, write_json
 from lmlab.data.tokenizers import Tokenizer
 from lmlab.interop.hf.catalogue import family_of_system
 from lmlab.interop.hf.family import OWN_WORD, Family, Shape
-from lmlab.interop.hf.folders import WEIGHTS, appearing_whole, write_weights
+from lmlab.interop.hf.folders import WEIGHTS, write_weights
 from lmlab.interop.hf.settings import resolved
 from lmlab.interop.hf.tokenizer_files import exchanged, has_pad, write_tokenizer
-from lmlab.training.files import write_json
 from lmlab.training.runs import Model, RunFolder, load_run
 
 NEVER = -1e4
@@ -50,7 +50,7 @@ def export_hf(run: str | Path, folder: str | Path) -> Family:
     imported: Mapping[str, Any] = model.config.get("imported", {})
     # What came with an imported checkpoint and says nothing about its shape goes out with it again.
     before = {k: v for k, v in imported.get("config", {}).items() if k not in OUTDATED}
-    with appearing_whole(Path(folder)) as partial:
+    with new_folder(Path(folder)) as partial:
         for name, (its_config, its_weights) in family.parts({**before, **config}, weights).items():
             part = partial / name
             part.mkdir(exist_ok=True)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,9 +13,8 @@ from safetensors.torch import save
 from torch import Tensor
 
 from lmlab.core.errors import UserError
+from lmlab.core.files import write_bytes
 from lmlab.core.json_text import read_json_file
-from lmlab.core.locks import lock_folder
-from lmlab.training.files import TEMPORARY, telling_disk_errors, write_bytes
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 WANTED = ("*.json", "*.txt", "*.safetensors")
@@ -124,10 +121,10 @@ def weight_files(folder: Path) -> list[Path]:
             "save_pretrained, which writes safetensors."
         )
     weight_map = read_json(folder / INDEX).get("weight_map")
-    names = sorted(set(weight_map.values())) if isinstance(weight_map, dict) else []
-    strange = [name for name in names if Path(str(name)).name != name]
-    if not names or strange:
+    listed = list(weight_map.values()) if isinstance(weight_map, dict) else []
+    if not listed or not all(isinstance(each, str) and Path(each).name == each for each in listed):
         raise UserError(f"{folder / INDEX} is no index of files beside it; restore it.")
+    names = sorted(set(listed))
     for name in names:
         if not (folder / name).exists():
             raise UserError(f"{folder} lacks {name}, which {INDEX} lists; fetch it again.")
@@ -138,33 +135,3 @@ def write_weights(path: Path, weights: Mapping[str, Tensor]) -> None:
     """Weights as safetensors that transformers reads."""
     kept = {name: value.detach().clone().contiguous().cpu() for name, value in weights.items()}
     write_bytes(path, save(kept, metadata={"format": "pt"}))
-
-
-@contextmanager
-def appearing_whole(folder: Path) -> Iterator[Path]:
-    """A new folder to write into, which gets its name only when all is written; else it is gone.
-
-    No other process can write the same folder in the meantime.
-    """
-    with telling_disk_errors(folder):
-        lock = lock_folder(folder, beside=True)
-    with lock, _folder_under_other_name(folder) as partial:
-        yield partial
-
-
-@contextmanager
-def _folder_under_other_name(folder: Path) -> Iterator[Path]:
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UserError(f"{folder} already exists and is not empty; choose another.")
-    partial = folder.parent / f"{TEMPORARY}{os.getpid()}-{folder.name}"
-    try:
-        with telling_disk_errors(folder):
-            shutil.rmtree(partial, ignore_errors=True)
-            partial.mkdir(parents=True)
-        yield partial
-        with telling_disk_errors(folder):
-            if folder.exists():
-                folder.rmdir()
-            partial.replace(folder)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)

@@ -11,13 +11,15 @@ from typing import Any
 from torch import Tensor
 
 from lmlab.core.errors import UserError
+from lmlab.core.files import new_folder
 from lmlab.core.registry import full_card, system_module
 from lmlab.core.system import System
+from lmlab.core.tensor_files import check_finite
 from lmlab.data.corpus import Layout
 from lmlab.data.tokenizers import Tokenizer
 from lmlab.interop.hf.catalogue import family_of_checkpoint
 from lmlab.interop.hf.family import Family, Shape
-from lmlab.interop.hf.folders import appearing_whole, find_folder, read_config, weight_names
+from lmlab.interop.hf.folders import find_folder, read_config, weight_names
 from lmlab.interop.hf.settings import resolved
 from lmlab.interop.hf.tables import NameTable
 from lmlab.interop.hf.tokenizer_files import (
@@ -45,7 +47,7 @@ def import_hf(source: str | Path, out: str | Path, *, family: str | None = None)
     if Path(out).exists():
         raise UserError(f"{out} already exists; choose another --out.")
     read = read_checkpoint(source, family=family)
-    with appearing_whole(Path(out)) as partial:
+    with new_folder(Path(out)) as partial:
         _write_run(RunFolder(partial), read)
     config = RunFolder(Path(out)).read_config()
     return replace(read, config=config, path=Path(out), stored=True)
@@ -117,6 +119,7 @@ def build_imported(
     state = {n: value.float() for n, value in table.among(theirs).to_ours(theirs).items()}
     whole = theirs.keys() >= set(table.their_names)
     _check_shapes(family, system.state_dict(), state, whole=whole)
+    check_finite("the checkpoint", state, dict(system.named_parameters()))
     system.load_state_dict(state, strict=False)
     return Imported(name=family.systems[0], settings=settings, system=system, notes=notes)
 
@@ -191,10 +194,7 @@ def _check_shapes(
 
 
 def _write_run(run: RunFolder, model: Model) -> None:
-    model.tokenizer.save(run.tokenizer)
-    run.save_weights(model.system)
-    run.write_environment()
-    run.write_config(model.config)
+    run.write_description(model.config, model.tokenizer, weights=model.system)
 
 
 def _described(made: Imported, tokenizer: Tokenizer, imported: Mapping[str, Any]) -> dict[str, Any]:

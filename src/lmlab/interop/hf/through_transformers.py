@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from lmlab.core.errors import UserError
+from lmlab.core.tensor_files import check_finite
 from lmlab.interop.hf.catalogue import families
 from lmlab.interop.hf.folders import read_config, weight_files
 from lmlab.interop.hf.tokenizer_files import SENTENCEPIECE, read_tokenizer, spelled_roles
@@ -89,6 +90,7 @@ def _load(folder: Path, config: Mapping[str, Any], kind: str, size: int) -> Any:
             f"the checkpoint {folder} lacks weights of its language modelling head or body "
             f"({missing[0]}); a model saved whole is needed."
         )
+    check_finite(folder, module.state_dict(), dict(module.named_parameters()))
     return module.eval()
 
 

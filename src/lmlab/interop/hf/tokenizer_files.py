@@ -13,10 +13,10 @@ import tokenizers as hf
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
 
 from lmlab.core.errors import UserError
+from lmlab.core.files import write_json, write_text
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.tokenizers import Tokenizer
 from lmlab.interop.hf.folders import read_json
-from lmlab.training.files import write_json, write_text
 
 SENTENCEPIECE = ("spiece.model", "sentencepiece.bpe.model", "tokenizer.model", "spm.model")
 ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")

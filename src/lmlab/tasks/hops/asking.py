@@ -9,8 +9,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
-
 from lmlab.core.answers import Answer, Evidence
 from lmlab.core.errors import UserError
 from lmlab.core.vocabulary import Vocabulary
@@ -22,10 +20,9 @@ from lmlab.tasks.hops.memory import load_paragraphs, starts_of
 from lmlab.tasks.hops.reader import HopReader
 from lmlab.tasks.hops.rows import TASK, Question
 from lmlab.tasks.hops.system import CogQA
-from lmlab.training.files import read_tensors
 from lmlab.training.memories import load_memories
 from lmlab.training.run_config import building_stored
-from lmlab.training.runs import RunFolder, build_described
+from lmlab.training.runs import RunFolder, build_described, load_weights
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -117,6 +114,7 @@ def load_hops(path: Path | str) -> HopModel:
     told = config.get("task", {})
     if told.get("name") != TASK:
         raise UserError(f"{run.path} was not put to the task {TASK}; see lmlab finetune --help.")
+    run.verify()
     if not run.tokenizer.exists():
         raise UserError(f"the run {run.path} has lost its tokenizer.json.")
     tokenizer, memories = Tokenizer.load(run.tokenizer), load_memories(config, run.memory)
@@ -125,13 +123,7 @@ def load_hops(path: Path | str) -> HopModel:
         if memories.given():
             base.meet_tokenizer(tokenizer)
         system = CogQA(HopReader(base, HopSettings.of(told["settings"])))
-    if not run.weights.exists():
-        raise UserError(f"the run {run.path} has no weights yet; go on with --resume.")
-    try:
-        system.load_state_dict(read_tensors(run.weights))
-    except (SafetensorError, RuntimeError, ValueError, OSError) as error:
-        first = str(error).splitlines()[0]
-        raise UserError(f"{run.weights} is damaged or not of this run ({first}).") from error
+    load_weights(system, run)
     return HopModel(
         system=system.eval(),
         tokenizer=tokenizer,

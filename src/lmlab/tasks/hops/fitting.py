@@ -11,17 +11,18 @@ from typing import Any
 import torch
 
 from lmlab.core.errors import UserError
+from lmlab.core.files import write_json, write_text
 from lmlab.core.system import System
 from lmlab.data.lines import ReadingReport
 from lmlab.layers.hop_settings import HopSettings
 from lmlab.tasks.beginning import load_beginning
-from lmlab.tasks.finetune import DEFAULTS, FineTuned, take_first, take_over
+from lmlab.tasks.finetune import DEFAULTS, FineTuned, take_first, write_beginning
 from lmlab.tasks.hops.answers import answer_questions, as_prediction, measure
 from lmlab.tasks.hops.batches import GraphBatches, SpanBatches
 from lmlab.tasks.hops.encoding import NodeEncoder
 from lmlab.tasks.hops.examples import GraphExample, graph_example, span_examples
 from lmlab.tasks.hops.growing import grow
-from lmlab.tasks.hops.memory import common_names, shared_paragraphs, write_paragraphs
+from lmlab.tasks.hops.memory import FILE, common_names, paragraph_bytes, shared_paragraphs
 from lmlab.tasks.hops.reader import HopReader
 from lmlab.tasks.hops.rows import TASK, HopRow, read_hop_rows
 from lmlab.tasks.hops.system import CogQA, SecondStage
@@ -30,11 +31,10 @@ from lmlab.tasks.rows import Splits, data_seed
 from lmlab.tasks.settings import check_use
 from lmlab.training.config import TrainingConfig, apply_settings, given_budgets, with_budget
 from lmlab.training.data import BatchSource, Watched
-from lmlab.training.files import read_tensors, write_json, write_text
 from lmlab.training.loop import Job, fit_by_gradient
 from lmlab.training.processes import make_accelerator
 from lmlab.training.reporting import Reporter
-from lmlab.training.runs import Model, RunFolder
+from lmlab.training.runs import Model, RunFolder, load_weights
 from lmlab.training.train import check_validated, continues
 
 STAGES = ("spans", "nodes")
@@ -67,7 +67,7 @@ def finetune_hops(
     """
     hop_settings, config = _settings(settings or {}, seed, epochs, steps, minutes)
     folder = RunFolder(Path(out))
-    before = folder.read_config() if continues(folder, resume) else None
+    before = folder.resumed_config() if continues(folder, resume) else None
     model = load_beginning(run)
     hops = replace(HopSettings.of(model.config["system_config"]), **hop_settings)
     met = ReadingReport()
@@ -90,7 +90,10 @@ def finetune_hops(
             f"the run {folder.path} was begun with another task, run or data; resume it with its "
             "own, or choose another --out."
         )
-    _begin(folder, model, config, told, paragraphs)
+    kept = {k: v for k, v in model.config.items() if k not in ("format", "lmlab")}
+    described = {**kept, "seed": config.seed, "training": asdict(config), "task": told}
+    others = {FILE: paragraph_bytes(paragraphs)}
+    write_beginning(folder, model, described, begins=before is None, others=others)
     torch.manual_seed(seed)
     whole = CogQA(HopReader(model.system, hops))
     fitting = Fitting(whole=whole, model=model, config=config, folder=folder, quiet=quiet)
@@ -120,20 +123,6 @@ def _settings(
     budget = {"epochs": epochs, "steps": steps, "minutes": minutes}
     config = with_budget(config, beside=of_training, **budget)
     return changed, config
-
-
-def _begin(
-    folder: RunFolder,
-    model: Model,
-    config: TrainingConfig,
-    told: Mapping[str, Any],
-    paragraphs: Mapping[str, str],
-) -> None:
-    take_over(model, folder)
-    folder.write_environment()
-    kept = {k: v for k, v in model.config.items() if k not in ("format", "lmlab")}
-    folder.write_config({**kept, "seed": config.seed, "training": asdict(config), "task": told})
-    write_paragraphs(folder.path, paragraphs)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -251,7 +240,8 @@ def fit_stage(
         )
     )
     outcome.check_whole(folder)
-    system.load_state_dict(read_tensors(folder.weights))
+    folder.verify()
+    load_weights(system, folder)
     system.eval()
 
 

@@ -15,7 +15,6 @@ from lmlab.core.errors import UserError
 from lmlab.core.json_text import parse_json
 from lmlab.core.unpacking import unpack_gzip
 from lmlab.tasks.rows import Splits
-from lmlab.training.files import telling_disk_errors, write_bytes
 
 FILE = "memory/paragraphs.jsonl.gz"
 COMMON = 0.02
@@ -32,15 +31,13 @@ def shared_paragraphs(splits: Splits) -> dict[str, str]:
     return found
 
 
-def write_paragraphs(run: Path, paragraphs: Mapping[str, str]) -> None:
+def paragraph_bytes(paragraphs: Mapping[str, str]) -> bytes:
+    """Paragraphs as they are stored in a run."""
     lines = [
         json.dumps({"entity": name, "text": text}, ensure_ascii=False)
         for name, text in paragraphs.items()
     ]
-    path = run / FILE
-    with telling_disk_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-    write_bytes(path, gzip.compress("\n".join(lines).encode(), mtime=0))
+    return gzip.compress("\n".join(lines).encode(), mtime=0)
 
 
 def load_paragraphs(run: Path) -> dict[str, str]:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from lmlab.core.errors import UserError, unknown_name_or_path
 from lmlab.core.json_text import parse_json
-from lmlab.data.lines import ReadingReport
+from lmlab.data.lines import ReadingReport, held_lines
 from lmlab.data.naming import find_name
 from lmlab.data.wordnet.hop_questions import hop_questions
 from lmlab.tasks.catalogue import HOPS
@@ -170,8 +170,8 @@ def read_hop_rows(
 def read_paragraphs(path: Path) -> dict[str, str]:
     """Texts by entity, of lines {"entity": …, "text": …}."""
     found: dict[str, str] = {}
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
-        if not line.strip():
+    for number, line in held_lines(path, ReadingReport()):
+        if not line:
             continue
         try:
             row = parse_json(line)

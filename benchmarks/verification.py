@@ -1,0 +1,91 @@
+"""The cost of verification: seconds to load a run with and without comparing its hashes.
+
+    python benchmarks/verification.py [--out FILE.json]
+
+Runs of GPT with random weights, of about 0.1, 10 and 100 MB, in a temporary folder; files are in
+the page cache, so that the difference is the hashing. Medians of alternating loads, one thread.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lmlab.core.manifest import verification
+from lmlab.data.corpus import Layout
+from lmlab.data.tokenizer_training import word_level
+from lmlab.data.tokenizers import Tokenizer
+from lmlab.training.config import TrainingConfig
+from lmlab.training.runs import RunFolder, build_system, load_run
+
+SHAPES = {"small": (32, 2), "medium": (256, 3), "large": (720, 4)}
+"""Width and layers."""
+ROUNDS = 9
+
+
+def write_run(folder: Path, width: int, layers: int) -> None:
+    """A run of an untrained GPT."""
+    spellings = ("<pad>", "<unk>", "<s>", "</s>", "<mask>", *(f"word{n}" for n in range(95)))
+    tokenizer = Tokenizer(word_level({word: n for n, word in enumerate(spellings)}))
+    settings = {"width": width, "layers": layers, "heads": 4}
+    config = {
+        "system": "gpt",
+        "size": "small",
+        "recipe": None,
+        "system_config": settings,
+        "vocabulary": asdict(tokenizer.vocabulary),
+        "tokenizer": tokenizer.kind,
+        "layout": asdict(Layout()),
+        "corpus": {"name": "none", "spec": "", "fingerprint": "", "seed": 0},
+        "training": asdict(TrainingConfig()),
+    }
+    system = build_system("gpt", settings, tokenizer.vocabulary, seed=0)
+    RunFolder(folder).write_description(config, tokenizer, weights=system)
+
+
+def seconds(folder: Path, *, verify: bool) -> float:
+    """Of one load."""
+    with verification(verify):
+        began = time.perf_counter()
+        load_run(folder)
+        return time.perf_counter() - began
+
+
+def measure(folder: Path, width: int, layers: int) -> dict[str, Any]:
+    """Medians of a run of this shape."""
+    write_run(folder, width, layers)
+    seconds(folder, verify=True)  # the page cache is warm from here on
+    pairs = [(seconds(folder, verify=True), seconds(folder, verify=False)) for _ in range(ROUNDS)]
+    size = (folder / "model.safetensors").stat().st_size
+    verified, plain = (statistics.median(each) for each in zip(*pairs, strict=True))
+    return {
+        "megabytes": round(size / 1e6, 2),
+        "verified_seconds": round(verified, 4),
+        "unverified_seconds": round(plain, 4),
+        "verification_seconds": round(statistics.median(a - b for a, b in pairs), 4),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as scratch:
+        found = {name: measure(Path(scratch) / name, *shape) for name, shape in SHAPES.items()}
+    text = json.dumps(found, indent=2)
+    print(text)
+    if options.out is not None:
+        options.out.write_text(text + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,44 @@
+"""JSON from outside: what can't be used is a ValueError with a short reason."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from lmlab.core.errors import UserError
+from lmlab.core.json_text import parse_json, read_json_file
+from lmlab.core.limits import set_limit
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[" * 200_000, "nested too deeply"),
+        ('{"a": ' + "9" * 5000 + "}", "a number of more than 4,300 digits"),
+        ('{"a": ["\\ud800"]}', "half of a surrogate pair"),
+        ('{"\\uDFFF": 1}', "half of a surrogate pair"),
+        ("{", "property name"),
+        (b"\xff{}", "utf-8"),
+    ],
+)
+def test_damage_is_a_value_error(text: str | bytes, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        parse_json(text)
+
+
+def test_whole_pairs_are_characters() -> None:
+    for value in ({"pear": "🍐"}, ["\\ud800"], [1.5, None, "é"]):
+        assert parse_json(json.dumps(value)) == value
+        assert parse_json(json.dumps(value, ensure_ascii=False).encode()) == value
+
+
+def test_a_huge_file_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text("[" + "1," * 1000 + "1]")
+    set_limit("json", 1000)
+    try:
+        with pytest.raises(UserError, match="must be at most 1,000, got 2,003"):
+            read_json_file(tmp_path / "x.json")
+    finally:
+        set_limit("json", None)

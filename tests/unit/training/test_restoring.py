@@ -1,0 +1,67 @@
+"""A checkpoint that verifies and still does not fit: one sentence, and nothing is lost."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lmlab.core.errors import UserError
+from lmlab.core.manifest import read_manifest, write_manifest
+from lmlab.training.progress import Progress
+from lmlab.training.reporting import read_metrics
+from lmlab.training.restoring import checked_numbers
+from lmlab.training.train import train
+
+BUDGET = {"data": "grammar", "size": "tiny", "quiet": True}
+
+
+def change_state(run: Path, part: str, key: str, value: Any) -> None:
+    """Change a number of the last checkpoint, and list the changed file in its manifest."""
+    [folder] = (run / "trainer").glob("step-*")
+    document = json.loads((folder / "state.json").read_text())
+    if key:
+        document["state"][part][key] = value
+    else:
+        document["state"][part] = value
+    (folder / "state.json").write_text(json.dumps(document))
+    write_manifest(folder, read_manifest(folder))
+
+
+@pytest.mark.parametrize(
+    ("system", "part", "key", "value", "says"),
+    [
+        ("lstm", "progress", "step", "x", "step must be a whole number"),
+        ("lstm", "progress", "", 5, "expected numbers named step"),
+        ("lstm", "schedule", "", True, "expected numbers named scale"),
+        ("lstm", "schedule", "waited", -1, "waited must be a whole number, 0 or more"),
+        ("lstm", "progress", "seconds", math.nan, "seconds must be a number"),
+        ("hmm", "progress", "epoch", 1.5, "epoch must be a whole number"),
+        ("cbow", "schedule", "scale", None, "scale must be a number"),
+    ],
+)
+def test_a_state_that_does_not_fit(
+    tmp_path: Path, system: str, part: str, key: str, value: Any, says: str
+) -> None:
+    fitting = {"settings": {"fitting": "em"}} if system == "hmm" else {}
+    budget = {"epochs": 1} if system == "cbow" else {"steps": 2}
+    train(system, out=tmp_path / "run", **BUDGET, **fitting, **budget)  # type: ignore[arg-type]
+    change_state(tmp_path / "run", part, key, value)
+    with pytest.raises(UserError, match=rf"trainer does not fit this training .*{says}"):
+        train(system, out=tmp_path / "run", resume=True, **BUDGET)  # type: ignore[arg-type]
+
+
+def test_the_numbers_of_a_progress_come_back() -> None:
+    progress = Progress(step=3, best=math.inf, seconds=1.5)
+    assert Progress.restored(json.loads(json.dumps(progress.state()))) == progress
+    with pytest.raises(ValueError, match="expected numbers named"):
+        checked_numbers({"step": 1}, {"step": 0, "epoch": 0})
+
+
+def test_lines_of_metrics_without_a_whole_step_are_left_out(tmp_path: Path) -> None:
+    rows = ['{"step": 1}', '{"step": Infinity}', '{"step": "2"}', "[" * 200_000, "5", '{"st']
+    (tmp_path / "metrics.jsonl").write_text("\n".join(rows))
+    assert read_metrics(tmp_path / "metrics.jsonl") == [{"step": 1}]
