@@ -42,10 +42,10 @@ import torch
 from finishing import finished
 
 import lmlab
+from lmlab.core.tensor_files import read_tensors
 from lmlab.tasks.catalogue import find_task
 from lmlab.tasks.long_babi import long_babi
 from lmlab.tasks.rows import read_splits
-from lmlab.training.files import read_tensors
 
 SYSTEM = {
     "width": 64,

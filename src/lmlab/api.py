@@ -23,6 +23,7 @@ import torch
 
 from lmlab.core.card import Card
 from lmlab.core.errors import UserError
+from lmlab.core.manifest import verification
 from lmlab.core.registry import catalogue
 from lmlab.data.corpus import Corpus
 from lmlab.diagnostics.writing import writer_for
@@ -78,17 +79,21 @@ def train(*arguments: Any, **options: Any) -> RunResult:
     return train_system(*arguments, **{"judge": ValidationBleu, **options})
 
 
-def load(run: Path | str) -> LanguageModel:
+def load(run: Path | str, *, verify: bool = True) -> LanguageModel:
     """The trained model of a run's folder, ready to score and to write.
 
     A folder in the Hub's format (config.json, model.safetensors, tokenizer.json) will do too: it
     is read each time afresh and nothing is written; `transformers` reads the architectures that
     lmlab does not know.
 
+    A run's files are compared with the hashes of its manifest.json, which detects damage, not
+    forgery; `verify=False` leaves that out. Weights that are not finite are refused in any case.
+
     >>> lmlab.load("runs/ngram").card.family
     'counting'
     """
-    return LanguageModel(open_model(run))
+    with verification(verify):
+        return LanguageModel(open_model(run))
 
 
 def wrap(
@@ -416,11 +421,15 @@ def build_index(
 
 
 def open_index(
-    path: Path | str, *, encoder: str | Path | LanguageModel | TextEncoder | None = None
+    path: Path | str,
+    *,
+    encoder: str | Path | LanguageModel | TextEncoder | None = None,
+    verify: bool = True,
 ) -> StoredIndex:
     """The index of a folder, to be searched by texts; vectors stay on the disk until looked at.
 
-    `encoder` is the one that it was built with, from where it was then unless given.
+    `encoder` is the one that it was built with, from where it was then unless given. Files are
+    compared with the hashes of manifest.json before their first use, unless `verify` is false.
 
     >>> index = lmlab.open_index("indexes/capitals")
     >>> len(index), [hit.number for hit in index.search(["the capital of Peru"], k=1)[0]]
@@ -429,10 +438,11 @@ def open_index(
     from lmlab.interop.text_encoders import as_encoder, find_encoder
     from lmlab.retrieval.stored import open_index as open_stored
 
-    if encoder is None:
-        return open_stored(path, find_encoder=find_encoder)
-    given = encoder.model if isinstance(encoder, LanguageModel) else encoder
-    return open_stored(path, find_encoder=lambda *_: as_encoder(given))
+    with verification(verify):
+        if encoder is None:
+            return open_stored(path, find_encoder=find_encoder)
+        given = encoder.model if isinstance(encoder, LanguageModel) else encoder
+        return open_stored(path, find_encoder=lambda *_: as_encoder(given))
 
 
 def systems() -> list[Card]:

@@ -15,7 +15,8 @@ from lmlab.core.errors import UserError, unknown_name
 from lmlab.core.limits import check_limit
 from lmlab.core.score import Score, Summary, summarise
 from lmlab.core.seeds import check_seed
-from lmlab.core.texts import each_text
+from lmlab.core.texts import check_text, check_texts, each_text
+from lmlab.core.whole_numbers import check_whole_number
 from lmlab.data.corpus import Corpus, open_corpus
 from lmlab.interop.opening import open_model
 from lmlab.sampling.beam import Beam, beam_search
@@ -50,6 +51,9 @@ METHODS = {
 """The ways to write a text, and which options each has a use for."""
 CHAINS = ("gibbs", "metropolis")
 """The ways that are Markov chains, which have a verb of their own."""
+TOKENS_AT_ONCE = 2**16
+"""Tokens that are generated together at most, so that a million texts take no more memory than some
+hundred."""
 BEAM_WIDTH = 8
 
 
@@ -128,10 +132,9 @@ class LanguageModel:
         >>> abs(score.total - sum(token.log_prob for token in score.per_token)) < 1e-9
         True
         """
-        if isinstance(texts, str):
-            raise UserError("score takes a list of texts, and one text came; put it in a list.")
-        if isinstance(sources, str):
-            raise UserError("score takes a list of sources, and one came; put it in a list.")
+        check_texts(texts, "score")
+        if sources is not None:
+            check_texts(sources, "score", what="source")
         return list(self.score_stream(texts, sources, **options))
 
     def score_stream(
@@ -232,8 +235,9 @@ class LanguageModel:
             raise UserError(f"Markov chains give a record: call chains(n, method={method!r}).")
         if method not in METHODS:
             raise unknown_name("method", method, (*METHODS, *CHAINS))
-        if not 0 <= seed < 2**31:
-            raise UserError(f"a seed must be from 0 to {2**31 - 1}, and {seed} came.")
+        check_seed(seed)
+        check_whole_number("the number of texts", n)
+        check_whole_number("the greatest length", max_length)
         check_limit("texts", n, called="the number of texts")
         check_limit("length", max_length, called="the greatest length")
         given = {
@@ -249,7 +253,7 @@ class LanguageModel:
                 raise UserError(
                     f"the method {method} has no use for {name.replace('_', '-')}; leave it out."
                 )
-        ids = list(self.encode_prefix(prefix).ids)
+        ids = list(self.encode_prefix(check_text(prefix, "the prefix")).ids)
         condition = self._condition(source)
         written = self._write(n, method, ids, condition, max_length, seed, options)
         return [self._text(each) for each in written]
@@ -306,8 +310,7 @@ class LanguageModel:
         >>> [option.probability > 0 for option in filled.gaps[0].options]
         [True, True, True]
         """
-        if isinstance(texts, str):
-            raise UserError("fill takes a list of texts, and one text came; put it in a list.")
+        check_texts(texts, "fill")
         return list(self.fill_stream(texts, **options))
 
     def fill_stream(
@@ -344,8 +347,7 @@ class LanguageModel:
         >>> [each.text for each in lmlab.load("runs/seq2seq").translate(["zwei", "eins"])]
         ['two', 'one']
         """
-        if isinstance(texts, str):
-            raise UserError("translate takes a list of texts, and one came; put it in a list.")
+        check_texts(texts, "translate")
         return list(self.translate_stream([texts], **options))
 
     def translate_stream(
@@ -363,8 +365,7 @@ class LanguageModel:
 
     def link(self, texts: Sequence[str]) -> list[LinkedText]:
         """The mentions of each text and the entities they are taken for, where it has `Link`."""
-        if isinstance(texts, str):
-            raise UserError("link takes a list of texts, and one text came; put it in a list.")
+        check_texts(texts, "link")
         return list(self.link_stream(texts))
 
     def link_stream(self, texts: Iterable[str]) -> Iterator[LinkedText]:
@@ -388,8 +389,7 @@ class LanguageModel:
         >>> encoded.tokens, encoded.token_vectors.shape
         (('<s>', 'the', 'dog', 'sleeps', '</s>'), (5, 16))
         """
-        if isinstance(texts, str):
-            raise UserError("encode takes a list of texts, got one text; put it in a list.")
+        check_texts(texts, "encode")
         return list(self.encode_stream(texts, **options))
 
     def encode_stream(self, texts: Iterable[str], **options: Any) -> Iterator[EncodedText]:
@@ -406,7 +406,7 @@ class LanguageModel:
         encoding = TextEncoding(
             model.system, model.reads_by, model.layout, name=model.card.name, **options
         )
-        return encoding.encode(texts)
+        return encoding.encode(each_text(texts))
 
     def detect(self, texts: Sequence[str]) -> list[DetectedText]:
         """Replaced token detection: each token's probability of being replaced (ELECTRA).
@@ -418,8 +418,7 @@ class LanguageModel:
         >>> [(token.token, 0 < token.probability < 1) for token in detected.tokens]
         [('the', True), ('dog', True), ('sleeps', True)]
         """
-        if isinstance(texts, str):
-            raise UserError("detect takes a list of texts, got one text; put it in a list.")
+        check_texts(texts, "detect")
         return list(self.detect_stream(texts))
 
     def detect_stream(self, texts: Iterable[str], **options: Any) -> Iterator[DetectedText]:
@@ -428,7 +427,7 @@ class LanguageModel:
         from lmlab.scoring.detection import detect_texts
 
         model = self.model
-        return detect_texts(model.system, model.tokenizer, model.layout, texts, **options)
+        return detect_texts(model.system, model.tokenizer, model.layout, each_text(texts), **options)
 
     def reveal(self, text: str, source: str | None = None) -> dict[str, Capture]:
         """What goes on inside on a text, by name: each layer's attention, sublayers, hidden states.
@@ -472,8 +471,7 @@ class LanguageModel:
         >>> asked.answers[0].evidence[0].text
         "the capital of Chad is N'Djamena"
         """
-        if isinstance(questions, str):
-            raise UserError("ask takes a list of questions, and one came; put it in a list.")
+        check_texts(questions, "ask", what="question")
         return list(
             self.ask_stream(
                 [questions], documents=documents, knowledge=knowledge, facts=facts, **options
@@ -547,19 +545,25 @@ class LanguageModel:
         most: int,
         seed: int,
         options: dict[str, Any],
-    ) -> Sequence[Generated]:
+    ) -> Iterator[Generated]:
         given: dict[str, Any] = {"prefix": prefix, "condition": condition}
         if method == "beam":
             # The same width whatever n, or the best text would depend on how many are asked for.
             width = options.pop("beam", BEAM_WIDTH)
             beam = Beam(width=width, best=n, max_length=most, **options)
-            return beam_search(self.system, beam, **given)[0]
-        if condition is not None and n > 0:
-            given["condition"] = condition.select(torch.zeros(n, dtype=torch.long))
-        if method == "greedy":
-            return decode_greedily(self.system, n, max_length=most, **given)
+            yield from beam_search(self.system, beam, **given)[0]
+            return
         generator = torch.Generator().manual_seed(seed)
-        return draw(self.system, n, max_length=most, generator=generator, **given, **options)
+        at_once = max(1, TOKENS_AT_ONCE // most)
+        for first in range(0, n, at_once):
+            rows = min(at_once, n - first)
+            if condition is not None:
+                given["condition"] = condition.select(torch.zeros(rows, dtype=torch.long))
+            if method == "greedy":
+                yield from decode_greedily(self.system, rows, max_length=most, **given)
+            else:
+                drawn = {"generator": generator, **given, **options}
+                yield from draw(self.system, rows, max_length=most, **drawn)
 
     def _text(self, written: Generated) -> Text:
         return Text(

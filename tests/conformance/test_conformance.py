@@ -1,4 +1,9 @@
-"""What every system of the zoo must satisfy; `design.md` numbers the seven checks."""
+"""What every system of the zoo must satisfy.
+
+The checks by their numbers: 1 probabilities sum to one; 2 no prediction sees what is hidden from
+it; 3 scores do not depend on the batch; 4 it learns; 5 saved and resumed it is the same; 6 it
+samples what it scores; 7 it steps as it scores; 8 it reveals what it declares (test_reveal.py).
+"""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ import torch
 from lmlab.diagnostics.subjects import batch_of, sentence_of
 from lmlab.scoring.evaluating import evaluating
 
+from .claims import claim
 from .conftest import Specimen
 
 TOLERANCE = 1e-4
@@ -27,14 +28,15 @@ def test_8_what_it_reveals_is_within_its_declared_range(specimen: Specimen):
         torch.manual_seed(0)
         captures = system.reveal(batch)
     for name, capture in captures.items():
-        assert not DRAWN.search(capture.reading), f"{name}: {capture.reading}"
+        drawn = DRAWN.search(capture.reading)
+        claim(not drawn, f"the reading of {name} says where it is drawn: {capture.reading!r}")
         values = capture.values.double()
         finite = values[values.isfinite()]
         low, high = capture.range
-        assert (finite >= low - TOLERANCE).all(), name
-        assert (finite <= high + TOLERANCE).all(), name
+        outside = finite[(finite < low - TOLERANCE) | (finite > high + TOLERANCE)].tolist()
+        claim(not outside, f"{name} is declared to be within {low} … {high}, got {outside[:3]}")
         if capture.sums_to_one:
             sums = values.nan_to_num().sum(capture.axes.index(capture.sums_to_one))
             # Nothing at all where nothing is predicted.
-            ones = torch.where(sums.abs() < TOLERANCE, torch.ones_like(sums), sums)
-            assert ones.numel() == 0 or (ones - 1).abs().max() < TOLERANCE, name
+            wrong = sums[(sums.abs() >= TOLERANCE) & ((sums - 1).abs() >= TOLERANCE)].tolist()
+            claim(not wrong, f"{name} does not sum to 1 over {capture.sums_to_one}: {wrong[:3]}")

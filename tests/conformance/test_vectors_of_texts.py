@@ -11,7 +11,9 @@ from lmlab.core.errors import UserError
 from lmlab.core.protocols import Encode, EncodeTokens
 from lmlab.language_model import LanguageModel
 from lmlab.scoring.hidden_layers import EncodeLayers, LayerStates
+from lmlab.scoring.text_vectors import EncodedText
 
+from .claims import claim
 from .conftest import Specimen
 
 TEXTS = ["a a a b", "b", "a b a b b b a", "a a b"]
@@ -35,6 +37,19 @@ def is_added(specimen: Specimen) -> bool:
     return not (zoo / f"{specimen.name.replace('-', '_')}.py").is_file()
 
 
+def claim_vector(vector: np.ndarray | None, what: str) -> None:
+    claim(vector is not None and vector.ndim == 1, f"{what} is {vector}, expected one dimension")
+    claim(vector is not None and np.isfinite(vector).all(), f"{what} is not finite: {vector}")
+
+
+def claim_equal(got: np.ndarray, expected: np.ndarray, what: str, atol: float = 1e-5) -> None:
+    claim(
+        got.shape == expected.shape and np.allclose(got, expected, rtol=1e-7, atol=atol),
+        f"{what} differ: shapes {got.shape} and {expected.shape}"
+        + (f", by {np.abs(got - expected).max():.3g}" if got.shape == expected.shape else ""),
+    )
+
+
 def test_vectors_of_a_text_do_not_depend_on_its_neighbours(specimen: Specimen) -> None:
     model = LanguageModel(specimen.model)
     if specimen.name in NO_HIDDEN_STATES | NO_TEXT_ALONE:
@@ -43,11 +58,21 @@ def test_vectors_of_a_text_do_not_depend_on_its_neighbours(specimen: Specimen) -
         return
     together = model.encode(TEXTS)
     for text, encoded in zip(TEXTS, together, strict=True):
-        assert encoded.text == text and encoded.vector is not None and encoded.vector.ndim == 1
-        assert np.isfinite(encoded.vector).all()
+        claim(encoded.text == text, f"the vector of {text!r} comes with the text {encoded.text!r}")
+        claim_vector(encoded.vector, f"the vector of {text!r}")
         [alone] = model.encode([text])
-        np.testing.assert_allclose(alone.vector, encoded.vector, atol=1e-5)
-    assert np.abs(together[0].vector - together[2].vector).max() > 1e-6
+        claim_equal(encoded.vector, alone.vector, f"the vector of {text!r} with others and alone")
+    apart = np.abs(together[0].vector - together[2].vector).max()
+    claim(apart > 1e-6, f"{TEXTS[0]!r} and {TEXTS[2]!r} have one and the same vector")
+
+
+def claim_tokens(encoded: EncodedText) -> None:
+    """The tokens of "a a a b", their characters, and which of them are special."""
+    claim(encoded.tokens[1:5] == ("a", "a", "a", "b"), f"the tokens are {encoded.tokens}")
+    spans = ((0, 1), (2, 3), (4, 5), (6, 7))
+    claim(encoded.spans[1:5] == spans, f"the tokens' characters are {encoded.spans}")
+    ordinary = [i for i, special in enumerate(encoded.special) if not special]
+    claim(ordinary == [1, 2, 3, 4], f"the tokens {ordinary} are marked as ordinary, not 1 to 4")
 
 
 def test_every_layer_has_a_vector_for_each_token(specimen: Specimen) -> None:
@@ -60,32 +85,36 @@ def test_every_layer_has_a_vector_for_each_token(specimen: Specimen) -> None:
                 model.encode(TEXTS, **option)
         return
     own = model.encode(TEXTS, per_token=True)
-    assert own[0].tokens[1:5] == ("a", "a", "a", "b")
-    assert own[0].spans[1:5] == ((0, 1), (2, 3), (4, 5), (6, 7))
-    assert [i for i, special in enumerate(own[0].special) if not special] == [1, 2, 3, 4]
+    claim_tokens(own[0])
     try:
         depth = LayerStates(system, specimen.name, 0).depth
     except UserError:
         # Another's system may have no layers; of ours it is known which have none.
-        assert specimen.name in HAS_NO_LAYERS or is_added(specimen)
+        known = specimen.name in HAS_NO_LAYERS or is_added(specimen)
+        claim(known, f"{specimen.name} gives no layers, and is not in HAS_NO_LAYERS")
         with pytest.raises(UserError, match=f"{specimen.name}: it has no layers"):
             model.encode(TEXTS, layer=0)
         return
-    assert specimen.name not in HAS_NO_LAYERS
+    claim(specimen.name not in HAS_NO_LAYERS, f"{specimen.name} has layers: HAS_NO_LAYERS is wrong")
     for layer in range(depth + 1):
         found = model.encode(TEXTS, per_token=True, layer=layer)
         below = model.encode(TEXTS, per_token=True, layer=layer - depth - 1)
         for one, other, text in zip(found, below, own, strict=True):
-            assert one.token_vectors.shape[0] == len(text.tokens) == len(one.tokens)
-            np.testing.assert_array_equal(one.token_vectors, other.token_vectors)
+            rows, tokens = one.token_vectors.shape[0], len(text.tokens)
+            claim(
+                rows == tokens == len(one.tokens),
+                f"layer {layer} has {rows} vectors for the {tokens} tokens of {text.text!r}",
+            )
+            counted = f"layers {layer} and {layer - depth - 1}, which are one,"
+            claim_equal(one.token_vectors, other.token_vectors, counted, atol=0)
         if layer == 0:
             # What a token is embedded as knows nothing of the other tokens before its position.
-            np.testing.assert_allclose(
-                found[0].token_vectors[1], found[3].token_vectors[1], atol=1e-5
-            )
+            first, again = (found[text].token_vectors[1] for text in (0, 3))
+            claim_equal(first, again, "embeddings of the first token in two texts")
         if layer == depth and not isinstance(system, EncodeLayers):
             for one, text in zip(found, own, strict=True):
-                np.testing.assert_allclose(one.token_vectors, text.token_vectors, atol=1e-5)
+                what = f"the last layer and the system's own vectors of {text.text!r}"
+                claim_equal(one.token_vectors, text.token_vectors, what)
     for wrong in (depth + 1, -depth - 2):
         with pytest.raises(UserError, match=f"between {-depth - 1} and {depth}"):
             model.encode(TEXTS, layer=wrong)

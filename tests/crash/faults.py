@@ -11,6 +11,7 @@ import builtins
 import io
 import os
 import signal
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -59,12 +60,21 @@ def install(fault: Fault) -> None:
     """Replace what changes the disk, in this process."""
     for name in CHANGES:
         setattr(os, name, _counted(getattr(os, name), fault))
-    opened = io.open
+    opened, create = io.open, _counted(os.open, fault)
+    plain = os.open
+
+    def faulty_create(path: Any, flags: int, *arguments: Any, **words: Any) -> int:
+        made = create if flags & os.O_CREAT else plain
+        return int(made(path, flags, *arguments, **words))
+
+    os.open = faulty_create
 
     def faulty_open(file: Any, mode: str = "r", *arguments: Any, **words: Any) -> Any:
-        if not set(mode) & set("wax") or "+" in mode or isinstance(file, int):
+        if not set(mode) & set("wax") or "+" in mode or _is_pipe(file):
             return opened(file, mode, *arguments, **words)
-        writer = _TornWriter(io.FileIO(file, mode.replace("b", "").replace("t", "")))
+        opener = words.pop("opener", None)
+        raw = io.FileIO(file, mode.replace("b", "").replace("t", ""), opener=opener)
+        writer = _TornWriter(raw)
         writer.fault = fault
         if "b" in mode:
             return writer
@@ -73,6 +83,10 @@ def install(fault: Fault) -> None:
 
     io.open = faulty_open  # type: ignore[assignment]
     builtins.open = faulty_open  # type: ignore[assignment]
+
+
+def _is_pipe(file: Any) -> bool:
+    return isinstance(file, int) and not stat.S_ISREG(os.fstat(file).st_mode)
 
 
 def _counted(function: Callable[..., Any], fault: Fault) -> Callable[..., Any]:

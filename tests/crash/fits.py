@@ -10,7 +10,7 @@ from typing import Any
 
 CLOCK = ("seconds", "tokens_per_second", "time", "minutes", "memory", "peak_memory", "wall")
 """Keys of records that differ from one run of the same training to the next."""
-COMPARED = ("model.safetensors", "config.json", "tokenizer.json", "metrics.jsonl")
+COMPARED = ("model.safetensors", "config.json", "tokenizer.json", "metrics.jsonl", "manifest.json")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,6 +21,8 @@ class Fit:
     arguments: tuple[str, ...]
     """{world} is the folder of data and runs, {out} where it writes."""
     resumes: bool = True
+    appears_whole: bool = False
+    """Whether the folder gets its name when it is finished, and is never written again."""
     short: bool = False
     """Whether it is part of the short suite."""
 
@@ -55,12 +57,26 @@ FITS: tuple[Fit, ...] = (
         ),
     ),
     Fit(
+        name="questions over several hops",
+        arguments=(
+            *("finetune", "{world}/bert", "--task", "hops"),
+            *("--data", "{world}/hop-rows/rows.jsonl", "--out", "{out}", "--steps", "2", "--set", "checkpoint_steps=1"),
+        ),
+    ),
+    Fit(
+        name="import",
+        arguments=("import-hf", "{world}/hf-gpt", "--out", "{out}"),
+        resumes=False,
+        appears_whole=True,
+    ),
+    Fit(
         name="index",
         arguments=(
             *("index", "build", "{world}/documents.jsonl", "--encoder", "{world}/bert"),
             *("--kind", "hnsw", "--out", "{out}"),
         ),
         resumes=False,
+        appears_whole=True,
     ),
     Fit(
         name="ablation",

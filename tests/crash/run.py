@@ -20,6 +20,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from lmlab.core.files import TEMPORARY
+from lmlab.core.manifest import MANIFEST, DamageError, check_files
 from tests.crash.faults import Fault, install
 from tests.crash.fits import FITS, Fit, results_of
 from tests.fuzz.server import Outcome, prepare, run_command, run_forked
@@ -68,18 +70,43 @@ def finish(fit: Fit, world: Path, out: Path) -> Outcome:
     return run_command(arguments, folder=out.parent, seconds=120)
 
 
+def damage_of(out: Path) -> str:
+    """What is wrong with the files of runs, checkpoints and indexes; nothing where all is well.
+
+    A run must be loadable after a kill at any moment, as soon as it has weights.
+    """
+    from lmlab.training.runs import PARTS
+
+    for manifest in out.rglob(MANIFEST):
+        folder = manifest.parent
+        if any(part.startswith(TEMPORARY) for part in folder.relative_to(out).parts):
+            continue
+        try:
+            check_files(folder, parts=PARTS)
+        except DamageError as error:
+            return f"{folder.relative_to(out)}: {error}"
+    config = out / "config.json"
+    if config.exists() and not (out / MANIFEST).exists():
+        return f"{config} without {MANIFEST}"
+    return ""
+
+
 def check(fit: Fit, world: Path, expected: dict[str, str], kill: Any) -> str:
     """Kill a fit, finish it, compare; nothing where all is well, else what is wrong."""
     scratch = Path(tempfile.mkdtemp(prefix="crash-"))
     try:
         out = scratch / "out"
         kill(fit, world, out)
+        if damage := damage_of(out):
+            return f"after the kill: {damage}"
+        if fit.appears_whole and results_of(out) == expected:
+            return ""  # killed when all was done: the same command is refused, as nothing is lost
         finished = finish(fit, world, out)
         if finished.kind != "ok":
             return f"{finished.kind}: {finished.last_line}"
         found = results_of(out)
         differs = [n for n in sorted(expected.keys() | found) if expected.get(n) != found.get(n)]
-        left = [path.name for path in out.rglob("*") if ".writing-" in path.name]
+        left = [path.name for path in scratch.rglob("*") if ".writing-" in path.name]
         if differs:
             return f"differs: {', '.join(differs)}"
         return f"left behind: {', '.join(left)}" if left else ""

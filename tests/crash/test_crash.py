@@ -20,7 +20,7 @@ def _serve(folder: Path, results: Any) -> None:
     write_files(folder)
     for fit in FITS:
         if fit.short:
-            results.put(check_fit(fit, folder, every=12, moments=1, seed=0))
+            results.put(check_fit(fit, folder, every=60, moments=1, seed=0))
     fit = FITS[0]
     killed, _ = run_with_fault(fit, folder, folder / "killed", 9)
     whole, writes = run_with_fault(fit, folder, folder / "whole", 0)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
+from lmlab.core.manifest import read_manifest, write_manifest
 from tests.fuzz.mutations import (
     Mutate,
     mutate_bytes,
@@ -34,6 +35,11 @@ class Target:
     """Arguments; {it} is the copy, {world} the folder of the world, {out} a new path."""
     small: bool = True
     """Whether it is part of the short world."""
+    verified: bool = False
+    """Whether hashes are checked: where the file that is changed is the list of them."""
+    signed: bool = False
+    """Whether the manifest beside the file lists the changed one: of checkpoints, whose hashes are
+    always checked."""
 
 
 def _corpus(path: str, mutate: Mutate, name: str = "", prefix: str = "") -> Target:
@@ -47,7 +53,7 @@ def _corpus(path: str, mutate: Mutate, name: str = "", prefix: str = "") -> Targ
 
 
 def _in_folder(
-    name: str, path: str, file: str, mutate: Mutate, *commands: tuple[str, ...]
+    name: str, path: str, file: str, mutate: Mutate, *commands: tuple[str, ...], **more: bool
 ) -> Target:
     return Target(
         name=f"{name} {file}",
@@ -56,18 +62,21 @@ def _in_folder(
         mutate=mutate,
         commands=commands,
         small=path in ("ngram", "lstm", "bm25", "ptb", "babi", "multi30k", "knowledge"),
+        **more,
     )
 
 
-def _run(path: str, file: str, mutate: Mutate, *commands: tuple[str, ...]) -> Target:
+def _run(path: str, file: str, mutate: Mutate, *commands: tuple[str, ...], **more: bool) -> Target:
     every = commands or (("score", "{it}", *TEXT), ("sample", "{it}", "--max-length", "5"))
-    return _in_folder(f"run {path}", path, file, mutate, *every)
+    return _in_folder(f"run {path}", path, file, mutate, *every, **more)
 
 
 RESUME = ("train", "lstm", "--data", "{world}/corpus.txt", "--out", "{it}", "--resume")
 FILL = ("fill", "{it}", "the <mask> sees .")
 PREDICT = ("predict", "{it}", *TEXT)
 SEARCH = ("index", "search", "{it}", "capital of Chad", "-k", "2")
+INSPECT = ("inspect", "{world}/lstm", *TEXT, "--out", "{it}")
+ENCODE = ("index", "build", "{world}/documents.jsonl", "--encoder", "{it}", "--out", "{out}")
 IMPORT = ("import-hf", "{it}", "--out", "{out}")
 TARGETS: tuple[Target, ...] = (
     _corpus("corpus.txt", mutate_bytes),
@@ -103,6 +112,33 @@ TARGETS: tuple[Target, ...] = (
         name="arpa", path="model.arpa", mutate=mutate_bytes,
         commands=(("import-arpa", "{it}", "--out", "{out}"),),
     ),
+    Target(
+        name="corpus mentions.jsonl", path="mentions.jsonl", mutate=mutate_lines_of_json,
+        small=False,
+        commands=(
+            ("train", "eae", "--data", "{it}", "--knowledge", "{world}/knowledge", "--size",
+             "tiny", "--steps", "1", "--out", "{out}"),
+        ),
+    ),
+    Target(
+        name="lexicon", path="names.txt", mutate=mutate_bytes, small=False,
+        commands=(
+            ("train", "ernie", "--data", "{world}/corpus.txt", "--size", "tiny", "--steps", "1",
+             "--set", "mentions={it}", "--out", "{out}"),
+        ),
+    ),
+    Target(
+        name="similar words", path="similar.tsv", mutate=mutate_bytes, small=False,
+        commands=(("words", "{world}/vectors.txt", "similarity", "{it}"),),
+    ),
+    *(
+        _in_folder(
+            "rows of hops", "hop-rows", file, mutate_lines_of_json,
+            ("finetune", "{world}/bert", "--task", "hops", "--data", "{it}/rows.jsonl",
+             "--steps", "1", "--out", "{out}"),
+        )
+        for file in ("rows.jsonl", "paragraphs.jsonl")
+    ),
     *(
         Target(
             name=f"word2vec {name}", path=name, mutate=mutate_bytes, small=False,
@@ -123,8 +159,13 @@ TARGETS: tuple[Target, ...] = (
     _run("lstm", "tokenizer.json", mutate_json),
     _run("lstm", "model.safetensors", mutate_safetensors),
     _run("lstm", "metrics.jsonl", mutate_lines_of_json, RESUME, ("doctor", "{it}")),
-    _run("lstm", "trainer/step-2/state.json", mutate_json, RESUME),
-    _run("lstm", "trainer/step-2/optimizer.safetensors", mutate_safetensors, RESUME),
+    _run("lstm", "trainer/step-2/state.json", mutate_json, RESUME, signed=True),
+    _run("lstm", "trainer/step-2/optimizer.safetensors", mutate_safetensors, RESUME, signed=True),
+    _run("lstm", "trainer/step-2/model.safetensors", mutate_safetensors, RESUME, signed=True),
+    _run("lstm", "trainer/step-2/manifest.json", mutate_json, RESUME, verified=True),
+    _run("lstm", "manifest.json", mutate_json, verified=True),
+    _run("lstm", "environment.json", mutate_json, ("doctor", "{it}"), ("compare", "{it}")),
+    _in_folder("figures", "figures", "inspection.json", mutate_json, INSPECT),
     _run("ngram", "config.json", mutate_json),
     _run("ngram", "model.safetensors", mutate_safetensors),
     _run("ngram", "tokenizer.json", mutate_json),
@@ -133,6 +174,7 @@ TARGETS: tuple[Target, ...] = (
     _run("gpt", "config.json", mutate_json),
     _run("hmm", "config.json", mutate_json),
     _run("seq2seq", "config.json", mutate_json, ("translate", "{it}", *TEXT)),
+    _run("seq2seq", "source_tokenizer.json", mutate_json, ("translate", "{it}", *TEXT)),
     _run("cbow", "config.json", mutate_json, ("words", "{it}", "nearest", "cat")),
     _run("rag", "config.json", mutate_json, ("ask", "{it}", "what is the capital of Chad ?")),
     _run("rag", "memory/documents.jsonl.gz", packed(mutate_lines_of_json), ("ask", "{it}", "x ?")),
@@ -150,9 +192,27 @@ TARGETS: tuple[Target, ...] = (
         )
     ),
     *(
+        _in_folder(f"hf {path}", path, file, mutate, IMPORT)
+        for path, file, mutate in (
+            ("hf-words", "vocab.txt", mutate_bytes),
+            ("hf-words", "special_tokens_map.json", mutate_json),
+            ("hf-shards", "model.safetensors.index.json", mutate_json),
+        )
+    ),
+    *(
+        _in_folder("encoder", "sentences", file, mutate_json, ENCODE)
+        for file in ("modules.json", "1_Pooling/config.json", "sentence_bert_config.json")
+    ),
+    _in_folder(
+        "ablation", "ablation", "ablation.json", mutate_json,
+        ("ablate", "gru-minimal", "--data", "{world}/corpus.txt", "--size", "tiny", "--seeds",
+         "1", "--epochs", "1", "--switches", "0", "--out", "{it}"),
+    ),
+    *(
         _in_folder(f"index {path}", path, file, mutate, SEARCH, ("index", "info", "{it}"))
         for path, file, mutate in (
             ("bm25", "meta.json", mutate_json),
+            ("bm25", "manifest.json", mutate_json),
             ("bm25", "documents.jsonl.gz", packed(mutate_lines_of_json)),
             ("bm25", "bm25/data.csc.index.npy", mutate_bytes),
             ("bm25", "bm25/vocab.index.json", mutate_json),
@@ -187,12 +247,15 @@ class DamagedFile:
         copy = scratch / Path(self.target.path).name
         if self.target.file:
             shutil.copytree(world / self.target.path, copy)
-            (copy / self.target.file).write_bytes(self.content)
+            file = copy / self.target.file
+            file.write_bytes(self.content)
+            if self.target.signed:
+                write_manifest(file.parent, read_manifest(file.parent))
         else:
             copy.write_bytes(self.content)
         named = {"it": copy, "world": world, "out": scratch / "out"}
         arguments = [each.format(**named) for each in self.arguments]
-        return unverified(arguments)
+        return arguments if self.target.verified else unverified(arguments)
 
 
 def draw_damaged(world: Path, target: Target, draw: Random) -> DamagedFile:

@@ -18,6 +18,8 @@ from tests.fuzz.scenarios import NEVER, SCENARIOS, VALUES, Scenario
 
 STRANGE = 0.06
 """Share of values that are drawn from `ODD`, whatever the option."""
+BUDGETS = ("--steps", "--epochs")
+"""How long a training or a chain is: any number is allowed."""
 UNFIT = 0.04
 """Share of options taken that the scenario does not list."""
 ODD: tuple[str, ...] = (
@@ -84,9 +86,10 @@ class Command:
 def draw_command(verb: str, draw: Random) -> Command:
     """A command of a verb: one of its scenarios, with up to four more options."""
     scenario = draw.choice(SCENARIOS.get(verb, (Scenario(arguments=()),)))
+    before = ("", *scenario.arguments)
     arguments = [
-        _odd(draw) if draw.random() < STRANGE / 4 and "{" not in each else each
-        for each in scenario.arguments
+        _odd(draw, of) if draw.random() < STRANGE / 4 and "{" not in each else each
+        for of, each in zip(before, scenario.arguments, strict=False)
     ]
     fitting = [each for each in verbs()[verb] if each.name in scenario.options]
     others = [
@@ -109,9 +112,11 @@ def _written(verb: str, option: Option, draw: Random) -> list[str]:
         return [option.name]
     value: str | Callable[[Random], str]
     choices = VALUES.get(f"{verb} {option.name}") or VALUES.get(option.name) or ("1", "2", "text")
-    value = _odd(draw) if draw.random() < STRANGE else draw.choice(choices)
+    value = _odd(draw, option.name) if draw.random() < STRANGE else draw.choice(choices)
     return [option.name, value]
 
 
-def _odd(draw: Random) -> str:
-    return draw.choice(ODD)
+def _odd(draw: Random, option: str) -> str:
+    """A strange value; no number of steps that takes days, which is no mistake."""
+    value = draw.choice(ODD)
+    return "0" if option in BUDGETS and value.isdigit() else value

@@ -124,6 +124,23 @@ SCENARIOS: dict[str, tuple[Scenario, ...]] = {
         ),
     ),
     "link": (Scenario(arguments=("{world}/eae", "Paris is the capital"), options=("--json",)),),
+    "encode": tuple(
+        Scenario(
+            arguments=(run, "--text", TEXT, "--out", "{out}.npz"),
+            options=_words("--per-token --layer --pooling --json"),
+        )
+        for run in ("{world}/gpt", "{world}/bert", "{world}/lstm")
+    ),
+    "detect": (
+        Scenario(
+            arguments=("{world}/electra", "--text", TEXT),
+            options=_words("--threshold --json --raw --errors"),
+        ),
+    ),
+    "settings": tuple(
+        Scenario(arguments=arguments, options=("--json",))
+        for arguments in (("lstm",), ("bert",), ("t5",), ("--task", "classify"))
+    ),
     "evaluate": (
         Scenario(
             arguments=("{world}/seq2seq", "--limit", "2"),
@@ -230,6 +247,9 @@ VALUES: dict[str, tuple[str, ...]] = {
         *("evaluate_every=1", "min_count=2", "checkpoint_steps=1", "average=2", "width=8"),
     ),
     "finetune --set": ("learning_rate=0.01", "clip=0", "optimizer=sgd", "evaluate_every=1"),
+    "--layer": ("0", "1", "-1"),
+    "--pooling": ("mean", "max", "last", "first"),
+    "--threshold": ("0", "0.3", "1"),
     "--method": ("thorough", "fast", "beam", "greedy", "sample"),
     "score --method": ("simple", "raw", "norm", "within-word"),
     "--max-length": ("1", "5", "12"),

@@ -6,7 +6,6 @@ memory, CPU time and wall time; what it prints goes into files, and how it ended
 
 from __future__ import annotations
 
-import io
 import os
 import resource
 import select
@@ -149,9 +148,10 @@ def _child(
             ("err", os.O_WRONLY | os.O_CREAT, 2),
         ):
             os.dup2(os.open(files / name, flags), descriptor)
-        sys.stdin = io.TextIOWrapper(io.FileIO(0), encoding="utf-8")
-        sys.stdout = io.TextIOWrapper(io.FileIO(1, "w"), encoding="utf-8", errors="replace")
-        sys.stderr = io.TextIOWrapper(io.FileIO(2, "w"), encoding="utf-8", errors="replace")
+        sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
+        for name, descriptor in (("stdout", 1), ("stderr", 2)):
+            stream = open(descriptor, "w", encoding="utf-8", errors="replace", closefd=False)  # noqa: SIM115
+            setattr(sys, name, stream)
         _limit(memory, seconds)
         code = function()
     except BaseException:

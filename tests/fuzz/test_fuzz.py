@@ -11,12 +11,11 @@ import pytest
 
 from tests.fuzz.mutations import mutate_bytes, mutate_json
 from tests.fuzz.options import draw_command, has_option, verbs
-from tests.fuzz.run import one_input, replay
+from tests.fuzz.run import CASES, is_small, one_input, read_case, replay
 from tests.fuzz.scenarios import SCENARIOS
 from tests.fuzz.server import FAILURES, classify, prepare, run_forked
 from tests.fuzz.world import make_world
 
-CASES = sorted((Path(__file__).parent / "cases").glob("*.json"))
 INPUTS = 120
 SEED = 2
 
@@ -27,8 +26,8 @@ def _serve(folder: Path, results: Any) -> None:
     world = folder / "world"
     assert make_world(world, full=False) == []
     for path in CASES:
-        case = json.loads(path.read_text())
-        if case.get("small", True):
+        case = read_case(path)
+        if is_small(case):
             outcome = replay(case, world)
             results.put((path.name, outcome.kind, outcome.last_line))
     for number in range(INPUTS):

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import random
+import shutil
 from pathlib import Path
+from typing import Any
 
 NOUNS = "cat dog bird child queen river".split()
 VERBS = "sees hears likes follows".split()
@@ -23,10 +26,18 @@ RUNS: dict[str, tuple[str, ...]] = {
     "hmm": ("hmm", "corpus.txt", "--steps", "2"),
     "t5": ("t5", "corpus.txt", "--steps", "2"),
     "cbow": ("cbow", "corpus.txt", "--epochs", "1"),
-    "seq2seq": ("seq2seq", "pairs.tsv", "--steps", "2"),
+    "seq2seq": ("seq2seq", "pairs.tsv", "--steps", "2", "--source-tokenizer", "word"),
     "rag": ("rag-token", "capitals-questions", "--steps", "1", "--set", "retriever_width=16"),
     "eae": ("eae", "capitals", "--steps", "1"),
+    "electra": ("electra", "corpus.txt", "--steps", "1"),
 }
+DERIVED = frozenset(
+    {"flat", "hnsw", "vectors.txt", "vectors.bin", "hf-gpt", "hf-bert", "hf-words", "hf-shards"}
+    | {"sentences", "classifier", "hops", "ablation", "figures"}
+)
+"""What is made of runs of the full world."""
+LARGE = (frozenset(RUNS) | DERIVED) - frozenset(SMALL_RUNS)
+"""What the small world does not have."""
 
 
 def sentences(count: int, seed: int = 0) -> list[str]:
@@ -70,11 +81,18 @@ def write_files(folder: Path) -> None:
         [{"name": c, "text": f"the capital of {c} is {a}"} for c, a in COUNTRIES.items()],
     )
     _knowledge(folder / "knowledge")
+    _jsonl(
+        folder / "mentions.jsonl",
+        [{"text": f"{c} is warm", "mentions": [[0, len(c), c]]} for c in COUNTRIES] * 8,
+    )
+    (folder / "names.txt").write_text("".join(f"{name}\n" for name in NOUNS))
+    (folder / "similar.tsv").write_text("cat\tdog\t7.5\ncat\triver\t1\nqueen\tchild\t4\n")
+    _hop_rows(folder / "hop-rows")
     (folder / "questions.txt").write_text("what is the capital of Chad ?\n" * 2)
     (folder / "masked.txt").write_text("the <mask> sees the dog .\n" * 3)
 
 
-def _jsonl(path: Path, rows: list[dict[str, str]]) -> None:
+def _jsonl(path: Path, rows: list[dict[str, Any]]) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
@@ -99,11 +117,67 @@ def _knowledge(folder: Path) -> None:
     )
 
 
+def _hop_rows(folder: Path) -> None:
+    folder.mkdir(exist_ok=True)
+    rows = [
+        {
+            "question": f"what is the capital of the country of {n} ?",
+            "start": [n],
+            "answer": a,
+            "path": [[n, c], [c, a]],
+        }
+        for n, (c, a) in zip(NOUNS, COUNTRIES.items(), strict=False)
+    ]
+    _jsonl(folder / "rows.jsonl", rows * 5)
+    told = [(row["start"][0], row["path"][0][1]) for row in rows]
+    texts = {n: f"{n} lives in {c} ." for n, c in told}
+    texts |= {c: f"the capital of {c} is {a} ." for c, a in COUNTRIES.items()}
+    _jsonl(folder / "paragraphs.jsonl", [{"entity": e, "text": t} for e, t in texts.items()])
+
+
+def _checkpoints(folder: Path) -> None:
+    """Forms of Hugging Face folders that lmlab reads and does not write."""
+    for name in ("hf-words", "hf-shards", "sentences"):
+        shutil.copytree(folder / "hf-bert", folder / name)
+    words = folder / "hf-words"
+    vocabulary = json.loads((words / "tokenizer.json").read_text())["model"]["vocab"]
+    pieces = sorted(vocabulary, key=vocabulary.__getitem__)
+    (words / "vocab.txt").write_text("".join(f"{piece}\n" for piece in pieces))
+    (words / "special_tokens_map.json").write_text(
+        json.dumps({"unk_token": "<unk>", "cls_token": "<s>", "sep_token": "</s>"}
+                   | {"pad_token": "<pad>", "mask_token": "<mask>"})
+    )  # fmt: skip
+    (words / "tokenizer.json").unlink()
+    shards = folder / "hf-shards"
+    os.rename(shards / "model.safetensors", shards / "one.safetensors")
+    with (shards / "one.safetensors").open("rb") as file:
+        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+    names = [name for name in header if name != "__metadata__"]
+    (shards / "model.safetensors.index.json").write_text(
+        json.dumps({"metadata": {}, "weight_map": dict.fromkeys(names, "one.safetensors")})
+    )
+    sentences = folder / "sentences"
+    modules = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize"}
+    listed = [
+        {"idx": n, "name": str(n), "path": path, "type": f"sentence_transformers.models.{kind}"}
+        for n, (kind, path) in enumerate(modules.items())
+    ]
+    (sentences / "modules.json").write_text(json.dumps(listed))
+    (sentences / "1_Pooling").mkdir()
+    (sentences / "1_Pooling" / "config.json").write_text(
+        json.dumps({"word_embedding_dimension": 12, "pooling_mode_mean_tokens": True})
+    )
+    (sentences / "sentence_bert_config.json").write_text(
+        json.dumps({"max_seq_length": 32, "do_lower_case": False})
+    )
+
+
 def make_world(folder: Path, *, full: bool) -> list[str]:
     """Files and runs into a folder; the names of what could not be made, for the report."""
     from lmlab.cli.main import main
 
     folder.mkdir(parents=True, exist_ok=True)
+    os.environ["LMLAB_CACHE"] = str(folder / "cache")
     write_files(folder)
     failed = []
     for name, (system, corpus, *options) in (RUNS if full else SMALL_RUNS).items():
@@ -114,6 +188,8 @@ def make_world(folder: Path, *, full: bool) -> list[str]:
     for arguments in _derived(folder, full=full):
         if main(arguments) != 0:
             failed.append(" ".join(arguments[:2]))
+    if full:
+        _checkpoints(folder)
     return failed
 
 
@@ -127,6 +203,7 @@ def _derived(folder: Path, *, full: bool) -> list[list[str]]:
     ]
     if not full:
         return commands
+    rows = str(folder / "hop-rows" / "rows.jsonl")
     build = ["index", "build", documents, "--encoder", here["bert"]]
     classify = ["--task", "classify", "--data", str(folder / "rows.jsonl"), "--steps", "2"]
     return [
@@ -135,7 +212,17 @@ def _derived(folder: Path, *, full: bool) -> list[list[str]]:
         [*build, "--kind", "hnsw", "--out", here["hnsw"]],
         ["words", here["cbow"], "export", str(folder / "vectors.txt")],
         ["words", here["cbow"], "export", str(folder / "vectors.bin")],
+        ["inspect", here["lstm"], "--text", "the cat", "--out", str(folder / "figures")],
         ["export-hf", here["gpt"], str(folder / "hf-gpt")],
         ["export-hf", here["bert"], str(folder / "hf-bert")],
         ["finetune", here["bert"], *classify, "--out", str(folder / "classifier")],
+        [
+            *("finetune", here["bert"], "--task", "hops", "--data", rows),
+            *("--steps", "1", "--out", str(folder / "hops")),
+        ],
+        [
+            *("ablate", "gru-minimal", "--data", str(folder / "corpus.txt"), "--size", "tiny"),
+            *("--seeds", "1", "--epochs", "1", "--switches", "0", "--out"),
+            str(folder / "ablation"),
+        ],
     ]

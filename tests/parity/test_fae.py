@@ -16,6 +16,7 @@ from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.found import ANSWERS, ASKED, ENTITIES, FACTS, SUPPORTED
 from lmlab.core.mentions import told_spans
+from lmlab.core.tensor_files import read_tensors, write_tensors
 from lmlab.core.view import View
 from lmlab.core.visibility import Full
 from lmlab.core.vocabulary import Vocabulary
@@ -23,7 +24,6 @@ from lmlab.knowledge.fact_memory import FactMemory, FactTable
 from lmlab.knowledge.fact_models import NO_FACT, FactModel
 from lmlab.knowledge.knowledge import Entity, Fact, Knowledge
 from lmlab.sampling.asking import with_facts
-from lmlab.training.files import read_tensors, write_tensors
 from lmlab.zoo import fae
 
 WIDTH, SIZE, MASK = 4, 3, 4

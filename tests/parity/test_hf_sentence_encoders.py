@@ -346,14 +346,3 @@ def test_ways_of_pooling_that_a_run_does_not_have(spoilt, tmp_path):
     )
     describe(spoilt, "Transformer", "Pooling", "Dense")
     assert "names a module Dense, and lmlab knows" in refused(spoilt, tmp_path)
-
-
-def test_a_run_of_before_is_read_as_it_was(base, tmp_path):
-    """Runs whose config.json knows of no vector_length have vectors as they are."""
-    old = Path(shutil.copytree(base, tmp_path / "old"))
-    config = json.loads((old / "config.json").read_text())
-    del config["system_config"]["vector_length"]
-    (old / "config.json").write_text(json.dumps(config))
-    found, scaled = (open_encoder(run).encode_queries(TEXTS) for run in (old, base))
-    lengths = np.linalg.norm(found, axis=1, keepdims=True)
-    np.testing.assert_allclose(20**0.5 * found / lengths, scaled, atol=1e-5)

@@ -6,6 +6,7 @@ import doctest
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -78,6 +79,29 @@ def test_samples_are_decided_by_the_seed(model: lmlab.LanguageModel) -> None:
             [score] = model.score([text.text])
             assert text.log_prob is not None
             assert math.isclose(text.log_prob, score.total, rel_tol=1e-5)
+
+
+def test_many_samples_are_drawn_some_at_a_time(
+    model: lmlab.LanguageModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Memory is bounded whatever n, and one generator draws all groups: they differ."""
+    from lmlab import language_model
+
+    rows = []
+
+    def counted(system: object, count: int, **options: Any) -> Any:
+        rows.append(count)
+        return draw(system, count, **options)
+
+    draw = language_model.draw
+    whole = [text.text for text in model.sample(8, max_length=8, seed=3)]
+    monkeypatch.setattr(language_model, "draw", counted)
+    monkeypatch.setattr(language_model, "TOKENS_AT_ONCE", 24)
+    parted = [text.text for text in model.sample(8, max_length=8, seed=3)]
+    assert rows == [3, 3, 2]
+    assert parted == [text.text for text in model.sample(8, max_length=8, seed=3)]
+    assert parted[:3] != parted[3:6] and len(whole) == len(parted) == 8
+    assert len(model.sample(5, max_length=100, method="greedy")) == 5
 
 
 def test_reveal_gives_what_goes_on_inside_on_a_text(tmp_path: Path) -> None:

@@ -80,9 +80,11 @@ def one_corpus(
     return models, data[0] if data else option
 
 
+TAKE_TEXTS = ("score", "fill", "ask", "link", "detect", "encode", "translate", "predict", "cloze")
+"""Verbs that take [FILE | - | TEXT...], --text and --file."""
 SEVERAL: dict[tuple[str, str], Callable[[str], bool]] = {
     # A file's name is what follows the texts, not one more of them.
-    ("score", "--text"): lambda value: value != "-" and not Path(value).is_file(),
+    **{(verb, "--text"): lambda value: value != "-" and not is_file(value) for verb in TAKE_TEXTS},
     ("inspect", "--text"): lambda value: not is_model(value),
     **{
         (verb, "--set"): lambda value: "=" in value

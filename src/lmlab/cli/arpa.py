@@ -6,13 +6,13 @@ from typing import Annotated
 
 import typer
 
-from lmlab.cli.options import Run
+from lmlab.cli.options import NoVerify, Run
 from lmlab.cli.output import print
 
 File = Annotated[str, typer.Argument(metavar="FILE", help="An ARPA file; .gz is compressed.")]
 
 
-def export_arpa(run: Run, file: File) -> None:
+def export_arpa(run: Run, file: File, no_verify: NoVerify = False) -> None:
     """Write an n-gram run as an ARPA file, which KenLM, SRILM and others read."""
     from lmlab.interop import arpa_runs
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lmlab.cli.options import Errors, Json, Raw, Run
+from lmlab.cli.options import Errors, Json, NoVerify, Raw, Run
 from lmlab.cli.output import (
     NO_ANSWER,
     one_line,
@@ -97,6 +97,7 @@ def ask(
     as_json: Json = False,
     raw: Raw = False,
     errors: Errors = "strict",
+    no_verify: NoVerify = False,
 ) -> None:
     """Answer questions, with their probability and, if asked, what the answers rest on."""
     if documents is not None and index is not None:

@@ -1,4 +1,4 @@
-"""`lmlab cloze RUN [FILE | -] [--data CORPUS]`."""
+"""`lmlab cloze RUN [FILE | - | TEXT...] [--data CORPUS]`."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from typing import Annotated
 
 import typer
 
-from lmlab.cli.options import Errors, Json, Raw, Run
+from lmlab.cli.options import Errors, Json, NoVerify, Raw, Run
 from lmlab.cli.output import print, print_json, scoring_bar
-from lmlab.cli.texts import File, Text, texts_from
+from lmlab.cli.texts import NamedFile, Text, TextsOrFile, file_or_texts, texts_from
 from lmlab.core.errors import UserError
 
 
 def cloze(
     run: Run,
-    file: File = None,
+    arguments: TextsOrFile = None,
     text: Text = None,
+    named_file: NamedFile = None,
     data: Annotated[
         str | None,
         typer.Option(metavar="CORPUS", help="The test split of a corpus; the run's own if none."),
@@ -27,6 +28,7 @@ def cloze(
     errors: Errors = "strict",
     raw: Raw = False,
     as_json: Json = False,
+    no_verify: NoVerify = False,
 ) -> None:
     """Hide a token of each text and ask for it: how often the likeliest one is right."""
     from lmlab.api import load
@@ -34,10 +36,14 @@ def cloze(
     from lmlab.scoring.cloze import HOW
     from lmlab.scoring.cloze import cloze as ask
 
-    if data is not None and (file is not None or text):
-        raise UserError("--data does not apply to a FILE or --text; remove it.")
-    given = texts_from(file, text or [], errors, instead="--text") if file or text else None
+    file, chosen = file_or_texts(arguments, text, named_file)
+    if data is not None and (file is not None or chosen):
+        raise UserError("--data does not apply to a FILE or to texts; remove it.")
+    some = file is not None or bool(chosen)
+    given = texts_from(file, chosen, errors, instead="--text") if some else None
     model = load(run)
+    if given is not None:
+        given.watch(model.tokenizer)
     asked: Iterator[str]
     if given is not None:
         asked, where = given.texts, given.name
@@ -47,10 +53,11 @@ def cloze(
         where = f"the test split of {corpus.name}"
     report, size = (None, None) if given is None else (given.report, given.size)
     with scoring_bar("cloze", report, size, unit="texts", results_follow=True) as done:
-        chosen = islice(asked, texts)
-        found = ask(model.system, model.tokenizer, chosen, seed=seed, progress=done)
+        some_texts = islice(asked, texts)
+        found = ask(model.system, model.tokenizer, some_texts, seed=seed, progress=done)
     if given is not None:
         given.tell_empty()
+        given.tell_unknown()
     if as_json:
         print_json({**found.as_dict(), "where": where})
         return

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from lmlab.cli.arguments import one_corpus
-from lmlab.cli.options import Json, RunsErrors
+from lmlab.cli.options import Json, NoVerify, RunsErrors
 from lmlab.cli.output import print, print_json, scoring_bar, show_table
 
 
@@ -32,6 +32,7 @@ def compare(
     seed: Annotated[int, typer.Option(help="Decides the resampling.")] = 0,
     as_json: Json = False,
     errors: RunsErrors = None,
+    no_verify: NoVerify = False,
 ) -> None:
     """Set trained models side by side on one split: a table that says what each number is."""
     runs, data = one_corpus(arguments, data, "compare")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lmlab.cli.options import Errors, Json, Raw, Run
+from lmlab.cli.options import Errors, Json, NoVerify, Raw, Run
 from lmlab.cli.output import (
     console,
     print,
@@ -46,12 +46,14 @@ def detect(
     as_json: Json = False,
     raw: Raw = False,
     errors: Errors = "strict",
+    no_verify: NoVerify = False,
 ) -> None:
     """Detect replaced tokens (ELECTRA): each token's probability of not being the original."""
     from lmlab.api import load
 
     given = texts_from_arguments(texts or [], text or [], file, errors)
     model = load(run)
+    given.watch(model.tokenizer)
 
     def detected(examples: Iterator[Example]) -> Iterator[DetectedText]:
         return model.detect_stream(single_text(example, given.name) for example in examples)
@@ -62,6 +64,7 @@ def detect(
             print_json_list(_record(line, each) for line, each in found)
         else:
             _print_detected((each for _, each in found), threshold)
+    given.tell_unknown()
 
 
 def _record(line: Example, detected: DetectedText | None) -> dict[str, object]:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lmlab.cli.options import Json, Run
-from lmlab.cli.output import console, print, print_json
+from lmlab.cli.options import Json, NoVerify, Run
+from lmlab.cli.output import console, print, print_json, warn
+from lmlab.core.errors import UserError
+
+if TYPE_CHECKING:
+    from lmlab.diagnostics.doctor.records import Examination
 
 
 def doctor(
@@ -25,6 +29,7 @@ def doctor(
         bool, typer.Option("--strict", help="Exit with 1 where something was found.")
     ] = False,
     as_json: Json = False,
+    no_verify: NoVerify = False,
 ) -> None:
     """Is this normal? Each finding with its number, why it matters and what to try.
 
@@ -32,11 +37,10 @@ def doctor(
     A check that was not made is no finding: the last line counts them.
     """
     from lmlab.api import doctor as examine
-    from lmlab.diagnostics.doctor.picture import write_picture
     from lmlab.diagnostics.doctor.words import lines_of
 
     found = examine(run, data=data)
-    pictures = write_picture(found, Path(run) / "figures" if out is None else Path(out))
+    pictures = _write_figure(found, run, out)
     if as_json:
         print_json(found.as_dict())
     else:
@@ -45,5 +49,21 @@ def doctor(
             screen.print(line, style=style or None, soft_wrap=True)
     for picture in pictures[:1]:
         print(f"written: {picture}", file=sys.stderr)
-    if strict and not found.healthy:
+    if strict and found.findings:
         sys.exit(1)
+
+
+def _write_figure(found: Examination, run: str, out: str | None) -> list[Path]:
+    """The figure's files; none and a warning where the run's own folder can't be written to."""
+    from lmlab.core.files import check_inside
+    from lmlab.diagnostics.doctor.picture import write_picture
+
+    if out is not None:
+        return write_picture(found, Path(out))
+    figures = Path(run) / "figures"
+    try:
+        check_inside(figures, Path(run))
+        return write_picture(found, figures)
+    except UserError as error:
+        warn(f"no figure was written: {str(error).rstrip('.')}, or give another one by --out DIR.")
+        return []

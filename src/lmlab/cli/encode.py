@@ -1,4 +1,4 @@
-"""`lmlab encode RUN [FILE | -] [--text T ...] --out vectors.npz [--per-token] [--layer N]`."""
+"""`lmlab encode RUN [FILE | - | TEXT...] --out vectors.npz [--per-token] [--layer N]`."""
 
 from __future__ import annotations
 
@@ -9,9 +9,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lmlab.cli.options import Errors, Json, Run
+from lmlab.cli.options import Errors, Json, NoVerify, Run
 from lmlab.cli.output import print, print_json, scoring_bar
-from lmlab.cli.texts import File, Text, single_text, texts_from, with_lines
+from lmlab.cli.texts import (
+    NamedFile,
+    Text,
+    TextsOrFile,
+    file_or_texts,
+    single_text,
+    texts_from,
+    with_lines,
+)
 
 if TYPE_CHECKING:
     from lmlab.data.readers import Example
@@ -19,8 +27,9 @@ if TYPE_CHECKING:
 
 def encode(
     run: Run,
-    file: File = None,
+    arguments: TextsOrFile = None,
     text: Text = None,
+    named_file: NamedFile = None,
     out: Annotated[
         Path | None, typer.Option(metavar="FILE.npz", help="Where the vectors go; required.")
     ] = None,
@@ -44,6 +53,7 @@ def encode(
     ] = None,
     as_json: Json = False,
     errors: Errors = "strict",
+    no_verify: NoVerify = False,
 ) -> None:
     """Encode texts as vectors: hidden states of any layer, per text or per token, in an .npz."""
     from lmlab.api import load
@@ -53,7 +63,8 @@ def encode(
     if out is None:
         raise UserError("--out is missing; say where the vectors go: --out vectors.npz.")
     check_vector_path(out)
-    texts = texts_from(file, text or [], errors, instead="--text")
+    file, given = file_or_texts(arguments, text, named_file)
+    texts = texts_from(file, given, errors, instead="--text")
     model = load(run)
     about = {"system": model.card.name, "run": str(model.path), "layer": layer, "pooling": pooling}
     texts.watch(model.tokenizer)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lmlab.cli.arguments import one_corpus
-from lmlab.cli.options import Json, RunsErrors
+from lmlab.cli.options import Json, NoVerify, RunsErrors
 from lmlab.cli.output import print, print_json, print_table, scoring_bar, warn
 from lmlab.cli.translation_options import (
     BeamWidth,
@@ -72,6 +72,7 @@ def evaluate(
     ] = None,
     as_json: Json = False,
     errors: RunsErrors = None,
+    no_verify: NoVerify = False,
 ) -> None:
     """Judge translations by sacreBLEU, with intervals and a paired test between runs."""
     runs, data = one_corpus(arguments, data, "evaluate")
@@ -157,7 +158,7 @@ def cut_sentences(found: Evaluation) -> list[str]:
 
 def make_folder(folder: Path) -> None:
     """Make sure that a folder can be written to, before an hour of work has nowhere to go."""
-    from lmlab.training.files import telling_disk_errors
+    from lmlab.core.files import telling_disk_errors
 
     with telling_disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -166,7 +167,7 @@ def make_folder(folder: Path) -> None:
 
 
 def write_translations(found: Evaluation, folder: Path) -> None:
-    from lmlab.training.files import write_text
+    from lmlab.core.files import write_text
     from lmlab.training.processes import lock_output
 
     with lock_output(folder, wait=60):

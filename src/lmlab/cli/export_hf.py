@@ -6,13 +6,14 @@ from typing import Annotated
 
 import typer
 
-from lmlab.cli.options import Run
+from lmlab.cli.options import NoVerify, Run
 from lmlab.cli.output import print
 
 
 def export_hf(
     run: Run,
     folder: Annotated[str, typer.Argument(metavar="FOLDER", help="A new folder.")],
+    no_verify: NoVerify = False,
 ) -> None:
     """Write a run in the Hub's format, which transformers loads."""
     from lmlab.interop.hf import exporting

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lmlab.cli.options import Errors, Json, Raw, Run
+from lmlab.cli.options import Errors, Json, NoVerify, Raw, Run
 from lmlab.cli.output import (
     one_line,
     print,
@@ -59,6 +59,7 @@ def fill(
     as_json: Json = False,
     raw: Raw = False,
     errors: Errors = "strict",
+    no_verify: NoVerify = False,
 ) -> None:
     """Fill in what is missing: the likeliest tokens at each mask, or blanks of any length."""
     if joint and blanks:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lmlab.cli.options import Errors, Json, Raw, Run
+from lmlab.cli.options import Errors, Json, NoVerify, Raw, Run
 from lmlab.cli.output import (
     NO_ANSWER,
     console,
@@ -22,6 +22,7 @@ from lmlab.cli.output import (
     with_progress,
 )
 from lmlab.cli.rows import NumberedRow, Row, rows_from
+from lmlab.cli.texts import NamedFile, file_or_texts
 from lmlab.cli.train import parse_settings
 from lmlab.core.errors import UserError
 
@@ -93,6 +94,7 @@ def finetune(
     resume: Annotated[bool, typer.Option("--resume", help="Go on from a checkpoint.")] = False,
     as_json: Json = False,
     errors: Errors = "strict",
+    no_verify: NoVerify = False,
 ) -> None:
     """Put a trained run to a task: its features under a new head, or all its parameters.
 
@@ -154,12 +156,12 @@ def _tell_questions_cut(count: int) -> None:
 
 def predict(
     run: Run,
-    file: Annotated[
-        str | None,
+    arguments: Annotated[
+        list[str] | None,
         typer.Argument(
-            metavar="[FILE | -]",
-            help="Rows as JSON lines, or a text a line where a row has one; - or nothing: "
-            "standard input.",
+            metavar="[FILE | - | TEXT...]",
+            help="A file of rows as JSON lines, or of a text a line where a row has one; - or "
+            "nothing for standard input; or texts themselves.",
         ),
     ] = None,
     text: Annotated[
@@ -168,6 +170,7 @@ def predict(
             metavar="T", help="A text to classify or to go on from, or a question; several times."
         ),
     ] = None,
+    named_file: NamedFile = None,
     graph: Annotated[
         Path | None,
         typer.Option(
@@ -177,6 +180,7 @@ def predict(
     as_json: Json = False,
     raw: Raw = False,
     errors: Errors = "strict",
+    no_verify: NoVerify = False,
 ) -> None:
     """Ask a fine-tuned run: an answer for each row or text; an empty line stays one.
 
@@ -186,13 +190,14 @@ def predict(
     from lmlab.tasks.hops.asking import is_hops
     from lmlab.tasks.runs import load_task_model
 
+    file, texts = file_or_texts(arguments, text, named_file)
     if is_hops(run):
-        lines = rows_from("hops", file, text or [], errors)
+        lines = rows_from("hops", file, texts, errors)
         return _predict_hops(run, lines, graph, as_json=as_json)
     if graph is not None:
         raise UserError("only a run of the task hops has a graph to draw; leave --graph out.")
     model = load_task_model(run)
-    lines = rows_from(model.task.name, file, text or [], errors)
+    lines = rows_from(model.task.name, file, texts, errors)
     answers: list[Any] = []
     with scoring_bar("answering", unit="rows") as done:
         found = with_progress(_answered(model, lines, answers), done)
@@ -285,6 +290,7 @@ def prompt(
     seed: Annotated[int, typer.Option(help="Decides which examples are shown.")] = 0,
     as_json: Json = False,
     errors: Errors = "strict",
+    no_verify: NoVerify = False,
 ) -> None:
     """Do a task by few-shot prompting: examples in the text itself, nothing is trained."""
     from lmlab.api import load

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lmlab.cli.options import Errors, Json, Raw
+from lmlab.cli.options import Errors, Json, NoVerify, Raw
 from lmlab.cli.output import console, print, print_json, print_table
 from lmlab.cli.texts import NamedFile, Text, single_text, texts_from_arguments
 from lmlab.core.errors import UserError
@@ -56,6 +56,7 @@ def build(
     seed: Annotated[int, typer.Option(help="Decides what is random in ivf and hnsw.")] = 0,
     errors: Errors = "strict",
     as_json: Json = False,
+    no_verify: NoVerify = False,
 ) -> None:
     """Make an index of documents, to be searched by questions."""
     from lmlab.api import build_index
@@ -108,6 +109,7 @@ def search(
     as_json: Json = False,
     raw: Raw = False,
     errors: Errors = "strict",
+    no_verify: NoVerify = False,
 ) -> None:
     """Find the documents of an index that fit a text best."""
     from lmlab.api import open_index
@@ -136,7 +138,7 @@ def search(
     given.tell_empty()
 
 
-def info(index: Index, as_json: Json = False) -> None:
+def info(index: Index, as_json: Json = False, no_verify: NoVerify = False) -> None:
     """Tell what is in an index, and what it was built with."""
     from lmlab.retrieval.stored import open_index
 

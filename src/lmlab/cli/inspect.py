@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from lmlab.cli.arguments import models_and_data
-from lmlab.cli.options import Json
+from lmlab.cli.options import Json, NoVerify
 from lmlab.cli.output import console, print, print_json
 from lmlab.core.errors import UserError
 
@@ -34,6 +34,7 @@ def inspect(
         typer.Option(metavar="DIR", help="Where to write; one run's own figures, if not given."),
     ] = None,
     as_json: Json = False,
+    no_verify: NoVerify = False,
 ) -> None:
     """Draw what goes on inside trained models: SVG, PNG and a page that says how to read each."""
     runs, data = models_and_data(arguments)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lmlab.cli.options import Errors, Json, Raw, Run
+from lmlab.cli.options import Errors, Json, NoVerify, Raw, Run
 from lmlab.cli.output import (
     one_line,
     print,
@@ -48,6 +48,7 @@ def link(
     as_json: Json = False,
     raw: Raw = False,
     errors: Errors = "strict",
+    no_verify: NoVerify = False,
 ) -> None:
     """Tell which entities the words of a text name, by a run with knowledge (knowbert)."""
     if draw is not None and draw.exists() and not draw.is_dir():

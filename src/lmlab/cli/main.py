@@ -51,6 +51,7 @@ from lmlab.cli.usage import usage_sentence
 from lmlab.core.control_characters import visible
 from lmlab.core.errors import LmlabWarning, UserError, unknown_name
 from lmlab.core.limits import set_limits
+from lmlab.core.manifest import set_verification
 
 MISTAKE = 2
 """Exit code of everything that the user can mend."""
@@ -161,6 +162,7 @@ def warning_sentence(
 def main(arguments: Sequence[str]) -> int:
     """Run one command and give its exit code; a mistake is one sentence on standard error."""
     keep_raw(False)
+    set_verification(True)
     try:
         outcome = app(args=spread(arguments), prog_name="lmlab", standalone_mode=False)
         sys.stdout.flush()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lmlab.cli.arguments import models_and_data
-from lmlab.cli.options import Json
+from lmlab.cli.options import Json, NoVerify, Raw
 from lmlab.cli.output import print, print_json, print_table, scoring_bar, warn
 from lmlab.core.errors import UserError
 
@@ -32,6 +32,8 @@ def pairs(
     as_csv: Annotated[
         bool, typer.Option("--csv", help="Print CSV: a row for each model and group of pairs.")
     ] = False,
+    raw: Raw = False,
+    no_verify: NoVerify = False,
 ) -> None:
     """Judge minimal pairs: how often is the good sentence more probable than the bad one?"""
     runs, files = models_and_data(arguments)
@@ -50,7 +52,7 @@ def pairs(
         found = judge(models, files, progress=done)
     warn_unknown(models, files)
     if as_csv:
-        found.write_csv(sys.stdout)
+        found.write_csv(sys.stdout, raw=raw)
     elif as_json:
         [*reports] = found.reports.values()
         print_json(reports[0].as_dict() if len(reports) == 1 else found.as_dict())

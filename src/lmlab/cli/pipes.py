@@ -47,7 +47,7 @@ def _raw_lines(stream: Any, name: str) -> Iterator[list[bytes]]:
             lines += [b"".join(begun), *others[:-1]]
             begun = [others[-1]]
         elif sum(map(len, begun)) > most:
-            raise beyond_limit("line", f"{name}: a line must have, in bytes,")
+            raise beyond_limit("line", f"{name}: the bytes of a line must be")
         more = _has_more(stream)
         while len(lines) >= AT_ONCE or (lines and not more):
             yield lines[:AT_ONCE]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from lmlab.cli.texts import texts_from
 from lmlab.core.errors import UserError
+from lmlab.core.json_text import parse_json
 from lmlab.data.readers import Example
 
 SINGLE = {"classify": "text", "tag": "words", "generate": "source", "hops": "question"}
@@ -39,9 +39,9 @@ def _json_row(line: Example, name: str) -> Row | None:
     if not line.text:
         return None
     try:
-        row = json.loads(line.text)
-    except (ValueError, RecursionError) as error:
-        reason = getattr(error, "msg", "nested too deeply")
+        row = parse_json(line.text)
+    except ValueError as error:
+        reason = getattr(error, "msg", error)
         raise UserError(
             f"{name}, line {line.line}: expected a JSON object, but {reason}."
         ) from error

@@ -11,7 +11,7 @@ import typer
 
 from lmlab.cli.arguments import positions_of
 from lmlab.cli.chains import ends, run_chains
-from lmlab.cli.options import Json, Raw, Run
+from lmlab.cli.options import Json, NoVerify, Raw, Run
 from lmlab.cli.output import print, print_json
 from lmlab.core.errors import UserError, unknown_name
 
@@ -165,6 +165,7 @@ def sample(
     seed: Annotated[int, typer.Option(help="Decides every draw.")] = 0,
     as_json: Json = False,
     raw: Raw = False,
+    no_verify: NoVerify = False,
 ) -> int:
     """Write texts with a trained model, a text a line; by Markov chains if it fills in or has E."""
     decoding = {

@@ -1,4 +1,4 @@
-"""`lmlab score RUN [FILE | -] [--text T ...]`."""
+"""`lmlab score RUN [FILE | - | TEXT...]`."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lmlab.cli.arguments import positions_of
-from lmlab.cli.options import Errors, Json, Raw, Run
+from lmlab.cli.options import Errors, Json, NoVerify, Raw, Run
 from lmlab.cli.output import one_line, print, print_json_list, scoring_bar
-from lmlab.cli.texts import Text
+from lmlab.cli.texts import NamedFile, Text
 from lmlab.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -21,14 +21,16 @@ if TYPE_CHECKING:
 
 def score(
     run: Run,
-    file: Annotated[
-        str | None,
+    arguments: Annotated[
+        list[str] | None,
         typer.Argument(
-            metavar="[FILE | -]",
-            help="A text a line, for translators a source, a tab and a text; - is standard input.",
+            metavar="[FILE | - | TEXT...]",
+            help="A file with a text a line (for translators a source, a tab and a text), - for "
+            "standard input, or texts themselves.",
         ),
     ] = None,
     text: Text = None,
+    named_file: NamedFile = None,
     source: Annotated[
         list[str] | None,
         typer.Option(metavar="S", help="What a text is given, for translators; one for each."),
@@ -92,6 +94,7 @@ def score(
     ] = None,
     raw: Raw = False,
     errors: Errors = "strict",
+    no_verify: NoVerify = False,
 ) -> None:
     """Score texts: log-probability in nats, its kind, and the conventions behind it."""
     if csv and (as_json or per_token or mean):
@@ -107,8 +110,9 @@ def score(
     from lmlab.api import load
     from lmlab.cli.score_given import continuations, given_scores, print_continuations
     from lmlab.cli.score_source import add_sources, scores_of
-    from lmlab.cli.texts import texts_from
+    from lmlab.cli.texts import file_or_texts, texts_from
 
+    file, given_texts = file_or_texts(arguments, text, named_file)
     options: dict[str, Any] = {
         "method": method,
         "positions": positions_of(positions) if positions.strip() else (),
@@ -118,7 +122,7 @@ def score(
         "stride": stride,
     }
     if continuing:
-        texts = continuations(file, text or [], given, errors)
+        texts = continuations(file, given_texts, given, errors)
         model = load(run)
         texts.watch(model.tokenizer)
         found = given_scores(model, texts, end=end, separator=separator, **options)
@@ -126,23 +130,25 @@ def score(
         texts.tell_empty()
         texts.tell_unknown()
         return
-    texts = texts_from(file, text or [], errors, instead="--text")
+    texts = texts_from(file, given_texts, errors, instead="--text")
     if source:
-        add_sources(texts, text or [], source)
+        add_sources(texts, given_texts, source)
     model = load(run)
     texts.watch(model.tokenizer, model.model.reads_by)
     with scoring_bar(f"scoring {texts.name}", texts.report, texts.size) as progress:
         by_token = per_token or per_word or csv or as_json
         # Texts given one by one belong to no stream: each starts by itself.
         scores = scores_of(
-            model, texts, per_token=by_token, carry=not text, progress=progress, **options
+            model, texts, per_token=by_token, carry=file is not None, progress=progress, **options
         )
         if as_json:
             print_json_list(_record(score, per_word) for score in scores)
         elif csv:
+            from lmlab.scoring.pairs_comparison import model_names
             from lmlab.scoring.words import write_surprisal_csv
 
-            write_surprisal_csv(scores, sys.stdout, model=model.model.name, raw=raw)
+            [name] = model_names([model.path])
+            write_surprisal_csv(scores, sys.stdout, model=name, raw=raw)
         else:
             print_scores(scores, per_token=per_token, per_word=per_word)
     texts.tell_empty()

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from lmlab.cli.options import NoVerify
 from lmlab.cli.output import print
 
 
@@ -46,6 +47,7 @@ def show_objective(
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="FILE.svg or FILE.png; SYSTEM.svg.")
     ] = None,
+    no_verify: NoVerify = False,
 ) -> None:
     """Draw what an objective shows of a text and what it asks: hidden, fed, target, sight."""
     from lmlab.api import show_objective as show

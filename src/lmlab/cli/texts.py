@@ -1,4 +1,4 @@
-"""Texts that a verb works on: a FILE of any format, `-` for standard input, or `--text T ...`.
+"""Texts that a verb works on: a FILE of any format, `-` for standard input, or texts themselves.
 
 Every line has its number, also where lines before it are empty. Verbs that print a line for each
 line of a file take `lines`; verbs that print a table take `examples`, and `tell_empty` says what
@@ -25,11 +25,9 @@ from lmlab.data.readers import Example, Fasta, PlainText, Reader, TabSeparated
 from lmlab.data.unknown_words import UnknownWords
 
 STDIN = "standard input"
+ONE_OF = "give exactly one of: a FILE, - for standard input, texts, --text, --file."
 LOOKS_LIKE_A_FILE = (".txt", ".jsonl", ".ndjson", ".json", ".tsv", ".csv", ".fasta", ".fa", ".gz")
 
-File = Annotated[
-    str | None, typer.Argument(metavar="[FILE | -]", help="A text a line; - is standard input.")
-]
 Text = Annotated[
     list[str] | None, typer.Option(metavar="T", help="A text; may be given several times.")
 ]
@@ -202,7 +200,7 @@ def texts_from(
     """
     check_errors(errors)
     if (file is None) == (not given):
-        raise UserError("give exactly one of: a FILE, - for standard input, --text.")
+        raise UserError(ONE_OF)
     if file is None:
         return texts_given(given)
     if file == "-":
@@ -218,23 +216,48 @@ def texts_from(
 def texts_from_arguments(
     arguments: Sequence[str], given: Sequence[str], file: str | None, errors: str
 ) -> Texts:
-    """The same for verbs that take texts as arguments too: FILE, -, TEXT..., --text or --file.
+    """The same from what `file_or_texts` takes, where a single word is a text."""
+    file, texts = file_or_texts(arguments, given, file, word_is_file=False)
+    return texts_from(file, texts, errors, instead="--text")
 
-    One argument that names a file is that file; else arguments are texts.
+
+def file_or_texts(
+    arguments: Sequence[str] | None,
+    given: Sequence[str] | None,
+    file: str | None,
+    *,
+    word_is_file: bool = True,
+) -> tuple[str | None, list[str]]:
+    """A file, or texts: from the arguments [FILE | - | TEXT...], `--text` and `--file`.
+
+    One argument that is a file, or looks like its name, is that file; else arguments are texts.
+    With `word_is_file` a single ASCII word without a space is a file's name as well, so that a
+    mistyped one is not scored as a text. Nothing at all where nothing was given.
     """
-    if sum((bool(arguments), bool(given), file is not None)) != 1:
-        raise UserError("give exactly one of: a FILE, - for standard input, texts, --text, --file.")
+    if sum((bool(arguments), bool(given), file is not None)) > 1:
+        raise UserError(ONE_OF)
     if not arguments:
-        return texts_from(file, given, errors, instead="--text")
-    [first, *others] = arguments
-    looks = " " not in first and first.lower().endswith(LOOKS_LIKE_A_FILE)
-    if not others and (first == "-" or looks or is_file(first)):
-        return texts_from(first, [], errors, instead="--text")
-    check_errors(errors)
-    return texts_given(arguments, "the command line")
+        return file, list(given or ())
+    files = [each for each in arguments if each == "-" or _names_file(each)]
+    if len(arguments) == 1:
+        [only] = arguments
+        a_word = word_is_file and only.isascii() and len(only.split()) == 1
+        return (only, []) if files or a_word else (None, [only])
+    if files:
+        raise UserError(
+            f"a file is given alone, got {files[0]} among {len(arguments)} arguments; give one "
+            "FILE, or texts by --text."
+        )
+    return None, list(arguments)
 
 
-def texts_given(given: Sequence[str], name: str = "--text") -> Texts:
+def _names_file(argument: str) -> bool:
+    """Whether an argument is a file, or looks like the name of one."""
+    looks = argument.lower().endswith(LOOKS_LIKE_A_FILE) or "/" in argument
+    return is_file(argument) or (looks and not any(map(str.isspace, argument)))
+
+
+def texts_given(given: Sequence[str], name: str = "the command line") -> Texts:
     """Texts of the command line, numbered in their order."""
     lines = (
         Example(text if text.strip() else "", line=number) for number, text in enumerate(given, 1)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from lmlab.cli.options import RunsErrors
+from lmlab.cli.options import NoVerify, RunsErrors
 from lmlab.core.errors import UserError
 from lmlab.core.registry import find_system
 
@@ -86,6 +86,7 @@ def train(
     ] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from a checkpoint.")] = False,
     errors: RunsErrors = None,
+    no_verify: NoVerify = False,
 ) -> None:
     """Train a system on a corpus; the run's folder holds all that it takes to use and repeat it."""
     find_system(system)  # a wrong name is told before the second that torch takes to import

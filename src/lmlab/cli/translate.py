@@ -1,4 +1,4 @@
-"""`lmlab translate RUN [FILE | -]`."""
+"""`lmlab translate RUN [FILE | - | TEXT...]`."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lmlab.cli.options import Errors, JsonLines, Raw, Run
+from lmlab.cli.options import Errors, JsonLines, NoVerify, Raw, Run
 from lmlab.cli.output import one_line, print, print_json_lines, scoring_bar, warn
-from lmlab.cli.texts import Text, Texts, texts_from
+from lmlab.cli.texts import NamedFile, Text, Texts, file_or_texts, texts_from
 from lmlab.cli.translation_options import (
     BeamWidth,
     LengthPenalty,
@@ -35,14 +35,16 @@ if TYPE_CHECKING:
 
 def translate(
     run: Run,
-    file: Annotated[
-        str | None,
+    arguments: Annotated[
+        list[str] | None,
         typer.Argument(
-            metavar="[FILE | -]",
-            help="A source a line (of two columns the first); - or nothing: standard input.",
+            metavar="[FILE | - | TEXT...]",
+            help="A file with a source a line (of two columns the first), - or nothing for "
+            "standard input, or texts themselves.",
         ),
     ] = None,
     text: Text = None,
+    named_file: NamedFile = None,
     method: Method = "beam",
     beam: BeamWidth = None,
     n_best: Annotated[int, typer.Option(help="Translations of each text, best first.")] = 1,
@@ -71,6 +73,7 @@ def translate(
     as_json: JsonLines = False,
     raw: Raw = False,
     errors: Errors = "strict",
+    no_verify: NoVerify = False,
 ) -> None:
     """Translate texts, a line each, in their order; an empty line stays one.
 
@@ -80,8 +83,9 @@ def translate(
     if draw is not None and draw.exists() and not draw.is_dir():
         raise UserError(f"{draw} is not a folder; give one to write pictures into.")
 
-    nothing = file is None and not text
-    texts = texts_from("-" if nothing else file, text or [], errors, instead="--text", sources=True)
+    file, given = file_or_texts(arguments, text, named_file)
+    file = "-" if file is None and not given else file
+    texts = texts_from(file, given, errors, instead="--text", sources=True)
 
     from lmlab.api import load
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lmlab.cli.options import Json
+from lmlab.cli.options import Json, NoVerify
 from lmlab.cli.output import print, print_json, print_table
 from lmlab.core.errors import UserError, unknown_name
 
@@ -44,6 +44,7 @@ def words(
     ] = None,
     count: Annotated[int, typer.Option("-k", "--count", min=1, help="How many are given.")] = 10,
     as_json: Json = False,
+    no_verify: NoVerify = False,
 ) -> None:
     """Ask word vectors: what is near, what completes an analogy, do they order pairs as we do."""
     if question not in TAKES:

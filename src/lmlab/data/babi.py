@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lmlab.core.errors import UserError
+from lmlab.core.limits import beyond_limit, limit
 from lmlab.core.whole_numbers import whole_number
 from lmlab.data.lines import Errors, ReadingReport, numbered_lines
 from lmlab.data.readers import Example, file_hash
@@ -53,6 +54,7 @@ class Babi:
         """One `Story` for each question."""
         sentences: list[str] = []
         numbers: list[int] = []
+        characters = 0
         lines = numbered_lines(self.path, report or ReadingReport(), self.errors)
         for place, line in lines:
             if not line:
@@ -64,10 +66,14 @@ class Babi:
                     f"{self.path}, line {place}: expected a number first, got {head[:40]!r}."
                 )
             if number == 1:
-                sentences, numbers = [], []
+                sentences, numbers, characters = [], [], 0
             if "\t" not in rest:
                 sentences.append(rest.strip())
                 numbers.append(number)
+                characters += len(line)
+                if characters > limit("line"):
+                    subject = f"{self.path}, line {place}: the characters of a story must be"
+                    raise beyond_limit("line", subject)
                 continue
             yield self._story(rest, place, tuple(sentences), tuple(numbers))
 

@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import BinaryIO, Literal, cast
+from typing import IO, BinaryIO, Literal, cast
 
 from lmlab.core.errors import UserError
 from lmlab.core.limits import beyond_limit, limit
@@ -119,6 +119,19 @@ def numbered_lines(
         yield number, text
 
 
+def held_lines(
+    path: Path, report: ReadingReport, errors: Errors = "strict"
+) -> Iterator[tuple[int, str]]:
+    """`numbered_lines` for a file whose lines are all kept in memory: what gzip unpacks is bounded
+    by the limit `unpacked`."""
+    before = report.bytes_read
+    most = limit("unpacked") if path.is_file() and is_gzip(path) else None
+    for line in numbered_lines(path, report, errors):
+        if most is not None and report.bytes_read - before > most:
+            raise beyond_limit("unpacked", f"the unpacked bytes of {path} must be")
+        yield line
+
+
 def is_gzip(path: Path) -> bool:
     """Whether the file's first bytes are gzip's; its name is not asked."""
     with path.open("rb") as file:
@@ -137,7 +150,7 @@ def _raw_lines(path: Path) -> Iterator[tuple[int, bytes]]:
         raise UserError(f"cannot read {path}: {error.strerror or error}.") from error
 
 
-def bounded_lines(file: BinaryIO, name: str) -> Iterator[bytes]:
+def bounded_lines(file: IO[bytes], name: str) -> Iterator[bytes]:
     """The lines of a binary file; a UserError where one is longer than the limit `line`.
 
     So that a gzip bomb, which unpacks to a single line of gigabytes, fills no memory.
@@ -148,7 +161,7 @@ def bounded_lines(file: BinaryIO, name: str) -> Iterator[bytes]:
         if not line:
             return
         if len(line) > most:
-            raise beyond_limit("line", f"{name}, line {number}: a line must have, in bytes,")
+            raise beyond_limit("line", f"{name}, line {number}: the bytes of a line must be")
         yield line
 
 

@@ -17,6 +17,7 @@ from typing import Protocol
 
 from lmlab.core.errors import UserError
 from lmlab.core.json_text import parse_json
+from lmlab.core.limits import beyond_limit, limit
 from lmlab.data.lines import Errors, ReadingReport, numbered_lines
 
 
@@ -193,20 +194,24 @@ class Fasta:
 
     def read(self, report: ReadingReport) -> Iterator[Example]:
         name: str | None = None
-        begun = 0
+        begun = letters = 0
         pieces: list[str] = []
         for number, line in numbered_lines(self.path, report, self.errors):
             if line.startswith(">"):
                 if name is not None:
                     yield from _fasta_example(name, pieces, begun, report)
-                name, pieces, begun = line[1:].strip(), [], number
+                name, pieces, begun, letters = line[1:].strip(), [], number, 0
             elif line and not line.startswith(";"):
                 if name is None:
                     raise UserError(
                         f"{self.path}, line {number}: letters before the first '>' line; a FASTA "
                         "file names each sequence first."
                     )
-                pieces += line.split()
+                pieces.append("".join(line.split()))
+                letters += len(pieces[-1])
+                if letters > limit("line"):
+                    place = f"{self.path}, line {begun}: the letters of a sequence"
+                    raise beyond_limit("line", f"{place} must be")
         if name is not None:
             yield from _fasta_example(name, pieces, begun, report)
 

@@ -9,6 +9,8 @@ import os
 import shutil
 import tempfile
 import time
+import zlib
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
@@ -21,7 +23,7 @@ from lmlab.core.errors import UserError
 from lmlab.core.json_text import read_json_object
 from lmlab.data.lines import ReadingReport
 
-FORMAT = 1
+FORMAT = 2
 """Version of the files; another version is not read but built again."""
 LEFT_OVER_AFTER = 24 * 3600.0
 """Seconds after which a folder still being built is taken for the remains of a kill."""
@@ -53,28 +55,36 @@ class Stored:
 
 
 def open_columns(place: Path) -> Stored | None:
-    """What was written at `place`; None if nothing was, or not all of it is there."""
+    """What was written at `place`; None if nothing was, or not all of it is there as it was.
+
+    Every column is read once to compare its checksum: training on damaged tokens is worse.
+    """
     try:
         meta = read_json_object(place / "meta.json")
-        if meta["format"] != FORMAT:
+        if meta["format"] != FORMAT or meta.pop("checksum") != _checksum(meta):
             return None
-        columns = {
-            name: _map(place / f"{name}.bin", np.dtype(about["dtype"]), about["count"])
-            for name, about in meta["columns"].items()
-        }
+        columns = {name: _map(place, name, about) for name, about in meta["columns"].items()}
         return Stored(columns=columns, report=ReadingReport(**meta["report"]))
     except (OSError, ValueError, KeyError, TypeError):
-        # Missing, cut short or not ours: in each case it is built again.
+        # Missing, damaged, cut short or not ours: in each case it is built again.
         return None
 
 
-def _map(path: Path, dtype: np.dtype[Any], count: int) -> NDArray[Any]:
+def _checksum(meta: Mapping[str, Any]) -> int:
+    return zlib.crc32(json.dumps(meta, sort_keys=True).encode())
+
+
+def _map(place: Path, name: str, about: Mapping[str, Any]) -> NDArray[Any]:
+    path, dtype, count = place / f"{name}.bin", np.dtype(about["dtype"]), about["count"]
     if path.stat().st_size != count * dtype.itemsize:
         raise ValueError(f"{path} is not complete")
     if count == 0:
         return np.empty(0, dtype=dtype)
     # As a plain array: slices of numpy's memmap class cost several times as much.
-    return np.asarray(np.memmap(path, dtype=dtype, mode="r", shape=(count,)))
+    column = np.asarray(np.memmap(path, dtype=dtype, mode="r", shape=(count,)))
+    if zlib.crc32(column.data.cast("B")) != about["crc32"]:
+        raise ValueError(f"{path} is damaged")
+    return column
 
 
 class ColumnWriter:
@@ -104,16 +114,19 @@ class ColumnWriter:
             for name, values in chunk.items():
                 if name not in self._files:
                     self._files[name] = (self._folder / f"{name}.bin").open("wb")
-                    self._about[name] = {"dtype": values.dtype.str, "count": 0}
-                assert self._about[name]["dtype"] == values.dtype.str, name
-                self._files[name].write(np.ascontiguousarray(values).data)
-                self._about[name]["count"] += len(values)
+                    self._about[name] = {"dtype": values.dtype.str, "count": 0, "crc32": 0}
+                about, content = self._about[name], np.ascontiguousarray(values).data
+                assert about["dtype"] == values.dtype.str, name
+                self._files[name].write(content)
+                about["crc32"] = zlib.crc32(content, about["crc32"])
+                about["count"] += len(values)
         except OSError as error:
             raise _cannot_write(self.place.parent, error) from error
 
     def finish(self, report: ReadingReport) -> None:
         """Make sure that all is on the disk, then put it in its place."""
         meta = {"format": FORMAT, "columns": self._about, "report": asdict(report)}
+        meta["checksum"] = _checksum(meta)
         try:
             for file in self._files.values():
                 _sync_and_close(file)

@@ -38,11 +38,13 @@ class Kind:
 def trained(kind: str, texts: Iterable[str], *, min_count: int, size: int | None) -> HfTokenizer:
     """A tokeniser of that kind from texts, one pass over them."""
     if kind not in TRAINERS:
-        raise unknown_name_or_path("tokeniser", kind, TRAINERS)
+        raise unknown_name_or_path("tokeniser", kind, [*TRAINERS, "a tokenizer.json"])
     if min_count < 1:
         raise UserError(f"the least count of a token must be 1 or more, not {min_count}.")
     if size is not None and size <= len(SYMBOLS):
         raise UserError(f"a vocabulary needs more than its {len(SYMBOLS)} symbols, not {size}.")
+    if kind in ("bpe", "wordpiece"):  # whose library allocates it at once
+        check_limit("vocabulary", size or 0, called="vocabulary_size")
     try:
         return TRAINERS[kind].train(texts, min_count, size)
     except UnicodeEncodeError:

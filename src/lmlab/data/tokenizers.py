@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,6 +21,7 @@ from typing import Any
 import tokenizers as hf
 
 from lmlab.core.errors import UserError
+from lmlab.core.files import write_bytes
 from lmlab.core.texts import check_text
 from lmlab.core.vocabulary import END, MASK, PAD, START, UNKNOWN, Vocabulary
 from lmlab.data.corpus import Corpus
@@ -146,14 +146,11 @@ class Tokenizer:
 
     def save(self, path: Path | str) -> None:
         """Write `tokenizer.json`, whole or not at all."""
-        path = Path(path)
-        partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
-        try:
-            partial.write_text(self._inner.to_str(pretty=True), encoding="utf-8")
-            os.replace(partial, path)
-        except OSError as error:
-            partial.unlink(missing_ok=True)
-            raise UserError(f"cannot write {path}: {error.strerror or error}.") from error
+        write_bytes(Path(path), self.to_bytes())
+
+    def to_bytes(self) -> bytes:
+        """`tokenizer.json` as it is written."""
+        return str(self._inner.to_str(pretty=True)).encode()
 
     @classmethod
     def load(cls, path: Path | str) -> Tokenizer:

@@ -12,6 +12,7 @@ from typing import Any
 
 from lmlab.core.card import Card
 from lmlab.core.errors import UserError
+from lmlab.core.limits import check_limit
 from lmlab.core.registry import catalogue, find_system, system_module
 from lmlab.core.switches import parse_switch_sets, parse_switches, switch_words
 from lmlab.core.vocabulary import Vocabulary
@@ -157,7 +158,8 @@ def ask(
             f"{card.name} declares no switches to turn off; those that do: {', '.join(having)}."
         )
     if seeds < 1:
-        raise UserError(f"an ablation needs at least one seed, and {seeds} came.")
+        raise UserError(f"an ablation needs at least one seed, got {seeds}.")
+    check_limit("seeds", seeds, called="the number of seeds")
     given = {key.strip().replace("-", "_"): value for key, value in settings.items()}
     if "seed" in given:
         raise UserError("an ablation chooses its seeds itself; say by --seeds how many.")

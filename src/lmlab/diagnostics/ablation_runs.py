@@ -14,11 +14,11 @@ from typing import Any
 
 from lmlab.core.children import GRACE_SECONDS, start_child
 from lmlab.core.errors import UserError
+from lmlab.core.files import no_follow, telling_disk_errors, write_json
 from lmlab.core.json_text import read_json_object
 from lmlab.core.switches import switch_words
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.diagnostics.ablation import FORMAT, Ablation, Off, Question, Trial, summarise
-from lmlab.training.files import telling_disk_errors, write_json
 from lmlab.training.processes import lock_output
 from lmlab.training.progress import StopSignals
 from lmlab.training.reporting import NOT_FINITE, exact_duration, read_metrics
@@ -27,6 +27,8 @@ from lmlab.training.train import train
 
 RECORD = "ablation.json"
 HELD_OUT = ("validation", "test")
+CRASHED = 1
+"""Exit code of a process that ends with a traceback, which its log then holds."""
 Tell = Callable[[str], None]
 
 
@@ -88,7 +90,8 @@ class Book:
     def _read(self, path: Path) -> None:
         try:
             before = read_json_object(path)
-            asked, trials, self._split = before["asked"], before["all_trials"], before["split"]
+            asked, trials = dict(before["asked"]), before["all_trials"]
+            self._split = str(before["split"])
             for trial in trials:
                 losses = tuple((int(epoch), float(loss)) for epoch, loss in trial["losses"])
                 again = {**trial, "off": tuple(trial["off"]), "losses": losses}
@@ -217,6 +220,7 @@ def _finished(question: Question, book: Book, task: Task, failed: str, tell: Tel
 def _at_once(question: Question, book: Book, tasks: list[Task], jobs: int, tell: Tell) -> None:
     """Several at a time, each in a process of its own with its share of the cores."""
     waiting, running = list(tasks), dict[Task, subprocess.Popen[bytes]]()
+    begun = dict[Task, subprocess.Popen[bytes]]()
     share = str(max(1, (os.cpu_count() or 1) // jobs))
     environment = {"OMP_NUM_THREADS": share, **os.environ}
     with telling_disk_errors(book.runs):
@@ -228,7 +232,7 @@ def _at_once(question: Question, book: Book, tasks: list[Task], jobs: int, tell:
                     task = waiting.pop(0)
                     tell(f"[{len(tasks) - len(waiting)}/{len(tasks)}] {task.name(question)}")
                     _await_writer(book, task)
-                    running[task] = _begin(question, book, task, environment)
+                    begun[task] = running[task] = _begin(question, book, task, environment)
                 if signals.asked:
                     _ask_to_stop(running)
                     break
@@ -237,6 +241,7 @@ def _at_once(question: Question, book: Book, tasks: list[Task], jobs: int, tell:
                     _take(question, book, task, running.pop(task).returncode, tell)
         finally:
             _ask_to_stop(running)
+            _remove_refused(book, begun)
 
 
 def _begin(
@@ -251,7 +256,8 @@ def _begin(
     for key, value in given["settings"].items():
         words += ["--set", f"{key}={_written(value)}"]
     words += ["--resume"] if given["resume"] else []
-    with _log(book, task).open("wb") as log:
+    path = _log(book, task)
+    with telling_disk_errors(path), open(path, "wb", opener=no_follow) as log:
         return start_child(words, environment=environment, output=log)
 
 
@@ -272,6 +278,15 @@ def _ask_to_stop(running: Mapping[Task, subprocess.Popen[bytes]]) -> None:
             job.send_signal(signal.SIGINT)
     for job in running.values():
         job.wait()
+
+
+def _remove_refused(book: Book, begun: Mapping[Task, subprocess.Popen[bytes]]) -> None:
+    """Leave no log of trainings that were refused, or stopped, before they wrote anything."""
+    for task, job in begun.items():
+        if job.returncode != CRASHED and not (book.runs / task.folder).exists():
+            _log(book, task).unlink(missing_ok=True)
+    if not any(book.runs.iterdir()):
+        book.runs.rmdir()
 
 
 def _log(book: Book, task: Task) -> Path:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 from matplotlib.figure import Figure as Canvas
 
+from lmlab.core.files import write_bytes, write_text
 from lmlab.diagnostics.ablation import Ablation, Figure, Row
 from lmlab.diagnostics.canvas import INK, add_legend, colour
 from lmlab.diagnostics.picture import Picture, render
 from lmlab.scoring.tables import latex_escape, markdown_escape, markdown_rows, terminal_cell
-from lmlab.training.files import write_bytes, write_text
 from lmlab.training.reporting import exact_duration
 
 if TYPE_CHECKING:

@@ -10,11 +10,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from lmlab.core.errors import UserError
+from lmlab.core.files import telling_disk_errors, write_bytes, write_text
 from lmlab.diagnostics.canvas import INK, add_legend, colour, line_look, short_count
 from lmlab.diagnostics.picture import Picture, render
 from lmlab.diagnostics.showing import alone
 from lmlab.sampling.chain_report import Chains
-from lmlab.training.files import telling_disk_errors, write_bytes, write_text
 
 FORMS = (".svg", ".png")
 MOST_LINES = 12

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from lmlab.core.files import inner_folder, write_text
 from lmlab.core.system import A_TOKEN
 from lmlab.data.builtin import builtin_descriptions, open_builtin
 from lmlab.diagnostics.pictures import curve_from_metrics, training_curves
-from lmlab.training.files import telling_disk_errors, write_text
 from lmlab.training.reporting import read_metrics
 from lmlab.training.runs import RunFolder
 
@@ -26,8 +26,7 @@ def write_figures(path: Path, *, unit: str = A_TOKEN, loss_compares: bool = True
     curve = curve_from_metrics(name, lines, contrast=not loss_compares)
     if not curve.train and not curve.held_out:
         return []
-    with telling_disk_errors(run.figures):
-        run.figures.mkdir(exist_ok=True)
+    inner_folder(run.figures, of=run.path)
     picture = run.figures / "curves.svg"
     floor = entropy_of(run.read_config()) if unit == A_TOKEN else None
     write_text(picture, training_curves([curve], floor=floor, unit=unit))

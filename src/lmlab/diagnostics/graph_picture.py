@@ -10,13 +10,13 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from lmlab.core.errors import UserError
+from lmlab.core.files import telling_disk_errors, write_bytes, write_text
 from lmlab.diagnostics.canvas import COLOURS, INK, shown_name
 from lmlab.diagnostics.grids import short_label
 from lmlab.diagnostics.picture import Picture, numbered, render
 from lmlab.diagnostics.showing import alone
 from lmlab.tasks.hops.answers import HopAnswer
 from lmlab.tasks.hops.graph import CognitiveGraph
-from lmlab.training.files import telling_disk_errors, write_bytes, write_text
 
 FORMS = (".svg", ".png")
 COLUMN, ROW = 2.2, 0.62

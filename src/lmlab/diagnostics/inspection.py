@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from lmlab.core.errors import UserError
+from lmlab.core.files import check_inside, check_writable
 from lmlab.diagnostics.attention_pictures import attention_pictures
 from lmlab.diagnostics.captures import file_name
 from lmlab.diagnostics.course import gradient_pictures, norm_pictures
@@ -114,6 +115,14 @@ def _folder(models: Sequence[Model], out: Path | None) -> Path:
     folder = RunFolder(models[0].path).figures if out is None else out
     if folder.is_file():
         raise UserError(f"{folder} is a file; give the name of a folder to write pictures to.")
+    if out is not None:
+        check_writable(folder)
+        return folder
+    try:
+        check_inside(folder, models[0].path)
+        check_writable(folder)
+    except UserError as error:
+        raise UserError(f"{str(error).rstrip('.')}, or give another one by --out DIR.") from error
     return folder
 
 
@@ -155,6 +164,7 @@ def _keep_for_reports(
         pairs = zip(shots, pngs, strict=True)
         own = [(shot, png) for shot, png in pairs if shot.run in (subject.name, "")]
         try:
+            check_inside(figures, subject.model.path)
             write_shots(figures, [shot for shot, _ in own], [png for _, png in own])
         except UserError as error:
             remarks.append(f"Reports will not show the pictures of {subject.name}: {error}")

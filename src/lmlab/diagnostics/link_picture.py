@@ -11,11 +11,11 @@ from matplotlib.axes import Axes
 from matplotlib.font_manager import FontProperties
 from matplotlib.textpath import text_to_path
 
+from lmlab.core.files import write_text
 from lmlab.data.readers import Example
 from lmlab.diagnostics.canvas import INK, as_svg, canvas, colour, shown_name
 from lmlab.diagnostics.fonts import BASE, lacking
 from lmlab.scoring.links import LinkedMention, LinkedText
-from lmlab.training.files import write_text
 from lmlab.training.processes import lock_output
 
 SIZE, NAME_SIZE = 11, 8

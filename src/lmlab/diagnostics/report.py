@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lmlab import __version__
+from lmlab.core.files import telling_disk_errors, write_text
 from lmlab.core.kinds import KINDS
 from lmlab.core.score import TokenScore
 from lmlab.diagnostics.canvas import colour
@@ -18,7 +19,6 @@ from lmlab.diagnostics.pictures import Bar, loss_bars, training_curves
 from lmlab.diagnostics.wording import KINDS_EXPLAINED, convention_words
 from lmlab.scoring.comparison import Comparison, Difference, Row, Sentence
 from lmlab.scoring.tables import caption
-from lmlab.training.files import telling_disk_errors, write_text
 from lmlab.training.reporting import exact_duration
 
 SCALE = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0)

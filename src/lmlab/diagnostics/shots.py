@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lmlab.core.files import write_bytes, write_json, write_text
 from lmlab.core.json_text import read_json_object
 from lmlab.diagnostics.html import Cell
 from lmlab.diagnostics.picture import Drawn, Picture, Rows
-from lmlab.training.files import write_bytes, write_json, write_text
 from lmlab.training.processes import lock_output
 
 MANIFEST = "inspection.json"

@@ -16,6 +16,7 @@ from tokenizers.models import WordPiece
 from lmlab.core.batch import Batch
 from lmlab.core.card import Card
 from lmlab.core.errors import UserError, looks_like_path
+from lmlab.core.files import telling_disk_errors, write_bytes, write_text
 from lmlab.core.registry import catalogue, find_system, system_module
 from lmlab.core.system import Assembly, System
 from lmlab.core.texts import check_text
@@ -32,7 +33,6 @@ from lmlab.diagnostics.picture import Drawn, Picture, render
 from lmlab.diagnostics.subjects import corpus_of, fits, framed, sentence_of
 from lmlab.scoring.evaluating import device_of, evaluating
 from lmlab.training.config import apply_settings
-from lmlab.training.files import telling_disk_errors, write_bytes, write_text
 from lmlab.training.memories import tiny_memories
 from lmlab.training.runs import Model, build_system, build_tiny, load_run
 

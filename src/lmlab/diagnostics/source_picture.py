@@ -13,6 +13,7 @@ import torch
 from lmlab.core.batch import Batch
 from lmlab.core.capture import UNIT_INTERVAL, Capture
 from lmlab.core.errors import UserError
+from lmlab.core.files import telling_disk_errors, write_text
 from lmlab.core.locks import FolderLock
 from lmlab.diagnostics.grids import Axis, Grid, Values, draw_grids, grids_size
 from lmlab.diagnostics.picture import Picture, render
@@ -20,7 +21,6 @@ from lmlab.diagnostics.showing import alone
 from lmlab.diagnostics.subjects import framed
 from lmlab.sampling.translating import Translation
 from lmlab.scoring.evaluating import device_of, evaluating
-from lmlab.training.files import telling_disk_errors, write_text
 from lmlab.training.processes import lock_output
 from lmlab.training.runs import Model
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from lmlab.core.errors import UserError
+from lmlab.core.files import telling_disk_errors, write_text
 from lmlab.scoring.comparison import Comparison
 from lmlab.scoring.tables import as_json, latex, markdown
-from lmlab.training.files import telling_disk_errors, write_text
 from lmlab.training.runs import Model
 
 Write = Callable[[Comparison, Sequence[Model]], None]

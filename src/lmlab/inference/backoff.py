@@ -18,6 +18,8 @@ from lmlab.core.errors import UserError
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.inference.key_index import KeyIndex
 
+MOST_ORDER = 100
+"""Words of the longest n-gram; orders are counted in int8."""
 CUT = -1
 """In place of a token: nothing is known of what comes before."""
 

@@ -7,7 +7,6 @@ is the same for both sentences.
 
 from __future__ import annotations
 
-import json
 import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,7 +17,7 @@ from lmlab.core.errors import UserError
 from lmlab.core.json_text import parse_json
 from lmlab.core.kinds import Kind
 from lmlab.core.score import Convention, Score
-from lmlab.data.lines import ReadingReport, numbered_lines
+from lmlab.data.lines import ReadingReport, held_lines
 from lmlab.scoring.score import Scorer
 
 UNLABELLED = "(no phenomenon)"
@@ -118,7 +117,7 @@ def read_pairs(paths: Iterable[Path | str]) -> Iterator[Pair]:
         if not path.is_file():
             raise UserError(f"there is no file {path}; check the path.")
         count = 0
-        for line, text in numbered_lines(path, ReadingReport()):
+        for line, text in held_lines(path, ReadingReport()):
             if text:
                 count += 1
                 yield _read_row(text, str(path), line)
@@ -138,8 +137,8 @@ def _files(path: Path) -> list[Path]:
 def _read_row(text: str, file: str, line: int) -> Pair:
     try:
         row = parse_json(text)
-    except (json.JSONDecodeError, RecursionError) as error:
-        reason = getattr(error, "msg", "nested too deeply")
+    except ValueError as error:
+        reason = getattr(error, "msg", error)
         raise UserError(f"{file}, line {line}: this is not JSON ({reason}).") from None
     if not isinstance(row, dict):
         raise UserError(f"{file}, line {line}: expected a JSON object, not {type(row).__name__}.")

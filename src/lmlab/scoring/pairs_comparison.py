@@ -11,6 +11,7 @@ from typing import IO
 
 import numpy as np
 
+from lmlab.core.control_characters import csv_text
 from lmlab.scoring.bootstrap import Interval, interval, paired_bootstrap
 from lmlab.scoring.pairs import Accuracy, PairsReport
 
@@ -39,10 +40,15 @@ class PairsComparison:
         models = [{"model": name, **each.as_dict()} for name, each in self.reports.items()]
         return {"models": models, "differences": [asdict(each) for each in self.differences]}
 
-    def write_csv(self, file: IO[str]) -> None:
-        """A row for each model and group: model, by, name, and the figures of `Accuracy`."""
+    def write_csv(self, file: IO[str], *, raw: bool = False) -> None:
+        """A row for each model and group: model, by, name, and the figures of `Accuracy`.
+
+        Unless `raw`, names that a spreadsheet would take for a formula have an apostrophe before
+        them, and control characters are written as escapes.
+        """
+        cell = str if raw else csv_text
         rows = [
-            {"model": model, "by": by, **accuracy.as_dict()}
+            {"model": cell(model), "by": by, **accuracy.as_dict(), "name": cell(accuracy.name)}
             for model, report in self.reports.items()
             for by, accuracy in grouped(report)
         ]
@@ -76,7 +82,7 @@ def compare_pairs(reports: dict[str, PairsReport], *, seed: int = 0) -> PairsCom
 
 def model_names(paths: Sequence[Path]) -> list[str]:
     """The names of the models' folders; whole paths where two are called alike."""
-    names = [path.name for path in paths]
+    names = [path.resolve().name for path in paths]  # "." has no name of its own
     return [
         name if names.count(name) == 1 else str(path)
         for name, path in zip(names, paths, strict=True)

@@ -17,6 +17,7 @@ from lmlab.core.card import Card
 from lmlab.core.system import LeftToRight
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.emissions.count_table import CountTable
+from lmlab.inference.backoff import MOST_ORDER
 from lmlab.objectives.next_token import NextToken
 
 CARD = Card(
@@ -35,7 +36,7 @@ CARD = Card(
 class Config:
     """Settings of the n-gram."""
 
-    order: int = field(default=5, metadata={"at_least": 1})
+    order: int = field(default=5, metadata={"at_least": 1, "at_most": MOST_ORDER})
     """Words in the longest n-gram, the predicted one included."""
 
 

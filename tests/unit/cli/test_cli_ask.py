@@ -10,9 +10,12 @@ import numpy as np
 import pytest
 
 import lmlab as laboratory
+from lmlab.cli.ask import print_asked
+from lmlab.core.answers import Answer
 from lmlab.core.errors import UserError
 from lmlab.diagnostics.revealing import LISTED, capture_family
 from lmlab.diagnostics.subjects import make_subject
+from lmlab.sampling.asking import Asked
 from lmlab.training.runs import load_run
 from lmlab.training.train import train
 
@@ -59,6 +62,17 @@ def test_an_answer_comes_with_its_probability_and_what_it_rests_on(lmlab: Comman
     assert text == "barn" and 0.5 < float(share) <= 1
     assert header.split() == ["probability", "looked", "up", "it", "says"]
     assert first.strip().split(maxsplit=2)[1:] == ["bob", "bob is in the barn"]
+
+
+def test_an_empty_answer_is_said_and_an_empty_line_stays_one(
+    lmlab: Command, run: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+):
+    empty = Asked(question="why", answers=(Answer(text=" ", log_prob=math.log(0.25)),))
+    print_asked([empty, None, Asked(question="who", answers=())], evidence=False)
+    assert capfd.readouterr().out == "0.2500\t(no answer)\n\n(no answer)\n"
+    file = write(tmp_path / "questions.txt", ["where is bob", "", "where is eve"])
+    answers = [line.split("\t")[-1] for line in lmlab("ask", run, file).out.splitlines()]
+    assert answers == ["barn", "", "hall"]
 
 
 def test_what_held_out_questions_find_is_written_down_as_training_goes_on(run: Path):
@@ -131,7 +145,7 @@ def test_vectors_of_an_index_serve_where_the_run_made_them(
     laboratory.build_index(documents, run, index)
 
     def first_found() -> str:
-        found = lmlab("ask", run, "where is bob", "--index", index, "--json")
+        found = lmlab("ask", run, "where is bob", "--index", index, "--json", "--no-verify")
         assert (found.code, found.err) == (0, "")
         return json.loads(found.out)[0]["answers"][0]["evidence"][0]["name"]
 
@@ -144,10 +158,10 @@ def test_vectors_of_an_index_serve_where_the_run_made_them(
     assert anew.code == 0 and "built by words (bm25) and not by this run" in anew.err
     # Cut short, and of another width than the index says.
     np.save(index / "vectors.npy", vectors[:1])
-    cut = lmlab("ask", run, "where is bob", "--index", index)
+    cut = lmlab("ask", run, "where is bob", "--index", index, "--no-verify")
     assert cut.code == 2 and "cut short; build the index again" in cut.err
     np.save(index / "vectors.npy", vectors.reshape(vectors.shape[1], 2))
-    narrow = lmlab("ask", run, "where is bob", "--index", index)
+    narrow = lmlab("ask", run, "where is bob", "--index", index, "--no-verify")
     assert narrow.code == 2 and "build the index again" in narrow.err
 
 

@@ -60,6 +60,7 @@ EXPECTED = {
     "entity linking": "lmlab link",
     "few-shot": "lmlab prompt",
     "tokenization": "data/tokenizer_training.py",
+    "byte-pair encoding": "data/tokenizer_training.py",
     "Hochreiter": "lstm",
 }
 """What must be named in one of the first three results: a file, a system, a verb or a setting."""

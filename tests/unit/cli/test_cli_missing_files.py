@@ -62,3 +62,20 @@ def test_an_unknown_corpus_or_protocol_says_where_all_are_listed(lmlab) -> None:
 
 def test_a_missing_run_is_no_mistyped_system(lmlab) -> None:
     assert "there is no run at nope.d;" in lmlab("show-objective", "nope.d").err
+
+
+def test_a_file_of_another_kind_is_not_called_missing(lmlab, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "words.txt").write_text("the dog\n")
+    result = lmlab(*TAKES_A_PATH["train --tokenizer"], "words.txt")
+    assert result.code == 2
+    assert result.err.startswith("lmlab: words.txt is no tokeniser; choose from a tokenizer.json, ")
+
+
+@pytest.mark.parametrize("tokenizer", ["foo", "words.txt", "none.json"])
+def test_a_refused_tokenizer_leaves_no_folder(lmlab, tmp_path, monkeypatch, tokenizer) -> None:
+    monkeypatch.chdir(tmp_path)
+    for words in (("train", "lstm"), ("ablate", "gru-minimal", "--switches", "4")):
+        options = ("--data", "grammar", "--size", "tiny", "--out", "runs/new")
+        assert lmlab(*words, *options, "--tokenizer", tokenizer).code == 2
+        assert list(tmp_path.iterdir()) == []

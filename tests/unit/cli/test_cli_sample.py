@@ -61,9 +61,9 @@ def test_max_length_cuts_off(lmlab, runs) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("-n", "0"), "at least one sequence"),
-        (("-n", "-3"), "at least one sequence"),
-        (("--max-length", "0"), "greatest length must be 1 or more"),
+        (("-n", "0"), "the number of texts must be a whole number, 1 or more, got 0"),
+        (("-n", "-3"), "the number of texts must be a whole number, 1 or more, got -3"),
+        (("--max-length", "0"), "greatest length must be a whole number, 1 or more, got 0"),
         (("--temperature", "0"), "temperature must be above 0"),
         (("--temperature", "nan"), "temperature must be above 0"),
         (("--top-k", "0"), "top-k must be 1 or more"),

@@ -104,6 +104,13 @@ def test_csv_gives_each_word_with_its_characters(lmlab, runs, file: Path) -> Non
     assert [row["word"] for row in rows if row["unknown"] == "1"] == ["quetzal"]
 
 
+def test_csv_names_the_run_by_its_folder(lmlab, runs, monkeypatch) -> None:
+    monkeypatch.chdir(runs["lstm-1"])
+    for name, model in ((".", "lstm-1"), ("../lstm", "lstm")):
+        rows = csv.DictReader(io.StringIO(lmlab("score", name, "--text", TEXTS[0], "--csv").out))
+        assert {row["model"] for row in rows} == {model}
+
+
 @pytest.mark.skipif(os.name == "nt", reason="there are no pseudo-terminals there")
 def test_a_bar_on_the_terminal_takes_nothing_from_the_output(lmlab, runs, file: Path) -> None:
     import pty

@@ -96,7 +96,7 @@ def test_what_is_missing_or_too_much_is_told_in_a_sentence(
     ]:
         found = lmlab("score", run, *words)
         assert found.code == 2 and said in found.err and found.err.count("\n") == 1
-    with pytest.raises(UserError, match="a list of sources, and one came"):
+    with pytest.raises(UserError, match="a list of sources, got one source"):
         load(run).score(["one"], sources="eins")
 
 

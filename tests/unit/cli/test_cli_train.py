@@ -48,6 +48,7 @@ def test_resume_goes_on_to_a_larger_budget(lmlab, tmp_path: Path) -> None:
     ("arguments", "said"),
     [
         (("lstn", *QUICK), "there is no system called 'lstn'; did you mean 'lstm'"),
+        (("zzzz", *QUICK), "there is no system called 'zzzz'; lmlab systems lists all names."),
         (("lstm", *QUICK, "--documents", "wiki"), "lstm has no use for --documents"),
         (("lstm", *QUICK, "--base", "runs/x"), "lstm has no use for --base"),
         (("lstm", *QUICK, "--encoder", "runs/x"), "lstm has no use for --encoder"),

@@ -61,6 +61,13 @@ def test_lines_come_out_in_the_order_they_went_in(lmlab: Command, run: Path, tmp
     assert lmlab("translate", run, file, "--beam", 1).out == found.out
 
 
+def test_a_file_and_texts_are_translated_alike(lmlab: Command, run: Path, tmp_path: Path):
+    texts = ("eins zwei", "drei")
+    (tmp_path / "source").write_text("\n".join(texts), encoding="utf-8")
+    ways = ((tmp_path / "source",), ("--file", tmp_path / "source"), texts, ("--text", *texts))
+    assert {lmlab("translate", run, *way).out for way in ways} == {"one two\nthree\n"}
+
+
 def test_the_first_of_several_is_the_only_one_of_one(lmlab: Command, run: Path):
     one = json.loads(lmlab("translate", run, "--text", "zwei eins", "--json").out)
     many = json.loads(

@@ -70,6 +70,17 @@ def test_raw_keeps_them(lmlab: Command, runs, tmp_path: Path) -> None:
     assert "\x1b" not in lmlab("score", runs["lstm"], file).out
 
 
+def test_names_of_pairs_are_no_formulas(lmlab: Command, runs, tmp_path: Path) -> None:
+    file = tmp_path / "pairs.jsonl"
+    pair = {"sentence_good": "the dog sleeps", "sentence_bad": "the dog sleep"}
+    names = ("=cmd|x", "a\x1b[31m")
+    file.write_text("".join(json.dumps({**pair, "UID": name}) + "\n" for name in names))
+    for options, expected in (((), ["'=cmd|x", "a\\x1b[31m"]), (("--raw",), [*names])):
+        found = lmlab("pairs", runs["ngram"], file, "--csv", *options)
+        rows = list(csv.DictReader(io.StringIO(found.out)))
+        assert [row["name"] for row in rows if row["by"] == "paradigm"] == expected
+
+
 def test_errors_quote_them_visibly(lmlab: Command, runs) -> None:
     for arguments in (("no\x1b[31msuch",), ("--text", "a", "--method", "\x1b[2J"), ("--\x1b",)):
         found = lmlab("score", runs["lstm"], *arguments)

@@ -18,6 +18,7 @@ from lmlab.core.limits import set_limit
 
 from .conftest import Command, Result
 
+TRAIN = ("train", "--data", "grammar", "--size", "tiny", "--out", "{lstm}/../new")
 TEXT = ("--text", "the dog sleeps")
 
 
@@ -42,6 +43,9 @@ def refused(found: Result, says: str) -> None:
         (("cloze", "{lstm}", "--seed", -1), "seed must be from 0"),
         (("compare", "{lstm}", "{ngram}", "--seed", -1), "seed must be from 0"),
         (("show-objective", "gpt", "--text", "\udcff"), "not UTF-8"),
+        ((*TRAIN, "ngram", "--set", f"order={10**12}"), "at most 100, got"),
+        ((*TRAIN, "lstm", "--tokenizer", "bpe", "--set", f"vocabulary_size={10**12}"), "1,000,000"),
+        (("ablate", "mgru", *TRAIN[1:], "--seeds", 10**12), "at most 1,000"),
         (("--limit", "wings=3", "systems"), "no limit called"),
         (("--limit", "beam=2", "sample", "{lstm}", "--method", "beam", "--beam", 3), "at most 2"),
     ],
@@ -144,7 +148,25 @@ def test_an_import_that_declares_more_layers_than_it_has_weights(lmlab: Command,
 def test_python_callers_are_told_as_well(runs: dict[str, Path], tmp_path: Path):
     with pytest.raises(UserError, match=r"given by its name, .* lmlab\.wrap"):
         laboratory.train(torch.nn.Linear(1, 1), data="grammar", out=tmp_path / "run")
+    with pytest.raises(UserError, match="steps must be a whole number or none, got 'x'"):
+        laboratory.train("lstm", data="grammar", out=tmp_path / "run", steps="x")
+    with pytest.raises(TypeError, match="'data' and 'out'"):
+        laboratory.train("lstm")
     model = laboratory.load(runs["lstm"])
-    for call in (model.score, model.fill):
-        with pytest.raises(UserError):
+    for call in (model.score, model.encode):
+        with pytest.raises(UserError, match="text 1 must be a string, got NoneType"):
             call([None])
+        with pytest.raises(UserError, match="not UTF-8"):
+            call(["\ud800"])
+        for nothing in (None, 5):
+            with pytest.raises(UserError, match="takes a list of texts, got"):
+                call(nothing)
+    for options, says in (
+        ({"n": "a"}, "number of texts must be a whole number"),
+        ({"n": 1.5}, "number of texts must be a whole number"),
+        ({"max_length": 0}, "greatest length must be a whole number, 1 or more"),
+        ({"seed": "x"}, "seed must be from 0"),
+        ({"prefix": 5}, "prefix must be a string"),
+    ):
+        with pytest.raises(UserError, match=says):
+            model.sample(**options)

@@ -6,6 +6,8 @@ import json
 import shutil
 from pathlib import Path
 
+from tests.manifests import relist
+
 
 def test_a_healthy_run(lmlab, runs, tmp_path: Path) -> None:
     run = tmp_path / "run"
@@ -34,6 +36,7 @@ def test_findings_are_no_error_unless_one_is_strict(lmlab, runs, tmp_path: Path)
     config = json.loads((run / "config.json").read_text())
     config["training"]["steps"] = 60  # six were made
     (run / "config.json").write_text(json.dumps(config))
+    relist(run)
     result = lmlab("doctor", run)
     assert result.code == 0
     for word in ("mild: interrupted", "seen  training ended at step 6, 10%", "why", "--resume"):

@@ -68,6 +68,7 @@ def test_skipped_rows_of_json_and_sequences_keep_their_numbers(tmp_path: Path) -
     assert lines_of(b">one\nAC\nGT\n>two\nA\n", tmp_path / "a.fa") == [(1, "ACGT"), (4, "A")]
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes there")
 def test_a_named_pipe_is_read_once(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
@@ -90,6 +91,55 @@ def test_an_argument_is_a_file_where_there_is_one(tmp_path: Path) -> None:
         texts_from_arguments(["dog"], ["cat"], None, "strict")
 
 
+@pytest.fixture(scope="module")
+def detector(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = tmp_path_factory.mktemp("detector") / "electra"
+    words = ("--size", "tiny", "--steps", "1", "--data", "grammar")
+    assert main(["train", "electra", "--out", str(run), *words]) == 0
+    return run
+
+
+TAKES = ("score", "fill", "detect", "encode", "predict", "cloze")
+
+
+@pytest.mark.parametrize("verb", TAKES)
+def test_verbs_take_files_and_texts_alike(
+    lmlab: Command, bert: Path, task: Path, detector: Path, verb: str, tmp_path: Path, monkeypatch
+) -> None:
+    """FILE, -, TEXT..., --text and --file name the same two texts, with the same answer."""
+    monkeypatch.chdir(tmp_path)
+    texts = (
+        ["the <mask> sleeps", "a cat sees the <mask>"] if verb == "fill" else ["the dog", "a cat"]
+    )
+    Path("texts").write_text("\n".join(texts), encoding="utf-8")
+    options = ("--out", "vectors.npz") if verb == "encode" else ()
+    run = {"predict": task, "detect": detector}.get(verb, bert)
+    ways = [
+        ("texts",),
+        ("--file", "texts"),
+        (*texts,),
+        ("--text", *texts),
+        ("--text", texts[0], "--text", texts[1]),
+    ]
+    answers = []
+    for way in ways:
+        found = lmlab(verb, run, *way, *options)
+        assert (found.code, found.err) == (0, ""), way
+        answers.append(found.out.replace("the command line", "texts"))
+    assert answers[0] and set(answers) == {answers[0]}
+    refused = lmlab(verb, run, "texts", texts[0], *options)
+    assert refused.code == 2 and "a file is given alone, got texts among 2 arguments" in refused.err
+    for way in (("texts", "--text", "the dog"), ("--file", "texts", "--text", "the dog")):
+        assert "give exactly one of: a FILE, - for" in lmlab(verb, run, *way, *options).err
+
+
+@pytest.mark.parametrize("name", ["nope", "nope.txt", "some/nope"])
+def test_a_mistyped_file_is_not_scored_as_a_text(lmlab: Command, runs, name: str) -> None:
+    found = lmlab("score", runs["lstm"], name)
+    assert (found.code, found.out) == (2, "")
+    assert f"there is no file {name}; check the path, or give a text by --text." in found.err
+
+
 def test_empty_lines_are_told_and_have_no_row(lmlab: Command, runs, tmp_path: Path) -> None:
     file = tmp_path / "texts.txt"
     file.write_text("the dog\n\na cat\n\n")
@@ -108,7 +158,9 @@ def test_empty_lines_are_told_and_have_no_row(lmlab: Command, runs, tmp_path: Pa
 def test_an_empty_text_has_no_score(lmlab: Command, runs) -> None:
     found = lmlab("score", runs["lstm"], "--text", "")
     assert (found.code, found.out) == (2, "")
-    assert found.err == "lmlab: --text holds no text, only 1 empty text; give at least one word.\n"
+    assert found.err == (
+        "lmlab: the command line holds no text, only 1 empty text; give at least one word.\n"
+    )
     both = lmlab("score", runs["lstm"], "--text", "", "--text", "the dog", "--json")
     assert [each["line"] for each in json.loads(both.out)] == [2]
     assert "1 of 2 texts is empty" in both.err

@@ -150,3 +150,19 @@ def test_the_cache_is_where_the_environment_says(
 
 def test_keys_follow_their_parts() -> None:
     assert cache_key(a=1, b="x") == cache_key(b="x", a=1) != cache_key(a=2, b="x")
+
+
+@pytest.mark.parametrize("name", ["tokens.bin", "ends.bin", "meta.json"])
+def test_a_changed_byte_is_never_read(tmp_path: Path, name: str) -> None:
+    """Each byte in turn; columns that are not what was written are built again."""
+    write(tmp_path / "key")
+    file = tmp_path / "key" / name
+    content = file.read_bytes()
+    for place in range(len(content)):
+        file.write_bytes(
+            content[:place] + bytes([content[place] ^ (1 << place % 8)]) + content[place + 1 :]
+        )
+        found = open_columns(tmp_path / "key")
+        assert found is None, (name, place)
+    file.write_bytes(content)
+    assert open_columns(tmp_path / "key") is not None

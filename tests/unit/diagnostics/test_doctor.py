@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 import torch
+from tests.manifests import relist
 
 from lmlab.core.errors import UserError
+from lmlab.core.tensor_files import read_tensors, write_tensors
 from lmlab.diagnostics.doctor.checks import course, data, gradients, latents, rate, vectors
 from lmlab.diagnostics.doctor.evidence import Evidence, Inapplicable, Missing
 from lmlab.diagnostics.doctor.records import Finding
-from lmlab.training.files import read_tensors, write_tensors
 from lmlab.training.train import train
 
 Edit = Callable[[list[dict[str, Any]]], list[dict[str, Any]]]
@@ -189,6 +190,7 @@ def broken_weights(
     write_tensors(
         copy / "model.safetensors", {name: change(name, tensor) for name, tensor in tensors.items()}
     )
+    relist(copy)
     return copy
 
 
@@ -434,6 +436,9 @@ def test_weights_that_are_not_there(plain: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     shutil.copytree(plain, run)
     (run / "model.safetensors").unlink()
+    with pytest.raises(UserError, match=r"model.safetensors is missing"):
+        Evidence(run)
+    relist(run)
     with pytest.raises(Missing, match=r"no model\.safetensors"):
         gradients.dead_or_exploding_layers(Evidence(run))
     assert course.stopped_early(Evidence(run)) is None

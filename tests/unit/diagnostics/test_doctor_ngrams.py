@@ -68,7 +68,9 @@ def test_an_imported_checkpoint_says_what_was_not_checked(gpt: Path, tmp_path: P
     made, missing, others = len(found.checks), len(found.skipped), len(found.inapplicable)
     assert made + missing + others == len(all_checks()) and missing > 10
     last = closing_line(found)
-    assert last.startswith(f"No finding among {made} check")
+    # Nothing found is no health where nothing was checked.
+    assert made == 0 and last.startswith("Nothing was checked; ")
+    assert not found.findings and not found.healthy
     assert f"; {missing} were not made: " in last
     assert "because the model comes from elsewhere and does not know its corpus" in last
     assert last == [line for line, _ in lines_of(found)][-1]
@@ -88,6 +90,8 @@ def test_a_pseudo_likelihood_is_not_compared(tmp_path: Path) -> None:
     assert f"not checked: worse than an ngram ({skipped.reason})" in [
         line for line, _ in lines_of(found)
     ]
+    assert f"; 1 was not made, because {skipped.reason}; " in closing_line(found)
+    assert closing_line(found).startswith("No finding among ") and found.healthy
     assert json.dumps(found.as_dict()["inapplicable"])
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +11,7 @@ from pathlib import Path
 import pytest
 from fontTools.fontBuilder import FontBuilder
 from fontTools.pens.ttGlyphPen import TTGlyphPen
+from fontTools.ttLib import TTCollection, TTFont, TTLibError
 from matplotlib import font_manager
 from matplotlib.figure import Figure
 
@@ -124,3 +127,36 @@ def test_svgs_end_their_fonts_with_a_generic_family(installed) -> None:
     assert len(families) >= 2
     assert all(family.endswith(" sans-serif") for family in families)
     assert "font:" not in svg
+
+
+CHINESE = "中国的首都是北京"
+
+
+def has_chinese(path: str) -> bool:
+    """Whether a font has the letters of CHINESE, by fontTools and not by the code tested."""
+    try:
+        if path.endswith(".ttc"):
+            with TTCollection(path, lazy=True) as faces:
+                maps = [face.getBestCmap() for face in faces]
+        else:
+            with TTFont(path, lazy=True) as face:
+                maps = [face.getBestCmap()]
+    except (TTLibError, OSError):
+        return False
+    return any({*map(ord, CHINESE)} <= {*(found or ())} for found in maps)
+
+
+def test_chinese_is_drawn_by_an_installed_font(tmp_path: Path) -> None:
+    """Boxes are all alike, letters are not: each of them has its own picture."""
+    if not any(map(has_chinese, sorted(font_manager.findSystemFonts()))):
+        pytest.skip("no installed font has Chinese letters")
+    fonts._warned.clear()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        pictures = {drawn(letter).png for letter in CHINESE}
+        assert len(pictures) == len(set(CHINESE))
+    command = ("show-objective", "bert", "--text", CHINESE, "--out", tmp_path / "x.png")
+    words = [sys.executable, "-m", "lmlab", *map(str, command)]
+    told = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert told.stderr == ""  # no warning of boxes
+    assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.manifests import relist
 
 import lmlab
 from lmlab.interop.text_encoders import own_vectors
@@ -95,6 +96,7 @@ def test_an_index_of_an_earlier_lmlab_is_embedded_anew(model: LanguageModel, tmp
     meta["format"] = 1
     del meta["encoder"]["longest"]
     (tmp_path / "index" / META).write_text(json.dumps(meta), encoding="utf-8")
+    relist(tmp_path / "index")
     assert own_vectors(open_index(tmp_path / "index"), model.model) is None
 
 

@@ -65,7 +65,7 @@ def test_every_kind_finds_the_same_in_a_small_set(tmp_path: Path, kind: str):
     pytest.importorskip("faiss")
     index = build_index(DOCUMENTS, Letters(), tmp_path / "i", kind=kind)
     files = {path.name for path in (tmp_path / "i").iterdir()}
-    wanted = {"meta.json", "documents.jsonl.gz", "vectors.npy"}
+    wanted = {"meta.json", "documents.jsonl.gz", "vectors.npy", "manifest.json"}
     assert files == wanted | ({"index.faiss"} if kind != "flat" else set())
     assert [hit.score for hit in index.search(["b"], k=2)[0]] == [6, 4]
     assert index.about.recall == 1
@@ -193,6 +193,6 @@ def test_what_is_no_index_is_told(tmp_path: Path):
         meta.write_text(text, encoding="utf-8")
         with pytest.raises(UserError, match=r"meta\.json is not that of an index"):
             open_index(tmp_path)
-    meta.write_text(json.dumps({"format": 3, "lmlab": "9.9"}), encoding="utf-8")
-    with pytest.raises(UserError, match=r"written by a later lmlab \(9\.9, format 3\)"):
+    meta.write_text(json.dumps({"format": 4, "lmlab": "9.9"}), encoding="utf-8")
+    with pytest.raises(UserError, match=r"written by a later lmlab \(9\.9, format 4\)"):
         open_index(tmp_path)

@@ -10,9 +10,9 @@ import torch
 
 import lmlab
 from lmlab.core.errors import UserError
+from lmlab.core.tensor_files import read_tensors
 from lmlab.tasks.beginning import load_beginning
 from lmlab.tasks.finetune import finetune
-from lmlab.training.files import read_tensors
 
 ROWS = {
     "classify": [{"text": f"{a} {b} .", "label": a} for a in "abc" for b in "abc"] * 4,
@@ -108,7 +108,7 @@ def test_what_a_system_looks_things_up_in_goes_along(tmp_path: Path):
     assert answer in "abc"
     assert len(load_beginning(second).system.documents) == 186  # type: ignore[arg-type]
     (second / "memory" / "documents.jsonl.gz").unlink()
-    with pytest.raises(UserError, match=r"has lost its documents\.jsonl\.gz"):
+    with pytest.raises(UserError, match=r"memory/documents\.jsonl\.gz is missing"):
         lmlab.load_task(second)
 
 

@@ -19,6 +19,7 @@ from lmlab.cli.finetune import predict
 from lmlab.cli.main import app
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
+from lmlab.core.tensor_files import read_tensors
 from lmlab.data.wordnet.hop_questions import hop_questions
 from lmlab.layers.hop_settings import HopSettings
 from lmlab.tasks.finetune import finetune
@@ -30,7 +31,6 @@ from lmlab.tasks.hops.reader import HopReader
 from lmlab.tasks.hops.rows import HopRow, Question, read_hop_rows
 from lmlab.tasks.hops.system import CogQA, SecondStage, node_loss
 from lmlab.training.config import TrainingConfig, with_budget
-from lmlab.training.files import read_tensors
 from lmlab.training.runs import load_run
 
 LETTERS = "abcdefghij"

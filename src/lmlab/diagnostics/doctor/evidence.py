@@ -72,6 +72,7 @@ class Evidence:
     def __init__(self, run: Path | str, *, data: str | Path | Corpus | None = None) -> None:
         self.folder = RunFolder(Path(run))
         self.config: dict[str, Any] = self.folder.read_config()
+        self.folder.verify()
         self.card: Card = find_system(self.config["system"])
         self._data = data
 

@@ -8,10 +8,10 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from lmlab.core.files import telling_disk_errors, write_bytes, write_text
 from lmlab.diagnostics.canvas import INK, add_legend, colour, short_count, shown_name
 from lmlab.diagnostics.doctor.records import Band, Examination
 from lmlab.diagnostics.picture import Picture, render
-from lmlab.training.files import telling_disk_errors, write_bytes, write_text
 
 READING = (
     "Thick: held-out loss; thin: training loss, with dropout where the system has it. A run that "

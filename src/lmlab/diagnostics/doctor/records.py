@@ -105,8 +105,8 @@ class Examination:
 
     @property
     def healthy(self) -> bool:
-        """Whether nothing was found."""
-        return not self.findings
+        """Whether checks were made, and none of them found anything."""
+        return bool(self.checks) and not self.findings
 
     def as_dict(self) -> dict[str, Any]:
         """All of it as plain values, for JSON."""

@@ -56,20 +56,31 @@ def checks_sentence(
     inapplicable: Sequence[Skipped],
 ) -> str:
     """What came of the checks: "No finding among 18 checks; 3 were not made: …"."""
+    told = _made_sentence(findings, made)
+    if skipped:
+        told += f"; {len(skipped)} {'was' if len(skipped) == 1 else 'were'} not made{_why(skipped)}"
+    if inapplicable:
+        does = "does" if len(inapplicable) == 1 else "do"
+        told += f"; {len(inapplicable)} {does} not apply to this system or corpus"
+    return f"{told}."
+
+
+def _made_sentence(findings: Sequence[Finding], made: int) -> str:
+    if not made:
+        return "Nothing was checked"
     serious = sum(finding.severity == "serious" for finding in findings)
     names = ", ".join(finding.name for finding in findings)
     count = "No finding" if not findings else _counted(len(findings), "finding")
     grave = f", {serious} serious" if serious else ""
     named = f" ({names})" if names else ""
-    told = f"{count}{grave} among {_counted(made, 'check')}{named}"
-    if skipped:
-        reasons = Counter(each.reason for each in skipped).most_common()
-        why = "; ".join(f"{number} because {reason}" for reason, number in reasons)
-        told += f"; {len(skipped)} {'was' if len(skipped) == 1 else 'were'} not made: {why}"
-    if inapplicable:
-        does = "does" if len(inapplicable) == 1 else "do"
-        told += f"; {len(inapplicable)} {does} not apply to this system or corpus"
-    return f"{told}."
+    return f"{count}{grave} among {_counted(made, 'check')}{named}"
+
+
+def _why(skipped: Sequence[Skipped]) -> str:
+    reasons = Counter(each.reason for each in skipped).most_common()
+    if len(reasons) == 1:
+        return f", because {reasons[0][0]}"
+    return ": " + "; ".join(f"{number} because {reason}" for reason, number in reasons)
 
 
 def _counted(number: int, what: str) -> str:

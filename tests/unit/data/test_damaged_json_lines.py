@@ -1,0 +1,47 @@
+"""Every reader of JSON lines: a line that can't be used is one sentence with its number."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lmlab.cli.rows import rows_from
+from lmlab.core.errors import UserError
+from lmlab.data.lines import ReadingReport
+from lmlab.data.readers import JsonLines
+from lmlab.knowledge.opening import open_knowledge
+from lmlab.retrieval.documents import open_documents
+from lmlab.scoring.pairs import read_pairs
+from lmlab.tasks.classify import Classify
+from lmlab.tasks.hops.rows import read_paragraphs
+from lmlab.tasks.rows import read_rows
+
+LINES = {
+    "nesting": '{"text": ' + "[" * 200_000,
+    "digits": '{"text": ' + "9" * 5000 + "}",
+    "surrogate": '{"text": "\\ud800", "label": "\\ud800"}',
+    "number": "5",
+    "cut short": '{"text": "a',
+}
+READERS: dict[str, Callable[[Path], Any]] = {
+    "corpus": lambda path: list(JsonLines(path=path).read(ReadingReport())),
+    "documents": open_documents,
+    "pairs": lambda path: list(read_pairs([path])),
+    "rows": lambda path: list(read_rows(path, Classify)),
+    "rows to predict": lambda path: rows_from("classify", str(path), [], "strict"),
+    "paragraphs": read_paragraphs,
+    "knowledge": lambda path: open_knowledge(str(path.parent)),
+}
+
+
+@pytest.mark.parametrize("kind", LINES)
+@pytest.mark.parametrize("reader", READERS)
+def test_a_line_that_can_not_be_used(tmp_path: Path, reader: str, kind: str) -> None:
+    path = tmp_path / "entities.jsonl"
+    first = '{"text": "a"}\n' if reader == "rows to predict" else "\n"
+    path.write_text(f"{first}{LINES[kind]}\n")
+    with pytest.raises(UserError, match=r"line 2"):
+        READERS[reader](path)
