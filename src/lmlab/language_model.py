@@ -427,7 +427,9 @@ class LanguageModel:
         from lmlab.scoring.detection import detect_texts
 
         model = self.model
-        return detect_texts(model.system, model.tokenizer, model.layout, each_text(texts), **options)
+        return detect_texts(
+            model.system, model.tokenizer, model.layout, each_text(texts), **options
+        )
 
     def reveal(self, text: str, source: str | None = None) -> dict[str, Capture]:
         """What goes on inside on a text, by name: each layer's attention, sublayers, hidden states.

@@ -22,10 +22,12 @@ import tokenizers as hf
 
 from lmlab.core.errors import UserError
 from lmlab.core.files import write_bytes
+from lmlab.core.json_text import parse_json
 from lmlab.core.texts import check_text
 from lmlab.core.vocabulary import END, MASK, PAD, START, UNKNOWN, Vocabulary
 from lmlab.data.corpus import Corpus
 from lmlab.data.ideographs import IDEOGRAPH
+from lmlab.data.token_ids import check_tokenizer_json
 from lmlab.data.tokenizer_training import NOT_WORDS, TRAINERS, trained, without_vocabulary
 
 SYMBOL_NAMES: dict[str, tuple[str, ...]] = {
@@ -163,7 +165,9 @@ class Tokenizer:
         if not Path(path).exists():
             raise UserError(f"there is no file {path} with a tokeniser; check the path.")
         try:
-            inner = hf.Tokenizer.from_str(Path(path).read_text(encoding="utf-8"))
+            text = Path(path).read_text(encoding="utf-8")
+            check_tokenizer_json(parse_json(text))
+            inner = hf.Tokenizer.from_str(text)
         except (OSError, UnicodeDecodeError) as error:
             reason = getattr(error, "strerror", None) or error
             raise UserError(f"cannot read the tokeniser {path}: {reason}.") from error

@@ -96,7 +96,7 @@ class Book:
                 losses = tuple((int(epoch), float(loss)) for epoch, loss in trial["losses"])
                 again = {**trial, "off": tuple(trial["off"]), "losses": losses}
                 self._trials[again["off"], again["seed"]] = Trial(**again)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
             raise UserError(
                 f"{path} is not the record of an ablation; choose another --out."
             ) from error

@@ -61,7 +61,15 @@ def test_the_numbers_of_a_progress_come_back() -> None:
         checked_numbers({"step": 1}, {"step": 0, "epoch": 0})
 
 
-def test_lines_of_metrics_without_a_whole_step_are_left_out(tmp_path: Path) -> None:
-    rows = ['{"step": 1}', '{"step": Infinity}', '{"step": "2"}', "[" * 200_000, "5", '{"st']
+def test_damaged_lines_of_metrics_are_left_out(tmp_path: Path) -> None:
+    whole = {"step": 1, "epoch": 0, "event": "train", "loss": math.inf, "count": 3, "seconds": 1}
+    damaged = [
+        *({**whole, "step": value} for value in (math.inf, "2", -1, True, None, 1.5)),
+        *({**whole, "epoch": value} for value in ([1], None)),
+        *({**whole, "count": value} for value in (math.inf, math.nan, "x", [])),
+        *({**whole, "loss": value} for value in ("x", {}, True)),
+        *({**whole, "vector_norms": value} for value in (5, {"a": "x"})),
+    ]
+    rows = [*map(json.dumps, damaged), "[" * 200_000, "5", json.dumps(whole), '{"st']
     (tmp_path / "metrics.jsonl").write_text("\n".join(rows))
-    assert read_metrics(tmp_path / "metrics.jsonl") == [{"step": 1}]
+    assert read_metrics(tmp_path / "metrics.jsonl") == [whole]

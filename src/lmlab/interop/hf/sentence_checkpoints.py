@@ -18,6 +18,8 @@ from torch import Tensor
 from lmlab.core.errors import UserError
 from lmlab.core.json_text import read_json_file
 from lmlab.interop.hf.folders import read_config, read_json, weight_files
+from lmlab.interop.hf.tokenizer_files import check_tokenizer_file
+from lmlab.training.run_config import building_stored
 
 Pool = Callable[[Tensor, Tensor], Tensor]
 """From hidden states (B, T, W) and which places are real (B, T), one vector (B, W) each."""
@@ -97,6 +99,20 @@ class SentenceCheckpoint:
 
     def vectors(self, texts: Sequence[str]) -> tuple[Tensor, int]:
         """(B, W) a vector for each text, and how many texts were too long and cut."""
+        try:
+            return self._vectors(texts)
+        except UserError:
+            raise
+        except Exception as error:  # a damaged model fails when it is used, in dozens of ways
+            reason = next(iter(str(error).splitlines()), "") or type(error).__name__
+            if "memory" in reason:
+                raise
+            raise UserError(
+                f"the {self.name} encoder can't encode texts ({reason.rstrip('. ')[:200]}); check "
+                "its config.json and tokenizer.json."
+            ) from error
+
+    def _vectors(self, texts: Sequence[str]) -> tuple[Tensor, int]:
         told = self.conventions
         given = [text.lower() for text in texts] if told.lower else list(texts)
         ids = self.tokenizer(given, truncation=False, verbose=False)["input_ids"]
@@ -117,9 +133,10 @@ class SentenceCheckpoint:
 def read_sentences(folder: Path) -> SentenceCheckpoint:
     """The encoder that a checkpoint's folder describes; no code that it brings along is run."""
     config = read_config(folder)
-    weight_files(folder)
+    size = sum(file.stat().st_size for file in weight_files(folder))
     conventions = read_conventions(folder)
-    tokenizer, module = _load(folder, config)
+    check_tokenizer_file(folder)
+    tokenizer, module = _load(folder, config, size)
     return SentenceCheckpoint(
         name=str(config.get("model_type")),
         module=module,
@@ -200,7 +217,7 @@ def _window(told: Conventions, tokenizer: Any, config: Mapping[str, Any]) -> int
     return min(sensible, default=None)
 
 
-def _load(folder: Path, config: Mapping[str, Any]) -> tuple[Any, Any]:
+def _load(folder: Path, config: Mapping[str, Any], size: int) -> tuple[Any, Any]:
     try:
         # Imported late: it is an extra, and slow.
         import transformers
@@ -214,9 +231,12 @@ def _load(folder: Path, config: Mapping[str, Any]) -> tuple[Any, Any]:
     bars.disable_progress_bar()  # lmlab shows its own
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **safe)
-        module = transformers.AutoModel.from_pretrained(
-            folder, use_safetensors=True, dtype="float32", **safe
-        )
+        with building_stored(folder, size):
+            module = transformers.AutoModel.from_pretrained(
+                folder, use_safetensors=True, dtype="float32", **safe
+            )
+    except UserError:
+        raise
     except Exception as error:  # the library raises dozens of kinds
         reason = next(iter(str(error).splitlines()), "") or type(error).__name__
         raise UserError(f"transformers can't load {folder} ({reason.rstrip('. ')}).") from error

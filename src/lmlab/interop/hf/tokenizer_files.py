@@ -15,6 +15,7 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 from lmlab.core.errors import UserError
 from lmlab.core.files import write_json, write_text
 from lmlab.core.vocabulary import Vocabulary
+from lmlab.data.token_ids import check_ids, check_tokenizer_json
 from lmlab.data.tokenizers import Tokenizer
 from lmlab.interop.hf.folders import read_json
 
@@ -42,6 +43,16 @@ def read_tokenizer(folder: Path) -> Tokenizer:
         f"{folder} has no tokeniser (tokenizer.json, vocab.txt, or vocab.json with merges.txt), "
         "and without the one it was trained with a checkpoint means nothing; fetch it too."
     )
+
+
+def check_tokenizer_file(folder: Path) -> None:
+    """A UserError where the ids of a folder's tokenizer.json, if it has one, can't be right."""
+    path = folder / "tokenizer.json"
+    if path.exists():
+        try:
+            check_tokenizer_json(read_json(path))
+        except ValueError as error:
+            raise UserError(f"{path} is damaged ({error}); fetch it again.") from error
 
 
 def read_tokenizer_config(folder: Path) -> dict[str, Any]:
@@ -92,6 +103,7 @@ def _byte_pairs(folder: Path) -> hf.Tokenizer:
         symbols = {"bos": end, "eos": end} if end in vocabulary else named
         symbols = {role: token for role, token in symbols.items() if token in vocabulary}
     try:
+        check_ids(vocabulary.values())
         inner = hf.Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
     except Exception as error:  # the library raises bare Exceptions
         raise UserError(
