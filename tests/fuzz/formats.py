@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
+from lmlab.core.locks import LOCK_FILE
 from lmlab.core.manifest import read_manifest, write_manifest
 from tests.fuzz.mutations import (
     Mutate,
@@ -259,7 +260,9 @@ class DamagedFile:
         """Write the copy below `scratch`, and give the command's arguments."""
         copy = scratch / Path(self.target.path).name
         if self.target.file:
-            shutil.copytree(world / self.target.path, copy)
+            shutil.copytree(
+                world / self.target.path, copy, ignore=shutil.ignore_patterns(LOCK_FILE)
+            )
             file = copy / self.target.file
             file.write_bytes(self.content)
             if self.target.signed:

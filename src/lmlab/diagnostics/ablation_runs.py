@@ -16,6 +16,7 @@ from lmlab.core.children import GRACE_SECONDS, start_child
 from lmlab.core.errors import UserError
 from lmlab.core.files import no_follow, telling_disk_errors, write_json
 from lmlab.core.json_text import read_json_object
+from lmlab.core.records import record_of
 from lmlab.core.switches import switch_words
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.diagnostics.ablation import FORMAT, Ablation, Off, Question, Trial, summarise
@@ -95,7 +96,7 @@ class Book:
             for trial in trials:
                 losses = tuple((int(epoch), float(loss)) for epoch, loss in trial["losses"])
                 again = {**trial, "off": tuple(trial["off"]), "losses": losses}
-                self._trials[again["off"], again["seed"]] = Trial(**again)
+                self._trials[again["off"], again["seed"]] = record_of(Trial, again)
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
             raise UserError(
                 f"{path} is not the record of an ablation; choose another --out."
