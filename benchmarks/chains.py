@@ -33,10 +33,10 @@ from text_quality import bleu, distinct, self_bleu
 
 import lmlab
 from lmlab.core.batch import Batch
+from lmlab.core.evaluation_mode import evaluating
 from lmlab.core.registry import system_module
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.corpus import Layout
-from lmlab.sampling.chain_kernels import Gibbs, Metropolis
 from lmlab.sampling.chain_laws import (
     divergence,
     order_matrix,
@@ -44,12 +44,18 @@ from lmlab.sampling.chain_laws import (
     text_space,
     total_variation,
 )
-from lmlab.sampling.chain_proposals import FromFill
-from lmlab.sampling.chain_report import Chains
-from lmlab.sampling.chain_settings import ChainSettings
-from lmlab.sampling.chain_targets import NormalisedEnergy, RawEnergy
-from lmlab.sampling.chains import ChainRunner
-from lmlab.scoring.evaluating import evaluating
+from lmlab.sampling.mcmc.acceptance import (
+    Gibbs,
+    Metropolis,
+)
+from lmlab.sampling.mcmc.diagnostics import Chains
+from lmlab.sampling.mcmc.energy import (
+    NormalisedEnergy,
+    RawEnergy,
+)
+from lmlab.sampling.mcmc.mcmc_config import ChainSettings
+from lmlab.sampling.mcmc.proposals import FromFill
+from lmlab.sampling.mcmc.sampler import ChainRunner
 
 BERT = {
     "width": "64",
@@ -231,8 +237,14 @@ def _while_learning(system: Any, space: Any, truth: torch.Tensor, seed: int) -> 
 
 def draw_law(found: dict[str, Any], path: Path) -> None:
     """Total variation against the steps of training, a line for each pair of laws."""
-    from lmlab.diagnostics.canvas import INK, add_legend, as_svg, canvas, line_look
-    from lmlab.diagnostics.showing import alone
+    from lmlab.objective_figures.objective_figure import alone
+    from lmlab.plotting.canvas import (
+        INK,
+        add_legend,
+        as_svg,
+        canvas,
+        line_look,
+    )
 
     rows, widths = found["rows"], sorted({row["width"] for row in found["rows"]})
     names = ("gibbs to raw", "gibbs to norm", "gibbs to truth", "raw to truth", "norm to truth")

@@ -28,7 +28,7 @@ from typing import Any
 from finishing import finished
 
 import lmlab
-from lmlab.knowledge.opening import open_knowledge
+from lmlab.knowledge.load_knowledge import open_knowledge
 
 KINDS = ("hypernym", "instance hypernym")
 EVERY = 20

@@ -117,9 +117,17 @@ def draw(record: dict[str, Any], path: Path) -> None:
     import numpy as np
     from matplotlib.figure import Figure
 
-    from lmlab.diagnostics.grids import Axis, Grid, draw_grids, grids_size
-    from lmlab.diagnostics.picture import Picture, render
-    from lmlab.diagnostics.showing import alone
+    from lmlab.objective_figures.objective_figure import alone
+    from lmlab.plotting.charts import (
+        Axis,
+        Grid,
+        draw_grids,
+        grids_size,
+    )
+    from lmlab.plotting.figure import (
+        Picture,
+        render,
+    )
 
     scores = record["records"][0]["scores"]
     columns = [[scores[name][text] for text in SENTENCES] for name in scores]

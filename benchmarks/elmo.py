@@ -41,12 +41,19 @@ from lmlab.core.batch import Batch
 from lmlab.core.system import System
 from lmlab.data.wordnet import WordNet, load
 from lmlab.data.wordnet.glosses import split_of, tokenize
-from lmlab.objectives.both_ways import BothWaysModel
-from lmlab.tasks.classify import Classify
-from lmlab.tasks.rows import read_splits
-from lmlab.tasks.systems import WithHead, vector_width
+from lmlab.models.elmo import BothWaysModel
+from lmlab.tasks.classification import Classify
+from lmlab.tasks.finetuned_systems import (
+    WithHead,
+    vector_width,
+)
 from lmlab.tasks.task import Encoded, batch_of
-from lmlab.training.runs import Model, build_system, load_run
+from lmlab.tasks.task_rows import read_splits
+from lmlab.training.run_folder import (
+    Model,
+    build_system,
+    load_run,
+)
 
 WIDTH, MIN_COUNT = 64, 8
 ENDINGS = {"n": ("", "s", "es"), "v": ("", "s", "es", "d", "ed", "ing")}

@@ -80,7 +80,7 @@ def run_one(name: str, seed: int, epochs: int) -> dict[str, Any]:
 def measure(name: str, model: Any) -> dict[str, float]:
     """Shares of right answers, by what was asked."""
     from lmlab.data.languages.capitals_told import questions, stated, unstated
-    from lmlab.knowledge.opening import open_knowledge
+    from lmlab.knowledge.load_knowledge import open_knowledge
 
     seen, held_out = questions(stated()), questions(unstated())
     found = {"words seen": words_right(model, seen), "words held out": words_right(model, held_out)}

@@ -38,13 +38,16 @@ from finishing import finished
 from torch import Tensor, nn
 
 import lmlab
+from lmlab.core.attention_mask import Full
 from lmlab.core.batch import Batch
-from lmlab.core.visibility import Full
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.data.languages._countries import pairs
+from lmlab.data.countries import pairs
 from lmlab.data.languages.capitals import truth as capitals_truth
 from lmlab.data.languages.surnames import ENDINGS
-from lmlab.layers.scope import Scope, mask_of
+from lmlab.layers.attention_context import (
+    Scope,
+    mask_of,
+)
 from lmlab.zoo import bert
 from lmlab.zoo._transformer import make_tokens, make_transformer
 

@@ -43,7 +43,7 @@ OLD_THRESHOLD = 20
 
 def make(folder: Path, size: int, spread: float) -> None:
     """Vectors and questions of one mixture, and the questions' true neighbours."""
-    from lmlab.retrieval.exact import largest
+    from lmlab.retrieval.exact_search import largest
 
     random = np.random.default_rng(0)
     means = random.standard_normal((max(size // 100, 1), WIDTH), dtype=np.float32)
@@ -92,9 +92,12 @@ def measure(folder: Path, kind: str, threads: int) -> dict[str, Any]:
     """One kind of index: built, searched, and held against the truth."""
     import faiss
 
-    from lmlab.retrieval.approximate import Approximate, share_found
-    from lmlab.retrieval.exact import largest_by_numpy
-    from lmlab.retrieval.index import DenseIndex
+    from lmlab.retrieval.dense_index import DenseIndex
+    from lmlab.retrieval.exact_search import largest_by_numpy
+    from lmlab.retrieval.faiss_index import (
+        Approximate,
+        share_found,
+    )
 
     faiss.omp_set_num_threads(threads)
     questions, truth = np.load(folder / "questions.npy"), np.load(folder / "truth.npy")
@@ -126,8 +129,11 @@ def thresholds(folder: Path, threads: int, rounds: int) -> dict[str, Any]:
     """lmlab's choice against FAISS's own and the earlier one, as ratios of questions a second."""
     import faiss
 
-    from lmlab.retrieval.exact import ALWAYS, NEVER
-    from lmlab.retrieval.index import DenseIndex
+    from lmlab.retrieval.dense_index import DenseIndex
+    from lmlab.retrieval.exact_search import (
+        ALWAYS,
+        NEVER,
+    )
 
     faiss.omp_set_num_threads(threads)
     vectors, questions = np.load(folder / "vectors.npy"), np.load(folder / "questions.npy")

@@ -37,12 +37,15 @@ from finishing import finished
 
 import lmlab
 from lmlab.core.batch import Batch
-from lmlab.core.mentions import NO_ENTITY
+from lmlab.core.entity_mentions import NO_ENTITY
 from lmlab.data.corpus import open_corpus
 from lmlab.data.readers import Example
-from lmlab.objectives.linked_masking import LinkedModel
-from lmlab.objectives.masked import MaskedModel
-from lmlab.training.runs import Model, load_run
+from lmlab.models.knowbert import LinkedModel
+from lmlab.models.masked_lm import MaskedModel
+from lmlab.training.run_folder import (
+    Model,
+    load_run,
+)
 
 SHARED = {"schedule": "cosine", "weight_decay": 0.01, "clip": 1.0}
 SCALES: dict[str, dict[str, Any]] = {

@@ -30,7 +30,10 @@ import torch
 from torch import Tensor
 
 from lmlab.core.allocator import keep_memory
-from lmlab.inference.filtering import filter_clear, filter_states
+from lmlab.inference.forward_algorithm import (
+    filter_clear,
+    filter_states,
+)
 
 ROWS, TIME = 16, 32
 GIGABYTES, SECONDS = 6, 120

@@ -45,7 +45,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 
 import lmlab
 from lmlab.core.allocator import keep_memory
-from lmlab.interop.hf.importing import import_hf
+from lmlab.interop.hf.checkpoint_import import import_hf
 
 LAYERS, WIDTH, HEADS, PLACES = 4, 512, 8, 512
 BERT_WORDS = 30_522

@@ -37,21 +37,37 @@ from torch import Tensor
 
 from lmlab.core.allocator import keep_memory
 from lmlab.core.batch import Batch
-from lmlab.core.contrast import Contrasted
 from lmlab.core.parts import target_places
+from lmlab.core.sampled_loss import Contrasted
 from lmlab.core.system import Assembly
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.corpus import open_corpus
 from lmlab.data.tokenizers import tokenizer_for
-from lmlab.diagnostics.canvas import add_legend, as_svg, canvas, line_look, plain_powers
 from lmlab.emissions.softmax import Softmax
-from lmlab.objectives.importance import ImportanceSampled, SampledSoftmax
 from lmlab.objectives.nce import NoiseContrastive
-from lmlab.objectives.noise_law import NoiseLaw
-from lmlab.objectives.sampled import Sampled, log_normalisers
+from lmlab.objectives.noise_distribution import NoiseLaw
+from lmlab.objectives.noise_sampling import (
+    Sampled,
+    log_normalisers,
+)
+from lmlab.objectives.sampled_softmax import (
+    ImportanceSampled,
+    SampledSoftmax,
+)
+from lmlab.plotting.canvas import (
+    add_legend,
+    as_svg,
+    canvas,
+    line_look,
+    plain_powers,
+)
 from lmlab.training.config import TrainingConfig
-from lmlab.training.data import TrainingData, groups, training_data
-from lmlab.training.runs import build_system
+from lmlab.training.data_loaders import (
+    TrainingData,
+    groups,
+    training_data,
+)
+from lmlab.training.run_folder import build_system
 
 SEED = 0
 STEPS, RATE, WIDTH = 300, 5e-3, 64

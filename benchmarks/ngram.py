@@ -37,8 +37,8 @@ import torch
 
 from lmlab.core.allocator import LARGE, STEP, keep_memory
 from lmlab.core.vocabulary import SYMBOLS, Vocabulary
-from lmlab.data.store import default_cache
-from lmlab.emissions.count_table import CountTable
+from lmlab.data.column_store import default_cache
+from lmlab.emissions.ngram_table import CountTable
 
 ORDER = 5
 KENLM = "kenlm==0.3.0"

@@ -36,9 +36,12 @@ from lmlab.core.protocols import Retrieved
 from lmlab.core.registry import system_module
 from lmlab.data.corpus import open_corpus
 from lmlab.data.readers import Example
-from lmlab.retrieval.lexical import LexicalIndex
+from lmlab.retrieval.lexical_index import LexicalIndex
 from lmlab.training.config import TrainingConfig
-from lmlab.training.runs import Model, load_run
+from lmlab.training.run_folder import (
+    Model,
+    load_run,
+)
 from lmlab.training.train import train
 
 AT_ONCE = 32

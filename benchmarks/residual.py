@@ -35,8 +35,11 @@ from finishing import finished
 
 if TYPE_CHECKING:
     import lmlab
-    from lmlab.core.residual import Partition, Residual
     from lmlab.core.score import Score
+    from lmlab.models.residual_energy import (
+        Partition,
+        Residual,
+    )
 
 PROTOCOL = "multi30k"
 SHAPE: dict[str, Any] = {"width": 128, "layers": 2, "heads": 4, "length": 48}
@@ -161,7 +164,7 @@ class Measured:
 
     def lengths(self, names: Sequence[str]) -> dict[str, Any]:
         """The contrast on the validation split where batches have all lengths, and where not."""
-        from lmlab.core.residual import ResidualObjective
+        from lmlab.objectives.residual_nce import ResidualObjective
 
         self.setting.train("mixed-short")
         ResidualObjective.mixes_lengths = False
@@ -208,7 +211,7 @@ def compared(
 
 
 def residual_of(model: lmlab.LanguageModel) -> Residual:
-    from lmlab.core.residual import Residual
+    from lmlab.models.residual_energy import Residual
 
     system = model.model.system
     assert isinstance(system, Residual)
@@ -247,7 +250,7 @@ class Yardstick:
     """
 
     def __init__(self, base: lmlab.LanguageModel, texts: dict[str, list[str]]) -> None:
-        from lmlab.core.residual import LanguageModelBase
+        from lmlab.objectives.residual_nce import LanguageModelBase
 
         tokenizer = base.model.tokenizer
         self.tokenizer, self.end = tokenizer, base.model.system.vocabulary.end
@@ -298,7 +301,7 @@ class Yardstick:
         import numpy as np
         import torch
 
-        from lmlab.core.residual import Partition
+        from lmlab.models.residual_energy import Partition
 
         odds = self.chosen["odds"]
         real, drawn = odds(self.texts["test"]), odds(self.texts["for test"])

@@ -41,9 +41,9 @@ from measuring import rate, taking_turns
 from torch import Tensor
 
 import lmlab
+from lmlab.core.attention_mask import Causal
 from lmlab.core.batch import Batch
 from lmlab.core.view import View
-from lmlab.core.visibility import Causal
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.corpus import Corpus, Layout, open_corpus
 from lmlab.data.languages import recall

@@ -40,7 +40,10 @@ from lmlab.core.batch import Batch
 from lmlab.core.registry import system_module
 from lmlab.core.system import System
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.sampling.beam import Beam, beam_search
+from lmlab.sampling.beam_search import (
+    Beam,
+    beam_search,
+)
 from lmlab.training.config import TrainingConfig
 from lmlab.training.loop import scale_and_clip
 from lmlab.training.optimizers import build_optimizer

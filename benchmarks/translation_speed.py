@@ -38,7 +38,7 @@ from lmlab.core.batch import Batch
 from lmlab.data.batches import LengthBatches
 from lmlab.data.corpus import open_corpus
 from lmlab.data.dataset import TokenDataset
-from lmlab.sampling.translating import make_translator
+from lmlab.sampling.translation import make_translator
 from lmlab.training.config import TrainingConfig
 from lmlab.training.loop import scale_and_clip
 from lmlab.training.optimizers import build_optimizer

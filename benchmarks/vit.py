@@ -25,7 +25,7 @@ from sklearn.linear_model import LogisticRegression
 from lmlab.core.batch import Batch
 from lmlab.data.corpus import Corpus, open_corpus
 from lmlab.data.languages.digits import NAMES
-from lmlab.training.runs import load_run
+from lmlab.training.run_folder import load_run
 from lmlab.training.train import train
 
 PENALTIES = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)

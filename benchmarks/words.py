@@ -43,12 +43,12 @@ from lmlab.core.registry import system_module
 from lmlab.data.corpus import Corpus, open_corpus
 from lmlab.data.dataset import TokenDataset
 from lmlab.data.tokenizers import tokenizer_for
-from lmlab.data.wordnet.similarity import similar_nouns
-from lmlab.objectives.negative_sampling import WordModel
+from lmlab.data.wordnet.noun_similarity import similar_nouns
+from lmlab.models.word2vec import WordModel
 from lmlab.scoring.word_vectors import WordVectors, vectors_of
-from lmlab.training.runs import load_run
+from lmlab.training.run_folder import load_run
 from lmlab.training.train import train
-from lmlab.training.words import Stretches
+from lmlab.training.word2vec_fitter import Stretches
 
 THREADS = 2
 RATES = {"skipgram": 0.025, "cbow": 0.05}

@@ -31,17 +31,20 @@ import lmlab.emissions
 import lmlab.objectives
 import lmlab.retrieval
 from lmlab.core.card import Card
-from lmlab.core.contrast import Contrast
 from lmlab.core.field_help import field_help
 from lmlab.core.parts import Backbone, Emission, Objective
 from lmlab.core.protocols import Countable
 from lmlab.core.registry import catalogue, system_module
+from lmlab.core.sampled_loss import Contrast
 from lmlab.core.system import Assembly, System
 from lmlab.core.vocabulary import SYMBOLS, Vocabulary
 from lmlab.data.corpus import open_corpus
-from lmlab.diagnostics.showing import show_objective
-from lmlab.diagnostics.sight import draw_sight, measure_sight
-from lmlab.training.runs import build_tiny
+from lmlab.inspection.input_dependence import (
+    draw_sight,
+    measure_sight,
+)
+from lmlab.objective_figures.objective_figure import show_objective
+from lmlab.training.run_folder import build_tiny
 
 ROOT = Path(__file__).resolve().parent.parent
 ATLAS = ROOT / "docs" / "atlas"

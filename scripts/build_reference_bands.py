@@ -20,11 +20,14 @@ from typing import Any
 
 from lmlab.core.errors import UserError
 from lmlab.core.registry import find_system
-from lmlab.data.builtin import builtin_descriptions
-from lmlab.diagnostics.doctor.bands import ANY, FILE
-from lmlab.diagnostics.doctor.history import history_of
+from lmlab.data.builtin_corpora import builtin_descriptions
+from lmlab.diagnosis.reference_bands import (
+    ANY,
+    FILE,
+)
+from lmlab.diagnosis.training_history import history_of
 from lmlab.training.reporting import read_metrics
-from lmlab.training.runs import RunFolder
+from lmlab.training.run_folder import RunFolder
 from lmlab.training.train import train
 
 TARGET = Path(__file__).resolve().parents[1] / "src" / "lmlab" / "data" / FILE

@@ -11,10 +11,13 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from lmlab.diagnostics.figures import entropy_of
-from lmlab.diagnostics.pictures import curve_from_metrics, training_curves
+from lmlab.plotting.training_curves import (
+    curve_from_metrics,
+    training_curves,
+)
+from lmlab.reports.run_figures import entropy_of
 from lmlab.training.reporting import read_metrics
-from lmlab.training.runs import RunFolder
+from lmlab.training.run_folder import RunFolder
 
 ROOT = Path(__file__).resolve().parent.parent
 PICTURE = ROOT / "docs" / "images" / "grammar.svg"

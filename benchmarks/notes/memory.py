@@ -25,7 +25,7 @@ from lmlab.core.batch import Batch
 from lmlab.core.registry import system_module
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.languages.recall import RecallTruth
-from lmlab.diagnostics.gradients import gradient_by_distance
+from lmlab.inspection.gradient_flow import gradient_by_distance
 
 SYSTEMS = ("rnn", "lstm", "gru")
 GAPS = (1, 3, 5, 8, 12, 20, 40, 80, 120)

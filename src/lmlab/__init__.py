@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from lmlab.core.errors import UserError as UserError
     from lmlab.language_model import LanguageModel as LanguageModel
     from lmlab.tasks.finetune import finetune as finetune
-    from lmlab.tasks.runs import load_task as load_task
-    from lmlab.tasks.setting_records import settings as settings
+    from lmlab.tasks.finetuned_model import load_task
+    from lmlab.tasks.setting_listing import settings
 
 __version__ = "0.1.0"
 __all__ = [
@@ -69,10 +69,10 @@ _HOMES = {
     "finetune": "lmlab.tasks.finetune",
     "inspect": "lmlab.api",
     "load": "lmlab.api",
-    "load_task": "lmlab.tasks.runs",
+    "load_task": "lmlab.tasks.finetuned_model",
     "open_index": "lmlab.api",
     "pairs": "lmlab.api",
-    "settings": "lmlab.tasks.setting_records",
+    "settings": "lmlab.tasks.setting_listing",
     "show_objective": "lmlab.api",
     "systems": "lmlab.api",
     "train": "lmlab.api",

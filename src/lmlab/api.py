@@ -26,32 +26,42 @@ from lmlab.core.errors import UserError
 from lmlab.core.manifest import verification
 from lmlab.core.registry import catalogue
 from lmlab.data.corpus import Corpus
-from lmlab.diagnostics.writing import writer_for
-from lmlab.interop.opening import is_checkpoint, open_model
-from lmlab.interop.wrapping import NO_COURSE, wrap_module
+from lmlab.interop.load_model import (
+    is_checkpoint,
+    open_model,
+)
+from lmlab.interop.module_wrapper import (
+    NO_COURSE,
+    wrap_module,
+)
 from lmlab.language_model import LanguageModel, Text, corpus_of
-from lmlab.sampling.judging import (
+from lmlab.reports.comparison_files import writer_for
+from lmlab.sampling.translation_evaluation import (
     Evaluation,
     ValidationBleu,
     evaluate_translators,
     told_apart,
 )
-from lmlab.scoring.compare import compare as compare_models
-from lmlab.scoring.comparison import Comparison
-from lmlab.scoring.pairs_comparison import PairsComparison, compare_pairs, model_names
-from lmlab.training.processes import lock_output
-from lmlab.training.runs import Model
+from lmlab.scoring.comparison_records import Comparison
+from lmlab.scoring.minimal_pairs import (
+    PairsComparison,
+    compare_pairs,
+    model_names,
+)
+from lmlab.scoring.model_comparison import compare as compare_models
+from lmlab.training.distributed import lock_output
+from lmlab.training.run_folder import Model
 from lmlab.training.train import RunResult
 from lmlab.training.train import train as train_system
 
 if TYPE_CHECKING:
-    from lmlab.diagnostics.ablation import Ablation
-    from lmlab.diagnostics.doctor.records import Examination
-    from lmlab.diagnostics.inspection import Inspection
-    from lmlab.diagnostics.showing import ShownObjective
+    from lmlab.diagnosis.findings import Examination
+    from lmlab.experiments.ablation import Ablation
+    from lmlab.inspection.inspect_model import Inspection
+    from lmlab.objective_figures.objective_figure import ShownObjective
     from lmlab.retrieval.documents import Documents
-    from lmlab.retrieval.encoders import TextEncoder
-    from lmlab.retrieval.stored import StoredIndex
+    from lmlab.retrieval.retrieval_encoder import TextEncoder
+    from lmlab.retrieval.stored_index import StoredIndex
 
 __all__ = [
     "LanguageModel",
@@ -219,7 +229,7 @@ def evaluate(
     `evaluate_translators` (split, metrics, limit …) and of translating (method, beam …).
     """
     # Imported late: no other verb needs it.
-    from lmlab.tasks.pairs import judged_on
+    from lmlab.tasks.finetuning_pairs import judged_on
 
     if isinstance(runs, (str, Path)):
         raise UserError("evaluate takes a list of runs, and one came by itself; put it in a list.")
@@ -249,7 +259,7 @@ def inspect(
     ['surprisal', 'view']
     """
     # Imported late: pictures need matplotlib, and no other verb should wait for it.
-    from lmlab.diagnostics.inspection import inspect_models
+    from lmlab.inspection.inspect_model import inspect_models
 
     if isinstance(runs, (str, Path)):
         raise UserError("inspect takes a list of runs, and one came by itself; put it in a list.")
@@ -279,8 +289,8 @@ def show_objective(
     ['who may see whom']
     """
     # Imported late: pictures need matplotlib, and no other verb should wait for it.
-    from lmlab.diagnostics.showing import check_form
-    from lmlab.diagnostics.showing import show_objective as show
+    from lmlab.objective_figures.objective_figure import check_form
+    from lmlab.objective_figures.objective_figure import show_objective as show
 
     if out is not None:
         check_form(Path(out))
@@ -310,7 +320,7 @@ def doctor(
     (True, ['uniform', 'unigram', 'bigram', 'trigram', 'entropy'])
     """
     # Imported late: no other verb looks at so much.
-    from lmlab.diagnostics.doctor.examine import examine
+    from lmlab.diagnosis.examination import examine
 
     if isinstance(run, LanguageModel) and not run.model.stored:
         raise UserError(NO_COURSE.format(name=run.model.name))
@@ -320,7 +330,7 @@ def doctor(
         raise UserError(NO_COURSE.format(name=run))
     found = examine(run, data=data)
     if out is not None:
-        from lmlab.diagnostics.doctor.picture import write_picture
+        from lmlab.diagnosis.loss_figure import write_picture
 
         write_picture(found, Path(out))
     return found
@@ -357,9 +367,9 @@ def ablate(
     ['0 gate-input, 4 candidate-hidden', '4 candidate-hidden', 'intact']
     """
     # Imported late: pictures need matplotlib, and no other verb should wait for it.
-    from lmlab.diagnostics.ablation import ask
-    from lmlab.diagnostics.ablation_runs import run_ablation
-    from lmlab.diagnostics.ablation_tables import write_tables
+    from lmlab.experiments.ablation import ask
+    from lmlab.experiments.ablation_runs import run_ablation
+    from lmlab.experiments.ablation_tables import write_tables
 
     question = ask(
         system,
@@ -400,7 +410,7 @@ def build_index(
 
     `documents` are a built-in set (capitals, wordnet), a file, a folder, or `Documents`. `encoder`
     is a run or model with `Encode`, a folder in the Hub's format, or "bm25" for an index by words.
-    `options` are those of `lmlab.retrieval.stored.build_index`: kind (flat, ivf, hnsw), recall,
+    `options` are those of `lmlab.retrieval.stored_index.build_index`: kind (flat, ivf, hnsw), recall,
     batch, seed, progress.
 
     >>> index = lmlab.build_index("capitals", "bm25", "indexes/capitals")
@@ -411,8 +421,8 @@ def build_index(
     from lmlab.data.lines import check_errors
     from lmlab.interop.text_encoders import as_encoder
     from lmlab.retrieval.documents import open_documents
-    from lmlab.retrieval.stored import BM25
-    from lmlab.retrieval.stored import build_index as build
+    from lmlab.retrieval.stored_index import BM25
+    from lmlab.retrieval.stored_index import build_index as build
 
     if isinstance(documents, (str, Path)):
         documents = open_documents(documents, errors=check_errors(errors))
@@ -436,7 +446,7 @@ def open_index(
     (186, [47])
     """
     from lmlab.interop.text_encoders import as_encoder, find_encoder
-    from lmlab.retrieval.stored import open_index as open_stored
+    from lmlab.retrieval.stored_index import open_index as open_stored
 
     with verification(verify):
         if encoder is None:

@@ -12,36 +12,60 @@ import torch
 from lmlab.core.batch import Batch
 from lmlab.core.card import Card
 from lmlab.core.errors import UserError, unknown_name
+from lmlab.core.integer_parsing import check_whole_number
 from lmlab.core.limits import check_limit
 from lmlab.core.score import Score, Summary, summarise
 from lmlab.core.seeds import check_seed
-from lmlab.core.texts import check_text, check_texts, each_text
-from lmlab.core.whole_numbers import check_whole_number
+from lmlab.core.text_checks import (
+    check_text,
+    check_texts,
+    each_text,
+)
 from lmlab.data.corpus import Corpus, open_corpus
-from lmlab.interop.opening import open_model
-from lmlab.sampling.beam import Beam, beam_search
-from lmlab.sampling.decode import Generated
-from lmlab.sampling.decode import greedy as decode_greedily
-from lmlab.sampling.decode import sample as draw
-from lmlab.sampling.filling import Filled, Filler
-from lmlab.sampling.prefix import Prefix, encode_prefix, encode_source
-from lmlab.sampling.translating import Translation, make_translator
+from lmlab.interop.load_model import open_model
+from lmlab.sampling.beam_search import (
+    Beam,
+    beam_search,
+)
+from lmlab.sampling.decoding import Generated
+from lmlab.sampling.decoding import greedy as decode_greedily
+from lmlab.sampling.decoding import sample as draw
+from lmlab.sampling.mask_filling import (
+    Filled,
+    Filler,
+)
+from lmlab.sampling.prompt_encoding import (
+    Prefix,
+    encode_prefix,
+    encode_source,
+)
+from lmlab.sampling.translation import (
+    Translation,
+    make_translator,
+)
 from lmlab.scoring.conditional import ConditionalScore, conditional_scores, spaced
-from lmlab.scoring.given_source import SourceScorer, check_takes_source, paired
-from lmlab.scoring.pairs import PairsReport, judge_files
-from lmlab.scoring.score import Scorer
-from lmlab.training.runs import Model
+from lmlab.scoring.minimal_pairs import (
+    PairsReport,
+    judge_files,
+)
+from lmlab.scoring.scorer import Scorer
+from lmlab.scoring.source_scoring import (
+    SourceScorer,
+    check_takes_source,
+    paired,
+)
+from lmlab.training.run_folder import Model
 
 if TYPE_CHECKING:
     from lmlab.core.capture import Capture
+    from lmlab.retrieval.dense_index import DenseIndex
     from lmlab.retrieval.documents import Documents
-    from lmlab.retrieval.index import DenseIndex
-    from lmlab.retrieval.stored import StoredIndex
-    from lmlab.sampling.asking import Asked
-    from lmlab.sampling.chain_report import Chains
-    from lmlab.scoring.detection import DetectedText
-    from lmlab.scoring.links import LinkedText
-    from lmlab.scoring.text_vectors import EncodedText
+    from lmlab.retrieval.stored_index import StoredIndex
+    from lmlab.sampling.mcmc.diagnostics import Chains
+    from lmlab.sampling.question_answering import Asked
+    from lmlab.scoring.entity_linking import LinkedText
+    from lmlab.scoring.replaced_tokens_detection import DetectedText
+    from lmlab.scoring.text_embeddings import EncodedText
 
 METHODS = {
     "ancestral": ("temperature", "top_k", "top_p"),
@@ -268,7 +292,7 @@ class LanguageModel:
     ) -> Chains:
         """Texts by Markov chains (gibbs, metropolis), with what tells whether they have mixed.
 
-        `options` are those of `lmlab.sampling.chain_settings.ChainSettings`: method, start, text,
+        `options` are those of `lmlab.sampling.mcmc.mcmc_config.ChainSettings`: method, start, text,
         template, prefix, length, steps, masks, order, temperature, energy … `lm` is whose samples
         a start from an lm takes; its own unless given. For systems with `Fill` or `Energy`.
 
@@ -282,8 +306,8 @@ class LanguageModel:
         ([True, True], 'own')
         """
         # Imported late: no other verb needs it.
-        from lmlab.sampling.chain_settings import ChainSettings
-        from lmlab.sampling.chains import ChainRunner
+        from lmlab.sampling.mcmc.mcmc_config import ChainSettings
+        from lmlab.sampling.mcmc.sampler import ChainRunner
 
         settings = ChainSettings(n=n, **options)
         if lm is not None and settings.start != "lm":
@@ -371,7 +395,7 @@ class LanguageModel:
     def link_stream(self, texts: Iterable[str]) -> Iterator[LinkedText]:
         """The same for any number of texts, one by one, in constant memory."""
         # Imported late: no other verb needs it.
-        from lmlab.scoring.links import link_texts
+        from lmlab.scoring.entity_linking import link_texts
 
         return link_texts(self.system, self.tokenizer, self.model.layout, each_text(texts))
 
@@ -395,12 +419,12 @@ class LanguageModel:
     def encode_stream(self, texts: Iterable[str], **options: Any) -> Iterator[EncodedText]:
         """Vectors of any number of texts, one by one, in bounded memory.
 
-        `options` are those of `lmlab.scoring.text_vectors.TextEncoding`: `per_token`; `layer`
+        `options` are those of `lmlab.scoring.text_embeddings.TextEncoding`: `per_token`; `layer`
         (0 the embeddings, -1 the last layer; the system's own vectors by default); `pooling` (own,
         mean, max, last, first). For all systems with hidden states.
         """
         # Imported late: no other verb needs it.
-        from lmlab.scoring.text_vectors import TextEncoding
+        from lmlab.scoring.text_embeddings import TextEncoding
 
         model = self.model
         encoding = TextEncoding(
@@ -424,10 +448,12 @@ class LanguageModel:
     def detect_stream(self, texts: Iterable[str], **options: Any) -> Iterator[DetectedText]:
         """The same for any number of texts, one by one, in bounded memory."""
         # Imported late: no other verb needs it.
-        from lmlab.scoring.detection import detect_texts
+        from lmlab.scoring.replaced_tokens_detection import detect_texts
 
         model = self.model
-        return detect_texts(model.system, model.tokenizer, model.layout, each_text(texts), **options)
+        return detect_texts(
+            model.system, model.tokenizer, model.layout, each_text(texts), **options
+        )
 
     def reveal(self, text: str, source: str | None = None) -> dict[str, Capture]:
         """What goes on inside on a text, by name: each layer's attention, sublayers, hidden states.
@@ -443,7 +469,7 @@ class LanguageModel:
         ('batch', 'head', 'time', 'source')
         """
         # Imported late: it brings what draws pictures.
-        from lmlab.diagnostics.revealing import reveal_text
+        from lmlab.inspection.capture_collection import reveal_text
 
         return reveal_text(self.model, text, source)
 
@@ -491,7 +517,11 @@ class LanguageModel:
         # Imported late: no other verb needs it.
         from lmlab.core.answers import Ask
         from lmlab.core.protocols import require
-        from lmlab.sampling.asking import Asker, with_documents, with_facts
+        from lmlab.sampling.question_answering import (
+            Asker,
+            with_documents,
+            with_facts,
+        )
 
         system = self.model.system
         require(system, Ask, "asking")
@@ -508,7 +538,11 @@ class LanguageModel:
         index of these where not each is looked at."""
         from lmlab.interop.text_encoders import own_vectors
         from lmlab.retrieval.documents import BUILT_IN, Documents, open_documents
-        from lmlab.retrieval.stored import StoredIndex, is_index, open_index
+        from lmlab.retrieval.stored_index import (
+            StoredIndex,
+            is_index,
+            open_index,
+        )
 
         if isinstance(documents, Documents):
             return documents, None, None

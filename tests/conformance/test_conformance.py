@@ -21,18 +21,24 @@ from safetensors.torch import load_file
 
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
-from lmlab.core.kinds import NORMALISED
 from lmlab.core.protocols import PROTOCOLS, Encode, Fill, Given, Infill, LogProb, Step
 from lmlab.core.registry import catalogue, full_card, system_module
+from lmlab.core.score_kind import NORMALISED
 from lmlab.core.system import Assembly, System
 from lmlab.core.view import View
 from lmlab.data.corpus import open_corpus
-from lmlab.sampling.beam import Beam, beam_search
-from lmlab.sampling.decode import sample
-from lmlab.sampling.filling import written_log_probs
-from lmlab.scoring.score import Scorer
+from lmlab.sampling.beam_search import (
+    Beam,
+    beam_search,
+)
+from lmlab.sampling.decoding import sample
+from lmlab.sampling.mask_filling import written_log_probs
+from lmlab.scoring.scorer import Scorer
 from lmlab.training.config import apply_settings
-from lmlab.training.runs import RunFolder, load_run
+from lmlab.training.run_folder import (
+    RunFolder,
+    load_run,
+)
 
 from .claims import (
     claim,

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from lmlab.core.batch import Batch
-from lmlab.core.kinds import NORMALISED
 from lmlab.core.registry import catalogue
-from lmlab.sampling.decode import sample
-from lmlab.training.runs import load_run
+from lmlab.core.score_kind import NORMALISED
+from lmlab.sampling.decoding import sample
+from lmlab.training.run_folder import load_run
 
 from .claims import claim, claim_close, claim_mass, claim_same, claim_sampled
 from .conftest import Specimen

@@ -7,8 +7,11 @@ import re
 import pytest
 import torch
 
-from lmlab.diagnostics.subjects import batch_of, sentence_of
-from lmlab.scoring.evaluating import evaluating
+from lmlab.core.evaluation_mode import evaluating
+from lmlab.inspection.inspected_models import (
+    batch_of,
+    sentence_of,
+)
 
 from .claims import claim
 from .conftest import Specimen

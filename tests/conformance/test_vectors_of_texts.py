@@ -10,8 +10,11 @@ import pytest
 from lmlab.core.errors import UserError
 from lmlab.core.protocols import Encode, EncodeTokens
 from lmlab.language_model import LanguageModel
-from lmlab.scoring.hidden_layers import EncodeLayers, LayerStates
-from lmlab.scoring.text_vectors import EncodedText
+from lmlab.scoring.hidden_states import (
+    EncodeLayers,
+    LayerStates,
+)
+from lmlab.scoring.text_embeddings import EncodedText
 
 from .claims import claim
 from .conftest import Specimen

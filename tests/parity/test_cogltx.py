@@ -8,18 +8,31 @@ from itertools import combinations, pairwise
 import numpy as np
 import pytest
 
-from lmlab.core.recall import RecallSettings
+from lmlab.core.memrecall_config import RecallSettings
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.tasks.blocks import EACH, Block, block_ends
-from lmlab.tasks.interventions import changed_mark, first_marks, intervene
-from lmlab.tasks.judge import (
+from lmlab.tasks.long_context.blocks import (
+    EACH,
+    Block,
+    block_ends,
+)
+from lmlab.tasks.long_context.interventions import (
+    changed_mark,
+    first_marks,
+    intervene,
+)
+from lmlab.tasks.long_context.memrecall import (
+    LongText,
+    Memory,
+    Room,
+    recall,
+)
+from lmlab.tasks.long_context.memrecall_batches import reasoners_memory
+from lmlab.tasks.long_context.relevance_scorer import (
     block_means,
     random_stretch,
     relevance_labels,
     relevant_and_random,
 )
-from lmlab.tasks.memrecall import LongText, Memory, Room, recall
-from lmlab.tasks.recall_batches import reasoners_memory
 
 VOCABULARY = Vocabulary(size=60)
 START, END = VOCABULARY.start, VOCABULARY.end

@@ -12,7 +12,11 @@ import torch
 from lmlab.core.batch import Batch
 from lmlab.core.registry import system_module
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.objectives.in_batch import DualEncoder, in_batch_log_probs, same_texts
+from lmlab.models.dual_encoder import (
+    DualEncoder,
+    in_batch_log_probs,
+    same_texts,
+)
 from lmlab.objectives.inverse_cloze import InverseCloze
 from lmlab.retrieval.hard_negatives import LexicalNegatives
 

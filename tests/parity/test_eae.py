@@ -11,17 +11,33 @@ import pytest
 import torch
 from torch import nn
 
+from lmlab.core.attention_mask import Full
 from lmlab.core.batch import Batch
+from lmlab.core.entity_mentions import (
+    BEGINS,
+    GOES_ON,
+    OUTSIDE,
+    tagged_spans,
+    tags_of,
+    told_spans,
+)
 from lmlab.core.errors import UserError
-from lmlab.core.found import ENTITIES, MENTIONS, TAGS
-from lmlab.core.mention_tags import BEGINS, GOES_ON, OUTSIDE, tagged_spans, tags_of
-from lmlab.core.mentions import told_spans
+from lmlab.core.hidden_memory import (
+    ENTITIES,
+    MENTIONS,
+    TAGS,
+)
 from lmlab.core.view import View
-from lmlab.core.visibility import Full
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.knowledge.entity_memory import EntityMemory, weights_of
-from lmlab.knowledge.knowledge import Entity, Knowledge
-from lmlab.scoring.links import link_texts
+from lmlab.knowledge.entity_memory_layer import (
+    EntityMemory,
+    weights_of,
+)
+from lmlab.knowledge.knowledge_base import (
+    Entity,
+    Knowledge,
+)
+from lmlab.scoring.entity_linking import link_texts
 from lmlab.zoo import eae
 
 WIDTH, SIZE, ENTITIES_KNOWN = 4, 3, 5

@@ -11,12 +11,13 @@ from torch import nn
 
 from lmlab.core.batch import Batch
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.layers.layer_mix import LayerMix
-from lmlab.objectives.both_ways import BothWaysModel, reversed_texts
-from lmlab.tasks.classify import Classify
-from lmlab.tasks.systems import on_top
-from lmlab.tasks.tag import Tag
-from lmlab.training.runs import build_system
+from lmlab.layers.scalar_mix import LayerMix
+from lmlab.models.elmo import BothWaysModel
+from lmlab.objectives.bidirectional_lm import reversed_texts
+from lmlab.tasks.classification import Classify
+from lmlab.tasks.finetuned_systems import on_top
+from lmlab.tasks.tagging import Tag
+from lmlab.training.run_folder import build_system
 
 VOCABULARY = Vocabulary(size=9)
 START, END, WIDTH = 2, 3, 5

@@ -11,18 +11,27 @@ import torch
 from torch import Tensor, nn
 
 import lmlab
+from lmlab.core.attention_mask import (
+    Explicit,
+    Full,
+)
 from lmlab.core.batch import Batch
-from lmlab.core.energies import DATA, EnergyModel
 from lmlab.core.parts import Backbone, Hidden
 from lmlab.core.view import View
-from lmlab.core.visibility import Explicit, Full
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.languages import capitals
 from lmlab.data.membership import KnownTexts
 from lmlab.emissions.energies import InnerProductEnergy, LinearEnergy, SquaredEnergy
-from lmlab.objectives.corruptions import Corruption, EvenCorruption
-from lmlab.objectives.data_against_corruptions import DataAgainstCorruptions
-from lmlab.objectives.pooling import AllPlaces
+from lmlab.models.energy import (
+    DATA,
+    EnergyModel,
+)
+from lmlab.objectives.corruption_nce import DataAgainstCorruptions
+from lmlab.objectives.energy_pooling import AllPlaces
+from lmlab.objectives.token_corruption import (
+    Corruption,
+    EvenCorruption,
+)
 
 VOCABULARY = Vocabulary(size=8)  # <pad> <unk> <s> </s> <mask> a b c
 START, END, A, B, C = 2, 3, 5, 6, 7

@@ -12,18 +12,34 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from lmlab.core.answers import Ask
+from lmlab.core.attention_mask import Full
 from lmlab.core.batch import Batch
+from lmlab.core.entity_mentions import told_spans
 from lmlab.core.errors import UserError
-from lmlab.core.found import ANSWERS, ASKED, ENTITIES, FACTS, SUPPORTED
-from lmlab.core.mentions import told_spans
+from lmlab.core.hidden_memory import (
+    ANSWERS,
+    ASKED,
+    ENTITIES,
+    FACTS,
+    SUPPORTED,
+)
 from lmlab.core.tensor_files import read_tensors, write_tensors
 from lmlab.core.view import View
-from lmlab.core.visibility import Full
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.knowledge.fact_memory import FactMemory, FactTable
-from lmlab.knowledge.fact_models import NO_FACT, FactModel
-from lmlab.knowledge.knowledge import Entity, Fact, Knowledge
-from lmlab.sampling.asking import with_facts
+from lmlab.knowledge.fact_memory_layer import (
+    FactMemory,
+    FactTable,
+)
+from lmlab.knowledge.knowledge_base import (
+    Entity,
+    Fact,
+    Knowledge,
+)
+from lmlab.models.entity_memory import (
+    NO_FACT,
+    FactModel,
+)
+from lmlab.sampling.question_answering import with_facts
 from lmlab.zoo import fae
 
 WIDTH, SIZE, MASK = 4, 3, 4

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.data.wordnet.similarity import SimilarPair
+from lmlab.data.wordnet.noun_similarity import SimilarPair
 from lmlab.interop.word2vec import read_word2vec, write_word2vec
-from lmlab.layers.word_law import WordLaw
+from lmlab.layers.unigram_distribution import WordLaw
 from lmlab.scoring.word_vectors import WordVectors, vectors_of
-from lmlab.training.runs import load_run
+from lmlab.training.run_folder import load_run
 from lmlab.training.train import train
 
 gensim = pytest.importorskip("gensim", reason="the oracle is gensim")

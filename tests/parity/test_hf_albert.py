@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from lmlab.core.attention_mask import Full
 from lmlab.core.view import View
-from lmlab.core.visibility import Full
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.zoo import albert
 

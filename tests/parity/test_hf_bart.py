@@ -5,9 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
+from lmlab.core.attention_mask import (
+    Causal,
+    Full,
+)
 from lmlab.core.batch import Batch
 from lmlab.core.view import View
-from lmlab.core.visibility import Causal, Full
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.zoo import bart, palm
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from lmlab.core.attention_mask import Full
 from lmlab.core.batch import Batch
 from lmlab.core.view import NO_TARGET, View
-from lmlab.core.visibility import Full
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.zoo import bert
 

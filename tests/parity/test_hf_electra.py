@@ -6,11 +6,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from lmlab.core.attention_mask import Full
 from lmlab.core.batch import Batch
 from lmlab.core.view import NO_TARGET, View
-from lmlab.core.visibility import Full
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.objectives.replaced_tokens import detection_view
+from lmlab.objectives.replaced_token_detection import detection_view
 from lmlab.zoo import electra
 
 transformers = pytest.importorskip("transformers")

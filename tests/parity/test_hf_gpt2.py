@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from lmlab.core.attention_mask import Causal
 from lmlab.core.view import View
-from lmlab.core.visibility import Causal
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.zoo import gpt
 

@@ -19,16 +19,27 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import Tensor
 
 import lmlab
+from lmlab.core.attention_mask import (
+    Causal,
+    Full,
+)
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.view import View
-from lmlab.core.visibility import Causal, Full
-from lmlab.diagnostics.sentences import surprisal_pictures
-from lmlab.diagnostics.subjects import make_subjects
-from lmlab.interop.hf.catalogue import families
-from lmlab.interop.hf.exporting import NEVER, export_hf, softmax_remark
-from lmlab.interop.hf.importing import import_hf
-from lmlab.training.runs import Model, RunFolder, load_run
+from lmlab.inspection.inspected_models import make_subjects
+from lmlab.inspection.surprisal import surprisal_pictures
+from lmlab.interop.hf.checkpoint_export import (
+    NEVER,
+    export_hf,
+    softmax_remark,
+)
+from lmlab.interop.hf.checkpoint_import import import_hf
+from lmlab.interop.hf.family_registry import families
+from lmlab.training.run_folder import (
+    Model,
+    RunFolder,
+    load_run,
+)
 from lmlab.training.train import train
 
 transformers = pytest.importorskip("transformers")

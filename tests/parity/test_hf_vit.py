@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from lmlab.core.batch import Batch
-from lmlab.core.seeing import Seeing
 from lmlab.core.vocabulary import Vocabulary
+from lmlab.models.image_to_text import Seeing
 from lmlab.zoo import vit
 
 transformers = pytest.importorskip("transformers")

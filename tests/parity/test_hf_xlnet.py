@@ -7,11 +7,14 @@ from dataclasses import replace
 import pytest
 import torch
 
+from lmlab.core.attention_mask import (
+    Explicit,
+    Full,
+)
 from lmlab.core.batch import Batch
 from lmlab.core.view import NO_TARGET, View
-from lmlab.core.visibility import Explicit, Full
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.objectives.permutation import draw_order
+from lmlab.objectives.permutation_lm import draw_order
 from lmlab.zoo import xlnet
 
 transformers = pytest.importorskip("transformers")

@@ -18,7 +18,10 @@ import pytest
 from lmlab.core.vocabulary import SYMBOLS, Vocabulary
 from lmlab.inference.backoff import BackoffModel, Lookup
 from lmlab.inference.kneser_ney import KneserNeyFit, fit
-from lmlab.interop.arpa import read_arpa, write_arpa
+from lmlab.interop.arpa_format import (
+    read_arpa,
+    write_arpa,
+)
 
 FIXTURES = Path(__file__).parent / "fixtures" / "kenlm"
 UNKNOWN, START, END = 1, 2, 3

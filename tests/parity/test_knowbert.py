@@ -9,13 +9,23 @@ import numpy as np
 import pytest
 import torch
 
-from lmlab.core.mentions import Spans
+from lmlab.core.attention_mask import Full
+from lmlab.core.entity_mentions import Spans
 from lmlab.core.view import View
-from lmlab.core.visibility import Full
-from lmlab.knowledge.entity_vectors import EntityVectors
-from lmlab.knowledge.knowledge import Entity, Knowledge
-from lmlab.knowledge.recontextualising import KnowledgeAttention, candidate_weights
-from lmlab.objectives.linking import MarginLinking, SoftmaxLinking, linking_loss
+from lmlab.knowledge.entity_embeddings import EntityVectors
+from lmlab.knowledge.knowledge_attention import (
+    KnowledgeAttention,
+    candidate_weights,
+)
+from lmlab.knowledge.knowledge_base import (
+    Entity,
+    Knowledge,
+)
+from lmlab.objectives.entity_linking_loss import (
+    MarginLinking,
+    SoftmaxLinking,
+    linking_loss,
+)
 
 WIDTH, ENTITY_WIDTH, HEADS, ENTITIES = 6, 4, 2, 5
 NONE = -1

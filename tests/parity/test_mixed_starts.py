@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from lmlab.core.batch import Batch
-from lmlab.core.mixed_starts import MixedStarts
 from lmlab.core.registry import system_module
-from lmlab.core.system import LeftToRight
 from lmlab.core.vocabulary import Vocabulary
+from lmlab.models.causal_lm import LeftToRight
+from lmlab.models.initial_state_mixture import MixedStarts
 
 VOCABULARY = Vocabulary(size=9)
 SENTENCES = [[2, 5, 6, 7, 8, 3], [2, 8, 3], [2, 7, 7, 3]]

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from lmlab.core.batch import Batch
-from lmlab.training.runs import load_run
+from lmlab.training.run_folder import load_run
 from lmlab.training.train import train
 
 SENTENCES = ("我是人", "你很强", "我爆零了", "我是吊打")

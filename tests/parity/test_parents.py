@@ -16,8 +16,8 @@ import torch
 
 from lmlab.core.batch import Batch
 from lmlab.core.registry import system_module
-from lmlab.core.system import LeftToRight
 from lmlab.core.vocabulary import Vocabulary
+from lmlab.models.causal_lm import LeftToRight
 
 VOCABULARY = Vocabulary(size=9)
 SENTENCE = [2, 5, 6, 8, 5, 7, 1, 6, 3]

@@ -11,9 +11,12 @@ import torch
 
 from lmlab.core.batch import Batch
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.retrieval.augmented import RetrievalAugmented
+from lmlab.models.rag import RetrievalAugmented
 from lmlab.retrieval.documents import Document, Documents
-from lmlab.sampling.beam import Beam, beam_search
+from lmlab.sampling.beam_search import (
+    Beam,
+    beam_search,
+)
 from lmlab.sampling.rag_decoding import BesideEachDocument
 from lmlab.zoo import rag_sequence, rag_token
 

@@ -8,15 +8,15 @@ import pytest
 import torch
 from torch import Tensor
 
+from lmlab.core.attention_mask import Full
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.registry import system_module
 from lmlab.core.view import NO_TARGET, View
-from lmlab.core.visibility import Full
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.objectives.masked import masked_view
+from lmlab.models.realm import MaskedBesideDocuments
+from lmlab.objectives.masked_language_modelling import masked_view
 from lmlab.retrieval.documents import Document, Documents
-from lmlab.retrieval.masked_beside import MaskedBesideDocuments
 from lmlab.retrieval.retriever import begins, taken_up
 
 WORDS = ["<pad>", "<unk>", "<s>", "</s>", "<mask>", "a", "b", "c", "d", "e", "f"]

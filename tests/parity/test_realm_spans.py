@@ -10,18 +10,18 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from lmlab.core.attention_mask import Full
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.registry import system_module
 from lmlab.core.view import View
-from lmlab.core.visibility import Full
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.corpus import Corpus, Layout, Split
 from lmlab.data.readers import Example
+from lmlab.models.open_qa import AnswersFromDocuments
+from lmlab.models.retrieval_base import LookingUp
 from lmlab.retrieval.documents import Document, Documents
-from lmlab.retrieval.looking_up import LookingUp
-from lmlab.retrieval.span_answers import AnswersFromDocuments
-from lmlab.training.runs import load_run
+from lmlab.training.run_folder import load_run
 from lmlab.training.train import train
 
 WORDS = ["<pad>", "<unk>", "<s>", "</s>", "<mask>", "a", "b", "c", "d", "e", "f"]

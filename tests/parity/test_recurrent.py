@@ -12,8 +12,16 @@ from torch import nn
 from lmlab.core.batch import Batch
 from lmlab.core.registry import system_module
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.layers.cells import CoupledLSTMCell, LinearCell, NotesGRUCell, PeepholeLSTMCell
-from lmlab.layers.linear_log_prob import linear_log_prob, linear_log_prob_clear
+from lmlab.layers.recurrent_cells import (
+    CoupledLSTMCell,
+    LinearCell,
+    NotesGRUCell,
+    PeepholeLSTMCell,
+)
+from lmlab.layers.softmax_log_prob import (
+    linear_log_prob,
+    linear_log_prob_clear,
+)
 
 VOCABULARY = Vocabulary(size=11)
 

@@ -13,12 +13,18 @@ from torch import Tensor
 import lmlab
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
-from lmlab.core.residual import Partition, Residual
 from lmlab.core.score import summarise
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.diagnostics.wording import summary_words
-from lmlab.objectives.data_against_samples import DataAgainstSamples
-from lmlab.training.runs import build_system, build_tiny
+from lmlab.models.residual_energy import (
+    Partition,
+    Residual,
+)
+from lmlab.objectives.residual_nce import DataAgainstSamples
+from lmlab.scoring.formatting import summary_words
+from lmlab.training.run_folder import (
+    build_system,
+    build_tiny,
+)
 
 VOCABULARY = Vocabulary(size=7)
 START, END, INNER = 2, 3, (1, 5, 6)

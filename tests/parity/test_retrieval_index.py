@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from lmlab.retrieval.bm25 import token_scores, token_weights
-from lmlab.retrieval.exact import largest_by_numpy
-from lmlab.retrieval.index import DenseIndex
-from lmlab.retrieval.lexical import LexicalIndex
+from lmlab.retrieval.dense_index import DenseIndex
+from lmlab.retrieval.exact_search import largest_by_numpy
+from lmlab.retrieval.lexical_index import LexicalIndex
 
 
 @pytest.mark.parametrize("questions", [1, 3, 40])

@@ -12,8 +12,13 @@ from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.registry import system_module
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.layers.cells import CoupledLSTMCell, GRUCell, LSTMCell, TanhCell
-from lmlab.layers.glances import GLANCES
+from lmlab.layers.recurrent_cells import (
+    CoupledLSTMCell,
+    GRUCell,
+    LSTMCell,
+    TanhCell,
+)
+from lmlab.layers.rnn_attention import GLANCES
 
 VOCABULARY = Vocabulary(size=20)
 FUSED = {"rnn": nn.RNN, "lstm": nn.LSTM, "gru": nn.GRU}

@@ -9,12 +9,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from lmlab.core.attention_mask import Full
 from lmlab.core.errors import UserError
-from lmlab.core.filling import Filling
 from lmlab.core.view import View
-from lmlab.core.visibility import Full
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.layers.transformer_block import Block
+from lmlab.models.masked_lm import Filling
 from lmlab.zoo import set_transformer
 
 VOCABULARY = Vocabulary(size=23)

@@ -13,11 +13,14 @@ from lmlab.core.batch import Batch
 from lmlab.core.registry import system_module
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.emissions.joint_states import SPEED
-from lmlab.inference import branches, chain
+from lmlab.inference import (
+    linear_chain,
+    state_joint,
+)
 from lmlab.inference.best_first import StateSearch
 from lmlab.inference.semirings import ENTROPY, MAX
-from lmlab.inference.state_sums import state_sums
-from lmlab.objectives.masking import ordinary_places
+from lmlab.inference.state_joint import state_sums
+from lmlab.objectives.masking.token_masking import ordinary_places
 
 VOCABULARY = Vocabulary(size=9)
 PREDICTED = [i for i in range(9) if i not in (0, 2, 4)]  # no <pad>, <s>, <mask>
@@ -258,8 +261,8 @@ def test_a_tree_whose_parents_are_the_neighbours_is_a_chain():
     pairwise = torch.randn(3, 4, 4, 4, generator=generator, dtype=torch.float64)
     lengths, parents = torch.tensor([5, 2, 1]), torch.tensor([0, 0, 1, 2, 3])
     for semiring in (MAX, ENTROPY):
-        expected = chain.total(unary, pairwise, semiring=semiring, lengths=lengths)
-        found = branches.total(unary, pairwise, parents, semiring=semiring, lengths=lengths)
+        expected = linear_chain.total(unary, pairwise, semiring=semiring, lengths=lengths)
+        found = state_joint.total(unary, pairwise, parents, semiring=semiring, lengths=lengths)
         torch.testing.assert_close(found, expected)
 
 
@@ -273,8 +276,8 @@ def test_sums_by_products_are_the_sums_of_the_dynamic_program(tree):
 
     def clear(unary):
         if parents is None:
-            return chain.total(unary, links, lengths=lengths)
-        return branches.total(unary, links, parents, lengths=lengths)
+            return linear_chain.total(unary, links, lengths=lengths)
+        return state_joint.total(unary, links, parents, lengths=lengths)
 
     expected = torch.stack([clear(each) for each in unary])
     found = state_sums(unary, links, lengths, parents)

@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from lmlab.core.filling import Filling
+from lmlab.core.attention_mask import Full
 from lmlab.core.view import View
-from lmlab.core.visibility import Full
 from lmlab.core.vocabulary import Vocabulary
+from lmlab.models.masked_lm import Filling
 from lmlab.zoo import bert, star_transformer
 
 VOCABULARY = Vocabulary(size=23)

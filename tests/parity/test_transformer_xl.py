@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from lmlab.core.attention_mask import Causal
 from lmlab.core.batch import Batch
 from lmlab.core.view import View
-from lmlab.core.visibility import Causal
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.zoo import transformer_xl
 

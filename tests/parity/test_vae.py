@@ -16,10 +16,13 @@ import pytest
 import torch
 
 from lmlab.core.batch import Batch
-from lmlab.core.latent import LatentVariable
 from lmlab.core.registry import catalogue, system_module
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.training.runs import build_system, build_tiny
+from lmlab.models.latent_variable import LatentVariable
+from lmlab.training.run_folder import (
+    build_system,
+    build_tiny,
+)
 
 VOCABULARY = Vocabulary(size=7)
 START, END, A, B = 2, 3, 5, 6

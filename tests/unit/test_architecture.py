@@ -190,8 +190,8 @@ def test_package_files_are_empty():
 
 
 def test_the_glossary_has_the_words_of_the_contracts():
-    from lmlab.core.kinds import KINDS
     from lmlab.core.protocols import PROTOCOLS
+    from lmlab.core.score_kind import KINDS
 
     text = (SOURCE / "core" / "glossary.md").read_text(encoding="utf-8")
     rows = [line.split("|") for line in text.splitlines() if line.startswith("|")]

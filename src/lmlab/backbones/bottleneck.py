@@ -6,12 +6,16 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from lmlab.backbones.backbone_interfaces import (
+    Compression,
+    Decoder,
+    Encoder,
+)
+from lmlab.core.attention_mask import Full
 from lmlab.core.capture import Capture
-from lmlab.core.latent import Compression, Decoder, Encoder
 from lmlab.core.parts import Hidden
 from lmlab.core.state import State
 from lmlab.core.view import View
-from lmlab.core.visibility import Full
 
 
 class Bottleneck(Compression):

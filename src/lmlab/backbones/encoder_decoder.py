@@ -6,14 +6,22 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from lmlab.backbones.backbone_interfaces import SourceBackbone
 from lmlab.backbones.transformer import Transformer, TransformerState, positions_of
+from lmlab.core.attention_mask import (
+    Blind,
+    Causal,
+    Explicit,
+    Full,
+)
 from lmlab.core.capture import Capture
 from lmlab.core.parts import Hidden
 from lmlab.core.state import State
 from lmlab.core.view import View
-from lmlab.core.visibility import Blind, Causal, Explicit, Full
-from lmlab.core.writing import SourceBackbone
-from lmlab.layers.scope import Scope, memory_mask
+from lmlab.layers.attention_context import (
+    Scope,
+    memory_mask,
+)
 from lmlab.layers.transformer_block import Source
 
 

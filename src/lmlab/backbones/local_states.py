@@ -8,14 +8,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from lmlab.core.attention_mask import Causal
 from lmlab.core.capture import Capture
 from lmlab.core.parts import Backbone, Hidden
 from lmlab.core.state import State, TensorState
 from lmlab.core.view import View
-from lmlab.core.visibility import Causal
 from lmlab.core.vocabulary import NOTHING
 from lmlab.emissions.mixture import States
-from lmlab.layers.state_steps import Transition
+from lmlab.layers.state_transition import Transition
 
 WORTH_SHARING = 256
 """Tokens in a batch from which on each distinct one is computed once."""

@@ -7,12 +7,12 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
+from lmlab.core.attention_mask import Causal
 from lmlab.core.capture import UNIT_INTERVAL, Capture
 from lmlab.core.parts import Backbone, Hidden
 from lmlab.core.state import State, TensorState
 from lmlab.core.view import View
-from lmlab.core.visibility import Causal
-from lmlab.layers.cells import Cell
+from lmlab.layers.recurrent_cells import Cell
 
 
 class Recurrent(Backbone):

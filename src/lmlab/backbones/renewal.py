@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lmlab.backbones.latent import Latent
-from lmlab.backbones.parents import Parents
+from lmlab.backbones.latent_choice import Latent
+from lmlab.backbones.latent_parents import Parents
 from lmlab.core.capture import Capture
 from lmlab.core.parts import Hidden
 from lmlab.core.state import State, TensorState

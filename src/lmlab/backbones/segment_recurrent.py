@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 from lmlab.backbones.transformer import Stack, TransformerState, note_hidden
+from lmlab.core.attention_mask import Causal
 from lmlab.core.capture import Capture
 from lmlab.core.parts import Backbone, Hidden
 from lmlab.core.state import State, TensorState
 from lmlab.core.view import View
-from lmlab.core.visibility import Causal
+from lmlab.layers.attention_context import Scope
 from lmlab.layers.input_embedding import InputEmbedding
-from lmlab.layers.key_values import KeyValues
-from lmlab.layers.scope import Scope
+from lmlab.layers.kv_cache import KeyValues
 from lmlab.layers.transformer_block import BlockCache
 
 SLACK = 32

@@ -8,13 +8,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lmlab.backbones.latent import Latent, Recalled, recall
-from lmlab.backbones.parents import ParentPrior, reveal_prior
+from lmlab.backbones.latent_choice import (
+    Latent,
+    Recalled,
+    recall,
+)
+from lmlab.backbones.latent_parents import (
+    ParentPrior,
+    reveal_prior,
+)
 from lmlab.core.capture import Capture
 from lmlab.core.parts import Hidden
 from lmlab.core.state import State
 from lmlab.core.view import View
-from lmlab.inference import chain
+from lmlab.inference import linear_chain
 
 
 class Slots(Latent):
@@ -112,7 +119,7 @@ class ChainedSlots(Slots):
     def marginals(self, log_choices: Tensor) -> Tensor:
         _, slots, _, count = log_choices.shape
         moves = self.log_transitions(count).expand(slots - 1, count, count)
-        return chain.marginals(log_choices.transpose(1, 2), moves).transpose(1, 2)
+        return linear_chain.marginals(log_choices.transpose(1, 2), moves).transpose(1, 2)
 
     def reveal(self, view: View) -> dict[str, Capture]:
         captures = super().reveal(view)

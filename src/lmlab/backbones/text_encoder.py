@@ -7,10 +7,10 @@ from typing import Literal
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from lmlab.core.attention_mask import Full
 from lmlab.core.batch import Batch
 from lmlab.core.parts import Backbone
 from lmlab.core.view import View
-from lmlab.core.visibility import Full
 
 Pooling = Literal["first", "mean"]
 

@@ -9,19 +9,27 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from lmlab.core.beginnings import beginnings_of
+from lmlab.core.attention_mask import (
+    Blind,
+    Causal,
+    Explicit,
+    Full,
+)
 from lmlab.core.capture import Capture
 from lmlab.core.parts import Backbone, Hidden
+from lmlab.core.prefix_sharing import beginnings_of
 from lmlab.core.state import State
 from lmlab.core.view import View
-from lmlab.core.visibility import Blind, Causal, Explicit, Full
-from lmlab.layers.asked_places import AskedPlaces
-from lmlab.layers.attention_positions import ScoreBias
+from lmlab.layers.attention_context import (
+    Scope,
+    mask_of,
+)
 from lmlab.layers.input_embedding import InputEmbedding
-from lmlab.layers.key_values import Owners
-from lmlab.layers.repeated import Repeated
-from lmlab.layers.scope import Scope, mask_of
+from lmlab.layers.kv_cache import Owners
+from lmlab.layers.position_subset import AskedPlaces
+from lmlab.layers.relative_positions import ScoreBias
 from lmlab.layers.transformer_block import Block, BlockCache, Source
+from lmlab.layers.unique_inputs import Repeated
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,13 +7,19 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from lmlab.backbones.latent import Latent, recall
-from lmlab.backbones.parents import ParentPrior, reveal_prior
+from lmlab.backbones.latent_choice import (
+    Latent,
+    recall,
+)
+from lmlab.backbones.latent_parents import (
+    ParentPrior,
+    reveal_prior,
+)
 from lmlab.core.capture import Capture
 from lmlab.core.parts import Hidden
 from lmlab.core.state import State
 from lmlab.core.view import View
-from lmlab.layers.pair_softmax import pairs_within
+from lmlab.layers.pair_normalisers import pairs_within
 
 
 class TwoParents(Latent):

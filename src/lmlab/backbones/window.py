@@ -7,10 +7,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from lmlab.core.attention_mask import Causal
 from lmlab.core.parts import Backbone, Hidden
 from lmlab.core.state import State, TensorState
 from lmlab.core.view import View
-from lmlab.core.visibility import Causal
 from lmlab.core.vocabulary import NOTHING
 
 

@@ -9,7 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lmlab.backbones.latent import Latent, Recalled, recall
+from lmlab.backbones.latent_choice import (
+    Latent,
+    Recalled,
+    recall,
+)
 from lmlab.core.capture import Capture
 from lmlab.core.parts import Hidden
 from lmlab.core.state import State

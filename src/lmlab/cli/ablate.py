@@ -12,8 +12,8 @@ from lmlab.cli.options import Json
 from lmlab.cli.output import print, print_json, show_table
 from lmlab.cli.train import parse_settings
 from lmlab.core.errors import UserError
+from lmlab.core.integer_parsing import whole_number
 from lmlab.core.registry import find_system
-from lmlab.core.whole_numbers import whole_number
 
 
 def ablate(
@@ -58,7 +58,7 @@ def ablate(
     given, told = parse_settings(settings or []), _epochs(at)
 
     from lmlab.api import ablate as ablate_system
-    from lmlab.diagnostics.ablation_tables import rich_table
+    from lmlab.experiments.ablation_tables import rich_table
 
     found = ablate_system(
         system,

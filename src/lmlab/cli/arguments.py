@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from lmlab.core.errors import UserError, nearest
+from lmlab.core.integer_parsing import whole_number
 from lmlab.core.limits import check_limit
-from lmlab.core.whole_numbers import whole_number
 
 
 def is_model(argument: str) -> bool:
@@ -70,7 +70,7 @@ def one_corpus(
     arguments: Sequence[str], option: str | None, verb: str
 ) -> tuple[list[str], str | None]:
     """Models, and the corpus that is named after them or by --data; None where none is."""
-    from lmlab.data.builtin import builtin_descriptions
+    from lmlab.data.builtin_corpora import builtin_descriptions
 
     models, data = models_and_data(arguments, tuple(builtin_descriptions()))
     if data and option is not None:

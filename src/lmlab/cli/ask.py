@@ -19,15 +19,21 @@ from lmlab.cli.output import (
     scoring_bar,
     with_progress,
 )
-from lmlab.cli.texts import NamedFile, Texts, aligned, single_text, texts_from_arguments
+from lmlab.cli.text_inputs import (
+    NamedFile,
+    Texts,
+    aligned,
+    single_text,
+    texts_from_arguments,
+)
 from lmlab.core.errors import UserError
 
 if TYPE_CHECKING:
     from lmlab.core.answers import Answer
     from lmlab.data.readers import Example
     from lmlab.language_model import LanguageModel
-    from lmlab.retrieval.stored import StoredIndex
-    from lmlab.sampling.asking import Asked
+    from lmlab.retrieval.stored_index import StoredIndex
+    from lmlab.sampling.question_answering import Asked
 
 AT_ONCE = 64
 """Questions of a file that are read ahead, to be gathered by length."""
@@ -127,7 +133,7 @@ def _chunks(given: Texts, lines: deque[Example]) -> Iterator[list[str]]:
 
 
 def _record(line: Example, asked: Asked | None) -> dict[str, object]:
-    from lmlab.sampling.asking import Asked
+    from lmlab.sampling.question_answering import Asked
 
     return {"line": line.line, **(asked or Asked(question="", answers=())).as_dict()}
 
@@ -136,7 +142,10 @@ def _answers(
     run: str, given: Iterable[list[str]], memory: dict[str, Any], **options: Any
 ) -> Iterator[Asked]:
     """Of a run that answers over hops by its own paragraphs, of any other by `load`."""
-    from lmlab.tasks.hops.asking import is_hops, load_hops
+    from lmlab.tasks.multihop.multihop_model import (
+        is_hops,
+        load_hops,
+    )
 
     if not is_hops(run):
         from lmlab.api import load
@@ -145,7 +154,7 @@ def _answers(
         if index is not None:
             memory["documents"] = _opened(index, asked)
         return asked.ask_stream(given, **memory, **options)
-    from lmlab.sampling.asking import Asker
+    from lmlab.sampling.question_answering import Asker
 
     for name in (name for name, value in memory.items() if value):
         raise UserError(
@@ -159,7 +168,7 @@ def _answers(
 def _opened(index: str, model: LanguageModel) -> StoredIndex:
     """An index; whoever waits is told where its vectors are not those of the model."""
     from lmlab.interop.text_encoders import own_vectors
-    from lmlab.retrieval.stored import open_index
+    from lmlab.retrieval.stored_index import open_index
 
     found = open_index(index)
     if own_vectors(found, model.model) is None:
@@ -218,7 +227,7 @@ def print_evidence(answer: Answer) -> None:
 
 
 def _share(answer: Answer) -> str:
-    from lmlab.sampling.asking import probability
+    from lmlab.sampling.question_answering import probability
 
     share = probability(answer)
     return "-" if share is None else f"{share:.4f}"

@@ -10,7 +10,13 @@ import typer
 
 from lmlab.cli.options import Errors, Json, NoVerify, Raw, Run
 from lmlab.cli.output import print, print_json, scoring_bar
-from lmlab.cli.texts import NamedFile, Text, TextsOrFile, file_or_texts, texts_from
+from lmlab.cli.text_inputs import (
+    NamedFile,
+    Text,
+    TextsOrFile,
+    file_or_texts,
+    texts_from,
+)
 from lmlab.core.errors import UserError
 
 

@@ -38,8 +38,11 @@ def compare(
     runs, data = one_corpus(arguments, data, "compare")
 
     from lmlab.api import compare as compare_runs
-    from lmlab.scoring.tables import as_json as record
-    from lmlab.scoring.tables import rich_differences, rich_table
+    from lmlab.scoring.comparison_tables import as_json as record
+    from lmlab.scoring.comparison_tables import (
+        rich_differences,
+        rich_table,
+    )
 
     with scoring_bar("comparing", results_follow=True) as told:
         found = compare_runs(

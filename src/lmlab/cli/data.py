@@ -10,7 +10,10 @@ from lmlab.cli.options import Corpus, Errors, Json
 from lmlab.cli.output import print, print_json, print_table
 
 if TYPE_CHECKING:
-    from lmlab.data.describe import Description, SplitDescription
+    from lmlab.data.corpus_summary import (
+        Description,
+        SplitDescription,
+    )
 
 OWN_FILES = {
     "contiguous:PATH": "A file or folder read as one stream that goes on over its lines.",
@@ -26,8 +29,8 @@ BAR = 30
 
 def list_corpora(as_json: Json = False) -> None:
     """List the built-in corpora and the protocols for data of your own."""
-    from lmlab.data.builtin import builtin_descriptions
-    from lmlab.data.protocols import PROTOCOLS
+    from lmlab.data.builtin_corpora import builtin_descriptions
+    from lmlab.data.corpus_protocols import PROTOCOLS
 
     entries = [(name, "built-in", text) for name, text in builtin_descriptions().items()]
     entries += [(f"{name}:PATH", "protocol", p.description) for name, p in PROTOCOLS.items()]
@@ -53,7 +56,7 @@ def describe(
 ) -> None:
     """Describe a corpus: sizes, unknown words, duplicates, lengths, entropy where it is known."""
     from lmlab.data.corpus import open_corpus
-    from lmlab.data.describe import describe as describe_corpus
+    from lmlab.data.corpus_summary import describe as describe_corpus
 
     found = describe_corpus(open_corpus(corpus, errors=errors), tokenizer)
     if as_json:

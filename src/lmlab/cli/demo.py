@@ -13,7 +13,7 @@ from lmlab.cli.output import print
 from lmlab.core.errors import UserError
 
 if TYPE_CHECKING:
-    from lmlab.diagnostics.chapters import Chapter
+    from lmlab.reports.report_sections import Chapter
 
 RUNS = Path("runs") / "demo"
 REPORT = Path("report.html")
@@ -60,7 +60,7 @@ def run_demo(plan: Sequence[Exhibit], *, runs: Path = RUNS, out: Path = REPORT) 
     """Train what is planned into `runs`, replacing what a demonstration left there; the report."""
     import torch
 
-    from lmlab.diagnostics.report import write_report
+    from lmlab.reports.html_report import write_report
     from lmlab.training.train import train
 
     torch.set_num_threads(1)  # for matrices this small a second thread costs more than it gives
@@ -87,9 +87,9 @@ def clear(folder: Path) -> None:
 
 def _chapter(corpus: str, plan: Sequence[Exhibit], runs: Path) -> Chapter:
     from lmlab.data.corpus import open_corpus
-    from lmlab.diagnostics.chapters import chapter_of
-    from lmlab.scoring.compare import compare
-    from lmlab.training.runs import load_run
+    from lmlab.reports.report_sections import chapter_of
+    from lmlab.scoring.model_comparison import compare
+    from lmlab.training.run_folder import load_run
 
     models = [load_run(runs / corpus / each.system) for each in plan if each.corpus == corpus]
     return chapter_of(compare(models, open_corpus(corpus)), models)

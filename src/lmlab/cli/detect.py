@@ -18,7 +18,7 @@ from lmlab.cli.output import (
     shown,
     with_progress,
 )
-from lmlab.cli.texts import (
+from lmlab.cli.text_inputs import (
     NamedFile,
     Text,
     TextsOrFile,
@@ -29,7 +29,7 @@ from lmlab.cli.texts import (
 
 if TYPE_CHECKING:
     from lmlab.data.readers import Example
-    from lmlab.scoring.detection import DetectedText
+    from lmlab.scoring.replaced_tokens_detection import DetectedText
 
 STYLE = "bold red"
 

@@ -13,7 +13,7 @@ from lmlab.cli.output import console, print, print_json, warn
 from lmlab.core.errors import UserError
 
 if TYPE_CHECKING:
-    from lmlab.diagnostics.doctor.records import Examination
+    from lmlab.diagnosis.findings import Examination
 
 
 def doctor(
@@ -37,7 +37,7 @@ def doctor(
     A check that was not made is no finding: the last line counts them.
     """
     from lmlab.api import doctor as examine
-    from lmlab.diagnostics.doctor.words import lines_of
+    from lmlab.diagnosis.text_report import lines_of
 
     found = examine(run, data=data)
     pictures = _write_figure(found, run, out)
@@ -55,8 +55,8 @@ def doctor(
 
 def _write_figure(found: Examination, run: str, out: str | None) -> list[Path]:
     """The figure's files; none and a warning where the run's own folder can't be written to."""
-    from lmlab.core.files import check_inside
-    from lmlab.diagnostics.doctor.picture import write_picture
+    from lmlab.core.atomic_files import check_inside
+    from lmlab.diagnosis.loss_figure import write_picture
 
     if out is not None:
         return write_picture(found, Path(out))

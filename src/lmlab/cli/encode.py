@@ -11,7 +11,7 @@ import typer
 
 from lmlab.cli.options import Errors, Json, NoVerify, Run
 from lmlab.cli.output import print, print_json, scoring_bar
-from lmlab.cli.texts import (
+from lmlab.cli.text_inputs import (
     NamedFile,
     Text,
     TextsOrFile,

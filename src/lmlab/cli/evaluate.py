@@ -28,7 +28,7 @@ from lmlab.cli.translation_options import (
 from lmlab.core.errors import UserError
 
 if TYPE_CHECKING:
-    from lmlab.sampling.judging import Evaluation
+    from lmlab.sampling.translation_evaluation import Evaluation
 
 SHOWN = 5
 """Texts that a warning names at most."""
@@ -158,7 +158,7 @@ def cut_sentences(found: Evaluation) -> list[str]:
 
 def make_folder(folder: Path) -> None:
     """Make sure that a folder can be written to, before an hour of work has nowhere to go."""
-    from lmlab.core.files import telling_disk_errors
+    from lmlab.core.atomic_files import telling_disk_errors
 
     with telling_disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -167,8 +167,8 @@ def make_folder(folder: Path) -> None:
 
 
 def write_translations(found: Evaluation, folder: Path) -> None:
-    from lmlab.core.files import write_text
-    from lmlab.training.processes import lock_output
+    from lmlab.core.atomic_files import write_text
+    from lmlab.training.distributed import lock_output
 
     with lock_output(folder, wait=60):
         for name, texts in found.translations.items():

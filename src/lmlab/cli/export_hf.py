@@ -16,9 +16,9 @@ def export_hf(
     no_verify: NoVerify = False,
 ) -> None:
     """Write a run in the Hub's format, which transformers loads."""
-    from lmlab.interop.hf import exporting
+    from lmlab.interop.hf import checkpoint_export
 
-    family = exporting.export_hf(run, folder)
+    family = checkpoint_export.export_hf(run, folder)
     print(f"{folder}: model type {family.model_type}")
-    if (remark := exporting.softmax_remark(family)) is not None:
+    if (remark := checkpoint_export.softmax_remark(family)) is not None:
         print(f"note: {remark}")

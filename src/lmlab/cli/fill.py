@@ -16,14 +16,20 @@ from lmlab.cli.output import (
     scoring_bar,
     with_progress,
 )
-from lmlab.cli.texts import NamedFile, Text, single_text, texts_from_arguments, with_lines
+from lmlab.cli.text_inputs import (
+    NamedFile,
+    Text,
+    single_text,
+    texts_from_arguments,
+    with_lines,
+)
 from lmlab.core.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from lmlab.data.readers import Example
-    from lmlab.sampling.filling import Filled
+    from lmlab.sampling.mask_filling import Filled
 
 
 def fill(
@@ -91,7 +97,7 @@ def fill(
 
 
 def _record(line: Example, filled: Filled | None) -> dict[str, object]:
-    from lmlab.sampling.filling import Filled
+    from lmlab.sampling.mask_filling import Filled
 
     return {"line": line.line, **(filled or Filled(text="")).as_dict()}
 
@@ -146,7 +152,7 @@ def _print_fillings(filled: Filled) -> None:
     ]
     print_table(("nats", *(names if several else ["gap"]), "text"), rows)
     if filled.kind is not None:
-        from lmlab.diagnostics.wording import KINDS_EXPLAINED
+        from lmlab.scoring.formatting import KINDS_EXPLAINED
 
         print(f"kind {filled.kind} ({KINDS_EXPLAINED[filled.kind]}); {filled.order}")
 

@@ -69,7 +69,7 @@ def _named(asked: str) -> Card | None:
 def print_card(card: Card) -> None:
     """Formula, paper, source, what it can do, and its settings with their values by size."""
     from lmlab.training.recipes import GENERAL
-    from lmlab.training.settings import system_settings
+    from lmlab.training.setting_records import system_settings
 
     module = system_module(card.name)
     print(f"{card.name}\n\n{inspect.getdoc(module)}\n")

@@ -21,14 +21,21 @@ from lmlab.cli.output import (
     warn,
     with_progress,
 )
-from lmlab.cli.rows import NumberedRow, Row, rows_from
-from lmlab.cli.texts import NamedFile, file_or_texts
+from lmlab.cli.predict import (
+    NumberedRow,
+    Row,
+    rows_from,
+)
+from lmlab.cli.text_inputs import (
+    NamedFile,
+    file_or_texts,
+)
 from lmlab.cli.train import parse_settings
 from lmlab.core.errors import UserError
 
 if TYPE_CHECKING:
-    from lmlab.tasks.reading import Answered
-    from lmlab.tasks.runs import TaskModel
+    from lmlab.tasks.finetuned_model import TaskModel
+    from lmlab.tasks.input_pipeline import Answered
 
 ROWS_AT_ONCE = 256
 """Rows that are answered together, so that answers come while a long file is read."""
@@ -187,8 +194,8 @@ def predict(
     Where it reads long texts by blocks, those that were kept stand under the answer with the
     judge's scores.
     """
-    from lmlab.tasks.hops.asking import is_hops
-    from lmlab.tasks.runs import load_task_model
+    from lmlab.tasks.finetuned_model import load_task_model
+    from lmlab.tasks.multihop.multihop_model import is_hops
 
     file, texts = file_or_texts(arguments, text, named_file)
     if is_hops(run):
@@ -233,7 +240,7 @@ def _answered(
 
 def unknown_in_rows_of(model: TaskModel, rows: list[Row]) -> str | None:
     """A sentence where more than a few per cent of the words in rows are unknown."""
-    from lmlab.tasks.unknown_words import unknown_in_rows
+    from lmlab.tasks.task_rows import unknown_in_rows
 
     return unknown_in_rows(rows, model.task, model.tokenizer).warning()
 
@@ -257,12 +264,12 @@ def _print_answers(found: Iterable[tuple[int, Row | None, Answered | None]]) -> 
 
 def _predict_hops(run: str, lines: list[NumberedRow], graph: Path | None, *, as_json: bool) -> None:
     """Answers with the way that led to each, and their graphs drawn."""
-    from lmlab.tasks.hops.asking import load_hops
+    from lmlab.tasks.multihop.multihop_model import load_hops
 
     answers = load_hops(run).predict([row for _, row in lines if row is not None])
     drawn: list[Path] = []
     if graph is not None:
-        from lmlab.diagnostics.graph_picture import write_graphs
+        from lmlab.inspection.cognitive_graph_figure import write_graphs
 
         drawn = write_graphs(answers, graph)
     waiting = iter(answers)
@@ -294,9 +301,12 @@ def prompt(
 ) -> None:
     """Do a task by few-shot prompting: examples in the text itself, nothing is trained."""
     from lmlab.api import load
-    from lmlab.tasks.catalogue import find_task
-    from lmlab.tasks.prompting import prompt_rows
-    from lmlab.tasks.rows import data_seed, read_splits
+    from lmlab.tasks.few_shot import prompt_rows
+    from lmlab.tasks.task_registry import find_task
+    from lmlab.tasks.task_rows import (
+        data_seed,
+        read_splits,
+    )
 
     if rows < 1:
         raise UserError(f"the number of rows must be 1 or more, and {rows} came.")

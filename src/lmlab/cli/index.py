@@ -13,11 +13,19 @@ import typer
 
 from lmlab.cli.options import Errors, Json, NoVerify, Raw
 from lmlab.cli.output import console, print, print_json, print_table
-from lmlab.cli.texts import NamedFile, Text, single_text, texts_from_arguments
+from lmlab.cli.text_inputs import (
+    NamedFile,
+    Text,
+    single_text,
+    texts_from_arguments,
+)
 from lmlab.core.errors import UserError
 
 if TYPE_CHECKING:
-    from lmlab.retrieval.stored import Hit, IndexDescription
+    from lmlab.retrieval.stored_index import (
+        Hit,
+        IndexDescription,
+    )
 
 SHOWN = 120
 """Characters of a document that are printed."""
@@ -140,7 +148,7 @@ def search(
 
 def info(index: Index, as_json: Json = False, no_verify: NoVerify = False) -> None:
     """Tell what is in an index, and what it was built with."""
-    from lmlab.retrieval.stored import open_index
+    from lmlab.retrieval.stored_index import open_index
 
     _print_description(open_index(index).about, index, as_json=as_json)
 

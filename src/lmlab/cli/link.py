@@ -16,7 +16,7 @@ from lmlab.cli.output import (
     scoring_bar,
     with_progress,
 )
-from lmlab.cli.texts import (
+from lmlab.cli.text_inputs import (
     NamedFile,
     Text,
     TextsOrFile,
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from lmlab.data.readers import Example
-    from lmlab.scoring.links import LinkedText
+    from lmlab.scoring.entity_linking import LinkedText
 
 LONGEST = 60
 """Characters of a description in a table."""
@@ -65,7 +65,7 @@ def link(
     with scoring_bar(f"linking {given.name}", given.report, given.size, unit="texts") as done:
         found = with_progress(with_lines(given.lines, linked), done)
         if draw is not None:
-            from lmlab.diagnostics.link_picture import draw_links
+            from lmlab.inspection.entity_links import draw_links
 
             found = draw_links(found, draw)
         if as_json:
@@ -75,7 +75,7 @@ def link(
 
 
 def _record(line: Example, linked: LinkedText | None) -> dict[str, object]:
-    from lmlab.scoring.links import LinkedText
+    from lmlab.scoring.entity_linking import LinkedText
 
     return {"line": line.line, **(linked or LinkedText(text="", mentions=())).as_dict()}
 

@@ -47,7 +47,7 @@ from lmlab.cli import (
 )
 from lmlab.cli.arguments import spread
 from lmlab.cli.output import keep_raw, print
-from lmlab.cli.usage import usage_sentence
+from lmlab.cli.usage_errors import usage_sentence
 from lmlab.core.control_characters import visible
 from lmlab.core.errors import LmlabWarning, UserError, unknown_name
 from lmlab.core.limits import set_limits

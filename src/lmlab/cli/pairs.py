@@ -14,8 +14,7 @@ from lmlab.core.errors import UserError
 
 if TYPE_CHECKING:
     from lmlab.language_model import LanguageModel
-    from lmlab.scoring.pairs import Accuracy
-    from lmlab.scoring.pairs_comparison import PairsComparison
+    from lmlab.scoring.minimal_pairs import Accuracy, PairsComparison
 
 HEADER = ("accuracy", "± error", "ties as 1/2", "by mean token", "pairs", "ties", "with unknown")
 
@@ -63,7 +62,7 @@ def pairs(
 def warn_unknown(models: list[LanguageModel], files: list[str]) -> None:
     """Say on standard error which models do not know many of the words, each sentence once."""
     from lmlab.data.unknown_words import UnknownWords
-    from lmlab.scoring.pairs import read_pairs
+    from lmlab.scoring.minimal_pairs import read_pairs
 
     counters = [UnknownWords(model.tokenizer) for model in models]
     for pair in read_pairs(files):
@@ -77,8 +76,8 @@ def warn_unknown(models: list[LanguageModel], files: list[str]) -> None:
 
 def print_comparison(found: PairsComparison) -> None:
     """Accuracy of all pairs, by file, phenomenon and paradigm, of each model in one table."""
-    from lmlab.diagnostics.wording import convention_words
-    from lmlab.scoring.pairs_comparison import grouped
+    from lmlab.scoring.formatting import convention_words
+    from lmlab.scoring.minimal_pairs import grouped
 
     several = len(found.reports) > 1
     rows = [

@@ -12,11 +12,39 @@ import typer
 from lmlab.cli.arguments import positions_of
 from lmlab.cli.options import Errors, Json, NoVerify, Raw, Run
 from lmlab.cli.output import one_line, print, print_json_list, scoring_bar
-from lmlab.cli.texts import NamedFile, Text
+from lmlab.cli.text_inputs import (
+    NamedFile,
+    Text,
+)
 from lmlab.core.errors import UserError
 
 if TYPE_CHECKING:
     from lmlab.core.score import Score
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from lmlab.cli.text_inputs import (
+    Texts,
+    single_text,
+    texts_from,
+    with_lines,
+)
+from lmlab.data.readers import Example
+
+if TYPE_CHECKING:
+    from lmlab.language_model import LanguageModel
+    from lmlab.scoring.conditional import ConditionalScore
+from itertools import chain
+
+from lmlab.cli.text_inputs import (
+    STDIN,
+)
+from lmlab.scoring.source_scoring import paired
+
+if TYPE_CHECKING:
+    from lmlab.core.score import Score
+    from lmlab.language_model import LanguageModel
 
 
 def score(
@@ -108,9 +136,10 @@ def score(
         raise UserError("given a source whole texts are scored; leave out --given, --conditional.")
 
     from lmlab.api import load
-    from lmlab.cli.score_given import continuations, given_scores, print_continuations
-    from lmlab.cli.score_source import add_sources, scores_of
-    from lmlab.cli.texts import file_or_texts, texts_from
+    from lmlab.cli.text_inputs import (
+        file_or_texts,
+        texts_from,
+    )
 
     file, given_texts = file_or_texts(arguments, text, named_file)
     options: dict[str, Any] = {
@@ -144,8 +173,8 @@ def score(
         if as_json:
             print_json_list(_record(score, per_word) for score in scores)
         elif csv:
-            from lmlab.scoring.pairs_comparison import model_names
-            from lmlab.scoring.words import write_surprisal_csv
+            from lmlab.scoring.minimal_pairs import model_names
+            from lmlab.scoring.word_surprisal import write_surprisal_csv
 
             [name] = model_names([model.path])
             write_surprisal_csv(scores, sys.stdout, model=name, raw=raw)
@@ -164,7 +193,7 @@ def _record(score: Score, per_word: bool) -> dict[str, Any]:
     record["per_token"] = [vars(token) for token in score.per_token]
     record["mean"] = score.mean
     if per_word:
-        from lmlab.scoring.words import word_scores
+        from lmlab.scoring.word_surprisal import word_scores
 
         record["per_word"] = [asdict(word) for word in word_scores(score)]
     return record
@@ -173,7 +202,10 @@ def _record(score: Score, per_word: bool) -> dict[str, Any]:
 def print_scores(scores: Iterator[Score], *, per_token: bool, per_word: bool) -> None:
     """A line for each text, its tokens or words below it, and the sum of all in the last line."""
     from lmlab.core.score import summarise
-    from lmlab.diagnostics.wording import counted, summary_words
+    from lmlab.scoring.formatting import (
+        counted,
+        summary_words,
+    )
 
     def printed() -> Iterator[Score]:
         for score in scores:
@@ -200,7 +232,7 @@ def _print_inside(score: Score, *, per_token: bool, per_word: bool) -> None:
 
 def print_words(score: Score) -> None:
     """The words of a text with their log-probabilities."""
-    from lmlab.scoring.words import word_scores
+    from lmlab.scoring.word_surprisal import word_scores
 
     print_parts([(w.word, w.start, w.end, w.log_prob) for w in word_scores(score)])
 
@@ -209,3 +241,118 @@ def print_parts(parts: list[tuple[str, int, int, float]]) -> None:
     """Pieces of a text, each with its characters and its log-probability in nats."""
     for piece, start, end, log_prob in parts:
         print(f"\t{log_prob:.4f}\t{start}-{end}\t{piece}")
+
+
+def add_sources(texts: Texts, given: list[str], sources: list[str]) -> None:
+    """Give each text of the command line the source with its number."""
+    if not given:
+        raise UserError(
+            "--source goes with --text; in a FILE a source stands before its text, with a tab "
+            "between them."
+        )
+    pairs = zip(texts.reader, paired(sources, given), strict=True)
+    texts.reader = (replace(line, condition=pair.source) for line, pair in pairs)
+
+
+def scores_of(
+    model: LanguageModel, texts: Texts, *, per_token: bool, carry: bool, **options: Any
+) -> Iterator[Score]:
+    """The scores of texts with their lines, each given its source where the first has one."""
+    if texts.name == STDIN and model.model.layout.kind == "pairs":
+        texts.reader = map(from_columns, texts.reader)
+
+    def scored(examples: Iterator[Example]) -> Iterator[Score]:
+        first = next(examples)
+        examples = chain([first], examples)
+        if first.condition is None:
+            alone = (single_text(example, texts.name) for example in examples)
+            return model.scorer(carry=carry, **options).score(alone, per_token=per_token)
+        return model.source_scorer(**options).score_examples(examples, per_token=per_token)
+
+    for line, score in with_lines(texts.examples, scored):
+        assert score is not None, "examples have text"
+        yield replace(score, line=line.line)
+
+
+def from_columns(line: Example) -> Example:
+    """A source, a tab and a text as an example; a line without text stays so."""
+    source, _, text = (part.strip() for part in line.text.partition("\t"))
+    if line.text and not text:
+        raise UserError(
+            f"{STDIN}, line {line.line}: expected a source, a tab and a text, as this model scores "
+            f"a text given its source, got {line.text[:40]!r}."
+        )
+    return replace(line, text=text, condition=source)
+
+
+def continuations(file: str | None, texts: list[str], prefix: str | None, errors: str) -> Texts:
+    """Texts that are each given a prefix: one for all, or that of their line in a file."""
+    found = texts_from(file, texts, errors, instead="--text")
+    if prefix is not None:
+        found.reader = (
+            replace(line, text=single_text(line, found.name), condition=prefix)
+            for line in found.reader
+        )
+        return found
+    if file is None:
+        raise UserError("--conditional reads prefixes and continuations from a FILE; name it.")
+    if file == "-":
+        found.reader = map(from_columns, found.reader)
+    found.reader = (_with_prefix(line, file) for line in found.reader)
+    return found
+
+
+def _with_prefix(line: Example, file: str) -> Example:
+    if line.text and line.condition is None:
+        raise UserError(
+            f"{file} holds single texts; give a .tsv file with a prefix, a tab and a "
+            "continuation a line, or --given with one prefix for all."
+        )
+    return line
+
+
+def given_scores(
+    model: LanguageModel, texts: Texts, **options: Any
+) -> Iterator[tuple[int | None, ConditionalScore]]:
+    """Line and score of each continuation."""
+
+    def scored(examples: Iterator[Example]) -> Iterator[ConditionalScore]:
+        pairs = ((example.condition or "", example.text) for example in examples)
+        return model.score_given(pairs, **options)
+
+    for line, score in with_lines(texts.examples, scored):
+        assert score is not None, "examples have text"
+        yield line.line, score
+
+
+def print_continuations(
+    scores: Iterable[tuple[int | None, ConditionalScore]],
+    *,
+    as_json: bool,
+    per_token: bool,
+    mean: bool,
+) -> None:
+    """A line for each continuation, or one JSON document."""
+    if as_json:
+        print_json_list(
+            {"line": line, **score.as_dict(), "mean": score.mean} for line, score in scores
+        )
+        return
+    from lmlab.scoring.formatting import (
+        KINDS_EXPLAINED,
+        convention_words,
+        counted,
+    )
+
+    told: set[str] = set()
+    for _, score in scores:
+        unit = "nats in the mean" if mean else "nats"
+        figure = score.mean if mean else score.total
+        shown = one_line(f"{score.prefix} |{score.continuation}")
+        print(f"{figure:.4f} {unit}\t{counted(score.tokens, 'token')}\t{shown}")
+        for token in score.per_token if per_token else ():
+            print(f"\t{token.log_prob:.4f}\t{token.start}-{token.end}\t{token.token}")
+        explained = f"{score.kind} ({KINDS_EXPLAINED[score.kind]})"
+        told.add(f"kind {explained}; {convention_words(score.convention)}")
+    for sentence in sorted(told):
+        print(sentence)

@@ -11,7 +11,7 @@ from lmlab.cli.options import Json
 from lmlab.cli.output import print, print_json, print_table
 
 if TYPE_CHECKING:
-    from lmlab.training.settings import Setting
+    from lmlab.training.setting_records import Setting
 
 
 def settings(
@@ -29,7 +29,7 @@ def settings(
     as_json: Json = False,
 ) -> None:
     """List the settings that --set NAME=VALUE takes: type, default and what each does."""
-    from lmlab.tasks.setting_records import settings as list_settings
+    from lmlab.tasks.setting_listing import settings as list_settings
 
     records = list_settings(system, recipe=recipe, task=task)
     if as_json:
@@ -50,7 +50,7 @@ def print_settings(records: Sequence[Setting]) -> None:
 
 def print_group(records: Sequence[Setting]) -> None:
     """A line for each setting: name, type, default or value at each size, what it does."""
-    from lmlab.training.settings import set_form
+    from lmlab.training.setting_records import set_form
 
     sizes = tuple(records[0].sizes)
     rows = []

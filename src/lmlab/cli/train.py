@@ -118,7 +118,7 @@ def train(
     if result.reason == "interrupted":
         sys.exit(130)  # the training has said so itself, and where to go on
     if os.environ.get("RANK", "0") == "0":
-        from lmlab.diagnostics.figures import write_figures
+        from lmlab.reports.run_figures import write_figures
 
         write_figures(result.path, unit=result.unit, loss_compares=result.loss_compares)
 

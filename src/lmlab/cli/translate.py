@@ -12,7 +12,13 @@ import typer
 
 from lmlab.cli.options import Errors, JsonLines, NoVerify, Raw, Run
 from lmlab.cli.output import one_line, print, print_json_lines, scoring_bar, warn
-from lmlab.cli.texts import NamedFile, Text, Texts, file_or_texts, texts_from
+from lmlab.cli.text_inputs import (
+    NamedFile,
+    Text,
+    Texts,
+    file_or_texts,
+    texts_from,
+)
 from lmlab.cli.translation_options import (
     BeamWidth,
     LengthPenalty,
@@ -30,7 +36,7 @@ from lmlab.core.errors import UserError
 
 if TYPE_CHECKING:
     from lmlab.data.readers import Example
-    from lmlab.sampling.translating import Translation
+    from lmlab.sampling.translation import Translation
 
 
 def translate(
@@ -111,7 +117,7 @@ def translate(
         seed=seed,
     )
     if draw is not None:
-        from lmlab.diagnostics.source_picture import draw_all
+        from lmlab.inspection.source_attention import draw_all
 
         found = draw_all(model.model, found, draw)
     with scoring_bar(f"translating {texts.name}", texts.report, texts.size, unit="texts") as done:

@@ -68,7 +68,7 @@ def words(
 def open_vectors(source: str) -> WordVectors:
     """Of a run, where it is a folder, else of a word2vec file."""
     if Path(source).is_dir():
-        from lmlab.interop.opening import open_model
+        from lmlab.interop.load_model import open_model
         from lmlab.scoring.word_vectors import vectors_of
 
         model = open_model(source)
@@ -98,7 +98,7 @@ def _show_similarity(vectors: WordVectors, given: list[str], as_json: bool) -> N
 
         pairs, name = read_pairs(given[0]), given[0]
     else:
-        from lmlab.data.wordnet.similarity import similar_nouns
+        from lmlab.data.wordnet.noun_similarity import similar_nouns
 
         pairs, name = list(similar_nouns()), "nouns of WordNet by path similarity"
     found = vectors.agreement(pairs)

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from lmlab.core.batch import Batch
 from lmlab.core.capture import Capture
-from lmlab.core.kinds import Kind
 from lmlab.core.loss import Loss
 from lmlab.core.protocols import LogProbs
+from lmlab.core.score_kind import Kind
 from lmlab.core.state import State
 from lmlab.core.view import NO_TARGET, View
 

@@ -17,10 +17,10 @@ from torch import Tensor
 from lmlab.core.answers import Ask
 from lmlab.core.batch import Batch
 from lmlab.core.distribution import Categorical
+from lmlab.core.entity_mentions import Linked
 from lmlab.core.errors import UserError
-from lmlab.core.kinds import Kind
-from lmlab.core.mentions import Linked
 from lmlab.core.registry import catalogue
+from lmlab.core.score_kind import Kind
 from lmlab.core.state import State
 from lmlab.core.vocabulary import Vocabulary
 

@@ -7,7 +7,10 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 
 from lmlab.core.errors import UserError
-from lmlab.core.kinds import NORMALISED, Kind
+from lmlab.core.score_kind import (
+    NORMALISED,
+    Kind,
+)
 
 LEFT_TO_RIGHT = "left to right"
 """The order of prediction by the chain rule: each token given all before it."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from lmlab.core.errors import UserError
-from lmlab.core.whole_numbers import whole_number
+from lmlab.core.integer_parsing import whole_number
 
 
 def parse_switches(

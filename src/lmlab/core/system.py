@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,13 +12,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from lmlab.core.batch import Batch
-from lmlab.core.beginnings import beginnings_of
 from lmlab.core.capture import UNIT_INTERVAL, Capture
-from lmlab.core.contrast import Contrast, Contrasted
-from lmlab.core.distribution import Categorical
 from lmlab.core.errors import UserError
-from lmlab.core.kinds import Kind
 from lmlab.core.loss import Loss
+from lmlab.core.memrecall_config import RecallSettings
 from lmlab.core.parts import (
     Backbone,
     Emission,
@@ -29,11 +25,15 @@ from lmlab.core.parts import (
     Scored,
     target_places,
 )
+from lmlab.core.prefix_sharing import beginnings_of
 from lmlab.core.protocols import LogProbs, Pieces
-from lmlab.core.recall import RecallSettings
+from lmlab.core.sampled_loss import (
+    Contrast,
+    Contrasted,
+)
+from lmlab.core.score_kind import Kind
 from lmlab.core.state import State
 from lmlab.core.view import View
-from lmlab.core.visibility import Causal
 from lmlab.core.vocabulary import Vocabulary
 
 A_TOKEN = "nats a token"
@@ -359,51 +359,3 @@ class Assembly(System):
     ) -> LogProbs:
         """The objective's own log-probability of each sequence; see its `kind`."""
         return self.objective.log_prob(self, batch, state=state, generator=generator)
-
-
-@dataclass(frozen=True, eq=False)
-class SteppingState:
-    """A backbone's memory and its newest hidden state, from which the next token comes."""
-
-    memory: State
-    values: Tensor
-    log_weights: Tensor | None
-
-    def select(self, rows: Tensor) -> SteppingState:
-        weights = None if self.log_weights is None else self.log_weights[rows]
-        return SteppingState(self.memory.select(rows), self.values[rows], weights)
-
-    def detach(self) -> SteppingState:
-        weights = None if self.log_weights is None else self.log_weights.detach()
-        return SteppingState(self.memory.detach(), self.values.detach(), weights)
-
-
-class LeftToRight(Assembly):
-    """An assembly that predicts the next token from those before it, and so can step."""
-
-    def start(self, rows: int, *, condition: Batch | None = None) -> SteppingState:
-        """The state of `rows` sequences after what stands before their first token."""
-        device = next(iter(self.state_dict().values())).device
-        tokens = torch.full((rows,), self.vocabulary.opening, device=device)
-        return self._step(self.backbone.initial_state(rows), tokens)
-
-    def peek(self, state: SteppingState) -> Categorical:
-        """The distribution of the next token, (rows, V)."""
-        log_probs = self.emission.log_probs(state.values)
-        if state.log_weights is not None:
-            log_probs = torch.logsumexp(state.log_weights[..., None] + log_probs, dim=-2)
-        return Categorical(log_probs)
-
-    def advance(self, state: SteppingState, tokens: Tensor) -> SteppingState:
-        """The state after one more token in each row, (rows,)."""
-        return self._step(state.memory, tokens)
-
-    def _step(self, memory: State, tokens: Tensor) -> SteppingState:
-        lengths = torch.ones_like(tokens)
-        view = View(inputs=tokens[:, None], lengths=lengths, visibility=Causal())
-        hidden = self.backbone(view, memory)
-        weights = None if hidden.log_weights is None else hidden.log_weights[:, -1]
-        assert hidden.state is not None, "a backbone that steps carries a state"
-        # Sources are the components of whatever place looks at them.
-        values = hidden.values if self.backbone.yields == "sources" else hidden.values[:, -1]
-        return SteppingState(hidden.state, values, weights)

@@ -7,9 +7,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from lmlab.core.attention_mask import (
+    Causal,
+    Full,
+    Visibility,
+)
 from lmlab.core.batch import Batch
-from lmlab.core.mentions import Spans
-from lmlab.core.visibility import Causal, Full, Visibility
+from lmlab.core.entity_mentions import Spans
 
 NO_TARGET = -100
 """Marks places where nothing is predicted."""

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lmlab.core.errors import UserError
+from lmlab.core.integer_parsing import whole_number
 from lmlab.core.limits import beyond_limit, limit
-from lmlab.core.whole_numbers import whole_number
 from lmlab.data.lines import Errors, ReadingReport, numbered_lines
 from lmlab.data.readers import Example, file_hash
 

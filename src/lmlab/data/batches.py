@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 
 from lmlab.core.batch import Batch
+from lmlab.core.entity_mentions import NO_ENTITY
 from lmlab.core.errors import UserError
-from lmlab.core.mentions import NO_ENTITY
 from lmlab.data.dataset import TokenDataset
 
 SHARD = 2**20

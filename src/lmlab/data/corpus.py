@@ -148,12 +148,12 @@ class Corpus:
 
 
 def open_corpus(spec: str | Path, *, errors: str = "strict", seed: int = 0) -> Corpus:
-    """The corpus that a specification names; see `lmlab.data.opening` for its forms.
+    """The corpus that a specification names; see `lmlab.data.load_corpus` for its forms.
 
     A built-in name, a file, a folder with `train*`, `val*|valid*|dev*`, `test*` in it, or NAME:PATH
     for a protocol. `seed` decides generated texts and how a single file is split.
     """
     # Imported late, because every form of corpus is built from the classes above.
-    from lmlab.data.opening import open_specification
+    from lmlab.data.load_corpus import open_specification
 
     return open_specification(str(spec), errors=errors, seed=seed)

@@ -20,13 +20,15 @@ from typing import Any
 
 import tokenizers as hf
 
+from lmlab.core.atomic_files import write_bytes
 from lmlab.core.errors import UserError
-from lmlab.core.files import write_bytes
-from lmlab.core.texts import check_text
+from lmlab.core.text_checks import check_text
 from lmlab.core.vocabulary import END, MASK, PAD, START, UNKNOWN, Vocabulary
 from lmlab.data.corpus import Corpus
-from lmlab.data.ideographs import IDEOGRAPH
 from lmlab.data.tokenizer_training import NOT_WORDS, TRAINERS, trained, without_vocabulary
+
+IDEOGRAPH = re.compile("[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
+
 
 SYMBOL_NAMES: dict[str, tuple[str, ...]] = {
     "pad": (PAD, "[PAD]", "<|pad|>", "<|padding|>"),

@@ -6,11 +6,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lmlab.core.joint import JointEmission
 from lmlab.core.vocabulary import Vocabulary
+from lmlab.emissions.emission_interfaces import JointEmission
 from lmlab.emissions.softmax import Softmax
 from lmlab.inference.state_joint import StateJoint, log_product
-from lmlab.layers.links import DynamicLinks, ParentChoice
+from lmlab.layers.pairwise_potentials import (
+    DynamicLinks,
+    ParentChoice,
+)
 
 FIRST_STAY = 8.0
 """How much better a state goes with itself than with others at first, in nats."""

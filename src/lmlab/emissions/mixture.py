@@ -12,9 +12,15 @@ from torch import Tensor, nn
 from lmlab.core.capture import NON_NEGATIVE, Capture
 from lmlab.core.parts import Emission, Hidden
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.emissions.outputs import never_predicted, output_vectors
-from lmlab.layers.sphere import on_sphere
-from lmlab.layers.table_log_prob import log_table, table_log_prob
+from lmlab.emissions.output_embedding import (
+    never_predicted,
+    output_vectors,
+)
+from lmlab.layers.softmax_log_prob import (
+    log_table,
+    table_log_prob,
+)
+from lmlab.layers.sphere_embedding import on_sphere
 
 
 class States(nn.Module):

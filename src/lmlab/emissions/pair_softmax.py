@@ -8,7 +8,10 @@ from torch import Tensor, nn
 
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.emissions.softmax import Softmax
-from lmlab.layers.pair_softmax import pair_log_normalisers, pairs_within
+from lmlab.layers.pair_normalisers import (
+    pair_log_normalisers,
+    pairs_within,
+)
 
 
 class PairSoftmax(Softmax):

@@ -8,10 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lmlab.core.joint import JointEmission
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.emissions.outputs import never_predicted
-from lmlab.inference.pair_joint import PairJoint
+from lmlab.emissions.emission_interfaces import JointEmission
+from lmlab.emissions.output_embedding import never_predicted
+from lmlab.inference.potts_joint import PairJoint
 
 LEAST_VARIANCE = 0.02
 """Of a blank's own part: tokens' vectors have a variance of 1 in each number."""

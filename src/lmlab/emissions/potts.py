@@ -6,11 +6,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lmlab.core.joint import JointEmission
 from lmlab.core.vocabulary import Vocabulary
+from lmlab.emissions.emission_interfaces import JointEmission
 from lmlab.emissions.softmax import Softmax
-from lmlab.inference.pair_joint import PairJoint
-from lmlab.layers.links import DynamicLinks
+from lmlab.inference.potts_joint import PairJoint
+from lmlab.layers.pairwise_potentials import DynamicLinks
 
 FIRST_TIE = 0.1
 """How much better a token goes with itself than with others at first, in nats."""

@@ -10,8 +10,11 @@ from torch import Tensor, nn
 
 from lmlab.core.parts import Emission
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.emissions.outputs import never_predicted, output_vectors
-from lmlab.layers.linear_log_prob import linear_log_prob
+from lmlab.emissions.output_embedding import (
+    never_predicted,
+    output_vectors,
+)
+from lmlab.layers.softmax_log_prob import linear_log_prob
 
 
 class RadialBasis(Emission):

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from lmlab.core.capture import UNIT_INTERVAL, Capture
 from lmlab.core.parts import Emission, Hidden
 from lmlab.emissions.mixture import States
-from lmlab.layers.linear_log_prob import linear_log_prob
+from lmlab.layers.softmax_log_prob import linear_log_prob
 
 
 class RotatedMixture(Emission):

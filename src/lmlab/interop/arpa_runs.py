@@ -10,11 +10,19 @@ from lmlab.core.registry import catalogue
 from lmlab.data.corpus import Layout
 from lmlab.data.tokenizer_training import word_level
 from lmlab.data.tokenizers import Tokenizer
-from lmlab.emissions.count_table import CountTable
-from lmlab.interop.arpa import read_arpa, write_arpa
+from lmlab.emissions.ngram_table import CountTable
+from lmlab.interop.arpa_format import (
+    read_arpa,
+    write_arpa,
+)
 from lmlab.training.config import TrainingConfig
-from lmlab.training.processes import lock_output
-from lmlab.training.runs import Model, RunFolder, build_system, load_run
+from lmlab.training.distributed import lock_output
+from lmlab.training.run_folder import (
+    Model,
+    RunFolder,
+    build_system,
+    load_run,
+)
 
 
 def counted_systems() -> list[str]:

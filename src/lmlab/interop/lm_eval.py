@@ -18,15 +18,25 @@ from typing import Any
 import torch
 
 from lmlab.core.errors import LmlabWarning, UserError, unknown_name
-from lmlab.core.kinds import NORMALISED, Kind
+from lmlab.core.evaluation_mode import (
+    device_of,
+    evaluating,
+)
 from lmlab.core.protocols import Step, require
-from lmlab.interop.opening import open_model
-from lmlab.sampling.decode import greedy, look, sample
-from lmlab.scoring.batching import by_budget
+from lmlab.core.score_kind import (
+    NORMALISED,
+    Kind,
+)
+from lmlab.data.collation import by_budget
+from lmlab.interop.load_model import open_model
+from lmlab.sampling.decoding import (
+    greedy,
+    look,
+    sample,
+)
 from lmlab.scoring.conditional import ConditionalScore, conditional_scores
-from lmlab.scoring.evaluating import device_of, evaluating
-from lmlab.scoring.score import Scorer
-from lmlab.training.runs import Model
+from lmlab.scoring.scorer import Scorer
+from lmlab.training.run_folder import Model
 
 try:
     # Its own models first: it looks for them only while none is registered.

@@ -13,15 +13,30 @@ from torch import Tensor
 
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
+from lmlab.core.evaluation_mode import (
+    device_of,
+    evaluating,
+)
 from lmlab.core.protocols import Encode, EncodeQueries, WithDocuments, require
-from lmlab.interop.hf.folders import WANTED
-from lmlab.interop.hf.sentence_checkpoints import SentenceCheckpoint, read_sentences
-from lmlab.interop.opening import is_checkpoint
-from lmlab.retrieval.encoders import EncoderDescription, TextEncoder
-from lmlab.retrieval.exact import Floats
-from lmlab.retrieval.stored import IndexDescription, StoredIndex
-from lmlab.scoring.evaluating import device_of, evaluating
-from lmlab.training.runs import Model, load_run
+from lmlab.interop.hf.checkpoint_files import WANTED
+from lmlab.interop.hf.sentence_encoders import (
+    SentenceCheckpoint,
+    read_sentences,
+)
+from lmlab.interop.load_model import is_checkpoint
+from lmlab.retrieval.exact_search import Floats
+from lmlab.retrieval.retrieval_encoder import (
+    EncoderDescription,
+    TextEncoder,
+)
+from lmlab.retrieval.stored_index import (
+    IndexDescription,
+    StoredIndex,
+)
+from lmlab.training.run_folder import (
+    Model,
+    load_run,
+)
 
 READ_AT_ONCE = 2**20
 FEWEST = 2

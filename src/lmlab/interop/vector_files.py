@@ -32,9 +32,13 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from lmlab.core.atomic_files import (
+    TEMPORARY,
+    new_file,
+    telling_disk_errors,
+)
 from lmlab.core.errors import UserError
-from lmlab.core.files import TEMPORARY, new_file, telling_disk_errors
-from lmlab.scoring.text_vectors import EncodedText
+from lmlab.scoring.text_embeddings import EncodedText
 
 COPIED_AT_ONCE = 2**22
 SUFFIX = ".npz"

@@ -15,9 +15,9 @@ from typing import BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from lmlab.core.atomic_files import new_file
 from lmlab.core.errors import UserError
-from lmlab.core.files import new_file
-from lmlab.core.whole_numbers import whole_number
+from lmlab.core.integer_parsing import whole_number
 from lmlab.scoring.word_vectors import WordVectors
 
 BINARY = ".bin"

@@ -8,9 +8,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lmlab.layers.attention_positions import AttentionPositions
-from lmlab.layers.key_values import KeyValues, SourceKeyValues
-from lmlab.layers.scope import Scope
+from lmlab.layers.attention_context import Scope
+from lmlab.layers.kv_cache import (
+    KeyValues,
+    SourceKeyValues,
+)
+from lmlab.layers.relative_positions import AttentionPositions
 
 MANY = 32
 """Rows from which one place of each asks faster by plain products than by the fused kernel."""

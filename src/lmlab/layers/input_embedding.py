@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from lmlab.layers.positions import InputPositions
+from lmlab.layers.positional_embedding import InputPositions
 
 
 class InputEmbedding(nn.Module):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -76,3 +77,15 @@ class Pointer(nn.Module):
             copied=torch.sigmoid(-gate)[..., None] * weights,
             source=source,
         )
+
+
+class Mixture(Protocol):
+    """What is made and what is copied, put together."""
+
+    def log_prob(self, made: Tensor, places: Tensor, targets: Tensor) -> Tensor:
+        """(N,) of N targets at the `places` (B, T), given the log-probability of making them."""
+        ...
+
+    def log_probs(self, made: Tensor) -> Tensor:
+        """(B, V) at the last place, given the log-probabilities of making each token."""
+        ...

@@ -14,7 +14,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lmlab.core.errors import UserError
-from lmlab.layers.cells import Cell, CellState
+from lmlab.layers.recurrent_cells import (
+    Cell,
+    CellState,
+)
 
 MINIMAL_GRU_SWITCHES = (
     "gate-input",

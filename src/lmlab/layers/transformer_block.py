@@ -7,9 +7,13 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from lmlab.layers.attention import Attention
+from lmlab.layers.attention_context import Scope
 from lmlab.layers.feed_forward import FeedForward
-from lmlab.layers.key_values import KeyValues, Owners, SourceKeyValues
-from lmlab.layers.scope import Scope
+from lmlab.layers.kv_cache import (
+    KeyValues,
+    Owners,
+    SourceKeyValues,
+)
 
 
 class Residual(nn.Module):

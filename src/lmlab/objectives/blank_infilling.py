@@ -14,17 +14,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lmlab.core.attention_mask import Full
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
-from lmlab.core.kinds import Kind
 from lmlab.core.parts import Network, Objective
 from lmlab.core.protocols import LogProbs
+from lmlab.core.score_kind import Kind
 from lmlab.core.state import State
 from lmlab.core.view import View
-from lmlab.core.visibility import Full
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.objectives.masking import ordinary_places
-from lmlab.objectives.ranks import Stretch, joined
+from lmlab.objectives.block_masks import (
+    Stretch,
+    joined,
+)
+from lmlab.objectives.masking.token_masking import ordinary_places
 
 Span = tuple[int, int]
 """The first token of a span, counted from 0, and how many it has."""

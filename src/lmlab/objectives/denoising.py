@@ -16,8 +16,12 @@ import numpy as np
 
 from lmlab.core.errors import unknown_name
 from lmlab.core.protocols import Pieces
-from lmlab.objectives.hidden_source import HiddenSource, Shown, Spelling
-from lmlab.objectives.sentences import Sentences
+from lmlab.objectives.denoising_base import (
+    HiddenSource,
+    Shown,
+    Spelling,
+)
+from lmlab.objectives.sentence_splitting import Sentences
 
 HIDDEN = -1
 """A place of a source where a mask symbol stands."""

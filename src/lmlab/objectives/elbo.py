@@ -9,18 +9,28 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
+from lmlab.backbones.backbone_interfaces import Encoder
 from lmlab.core.batch import Batch
 from lmlab.core.capture import NON_NEGATIVE, Capture
-from lmlab.core.kinds import Kind
-from lmlab.core.latent import Encoder, LatentNetwork, LatentObjective
 from lmlab.core.loss import Loss
 from lmlab.core.parts import Network, Predictions
 from lmlab.core.protocols import LogProbs
+from lmlab.core.score_kind import Kind
 from lmlab.core.state import State
 from lmlab.core.view import View, left_to_right
-from lmlab.inference.latents import Latent, Posterior
-from lmlab.inference.points import row_points, seed_of
+from lmlab.inference.latent_distributions import (
+    Latent,
+    Posterior,
+)
+from lmlab.inference.quasi_monte_carlo import (
+    row_points,
+    seed_of,
+)
 from lmlab.layers.noise import TokenNoise, uniform, with_noise
+from lmlab.objectives.objective_interfaces import (
+    LatentNetwork,
+    LatentObjective,
+)
 
 Bound = Literal["elbo", "importance"]
 PLACES_AT_ONCE = 16384

@@ -9,17 +9,28 @@ import torch
 from torch import Tensor
 
 from lmlab.core.batch import Batch
-from lmlab.core.filling import FillingObjective
-from lmlab.core.found import ANSWERS, ASKED, ENTITIES, FACTS, SUPPORTED, TAGS
+from lmlab.core.entity_mentions import (
+    NO_ENTITY,
+    Spans,
+    tags_of,
+    told_spans,
+)
+from lmlab.core.hidden_memory import (
+    ANSWERS,
+    ASKED,
+    ENTITIES,
+    FACTS,
+    SUPPORTED,
+    TAGS,
+)
 from lmlab.core.loss import Loss
-from lmlab.core.mention_tags import tags_of
-from lmlab.core.mentions import NO_ENTITY, Spans, told_spans
 from lmlab.core.parts import Network, weighted_loss
 from lmlab.core.state import State
 from lmlab.core.view import View
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.objectives.masked import masked_view
-from lmlab.objectives.masking import (
+from lmlab.layers.per_example_rng import numbers
+from lmlab.objectives.masked_language_modelling import masked_view
+from lmlab.objectives.masking.token_masking import (
     Replacement,
     at_least_one,
     first_places,
@@ -27,7 +38,7 @@ from lmlab.objectives.masking import (
     ordinary_places,
     previous,
 )
-from lmlab.objectives.row_numbers import numbers
+from lmlab.objectives.objective_interfaces import FillingObjective
 
 
 class EntityMasking(FillingObjective):

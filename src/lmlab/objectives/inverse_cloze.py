@@ -9,9 +9,12 @@ import torch
 from torch import Tensor
 
 from lmlab.core.batch import Batch
-from lmlab.core.framing import inner_lengths, with_symbols
+from lmlab.core.special_tokens import (
+    inner_lengths,
+    with_symbols,
+)
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.objectives.row_numbers import numbers
+from lmlab.layers.per_example_rng import numbers
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

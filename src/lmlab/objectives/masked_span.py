@@ -8,12 +8,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from lmlab.core.attention_mask import (
+    Causal,
+    Full,
+)
 from lmlab.core.batch import Batch
 from lmlab.core.view import NO_TARGET, View
-from lmlab.core.visibility import Causal, Full
 from lmlab.layers.noise import uniform
-from lmlab.objectives.hidden_source import HiddenSource, Spelling
-from lmlab.objectives.masking import Replacement
+from lmlab.objectives.denoising_base import (
+    HiddenSource,
+    Spelling,
+)
+from lmlab.objectives.masking.token_masking import Replacement
 from lmlab.objectives.text_to_text import text_places
 
 

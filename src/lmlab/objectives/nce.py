@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from lmlab.core.capture import Capture
 from lmlab.core.parts import Network
 from lmlab.core.view import View
-from lmlab.objectives.noise_law import NoiseLaw
-from lmlab.objectives.sampled import Sampled
+from lmlab.objectives.noise_distribution import NoiseLaw
+from lmlab.objectives.noise_sampling import Sampled
 
 
 class NoiseContrastive(Sampled):

@@ -16,19 +16,18 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from lmlab.core.attention_mask import Explicit
 from lmlab.core.batch import Batch
-from lmlab.core.distribution import Categorical
-from lmlab.core.filling import FillingObjective
-from lmlab.core.kinds import Kind
 from lmlab.core.loss import Loss
 from lmlab.core.parts import Network
 from lmlab.core.protocols import LogProbs
+from lmlab.core.score_kind import Kind
 from lmlab.core.state import State
 from lmlab.core.system import Assembly
 from lmlab.core.view import NO_TARGET, View
-from lmlab.core.visibility import Explicit
-from lmlab.emissions.word_scores import WordScores
-from lmlab.layers.word_law import WordLaw
+from lmlab.emissions.word2vec_emission import WordScores
+from lmlab.layers.unigram_distribution import WordLaw
+from lmlab.objectives.objective_interfaces import FillingObjective
 
 
 class NegativeSampling(FillingObjective):
@@ -122,27 +121,6 @@ class NegativeSampling(FillingObjective):
         view = _asking(batch, self._near(batch, words, words, self.window), asked)
         found = network.target_log_probs(view).spread()
         return LogProbs(per_token=found[:, 1:], kind=self.kind)
-
-
-class WordModel(Assembly):
-    """A vector for each word, and the distribution of a word given those around it."""
-
-    objective: NegativeSampling
-    emission: WordScores
-    watched = "loss"
-    threads: int = 1
-    """Stretches of text that compiled code learns from at once."""
-
-    def vectors(self) -> Tensor:
-        """(V, W) vectors of words as context: those that people call word vectors."""
-        return self.emission.inputs
-
-    def fill(
-        self, batch: Batch, masked: Tensor, *, generator: torch.Generator | None = None
-    ) -> Categorical:
-        """(N, V) the distribution at each masked place, in reading order."""
-        hidden = self.hidden(self.objective.fill_view(batch, masked)).values[masked]
-        return Categorical(self.emission.log_probs(hidden))
 
 
 def sampled_loss(

@@ -7,9 +7,9 @@ from typing import ClassVar
 import torch
 
 from lmlab.core.batch import Batch
-from lmlab.core.kinds import Kind
 from lmlab.core.parts import Network, Objective
 from lmlab.core.protocols import LogProbs
+from lmlab.core.score_kind import Kind
 from lmlab.core.state import State
 from lmlab.core.view import View, left_to_right
 

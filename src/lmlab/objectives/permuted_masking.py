@@ -5,15 +5,22 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from lmlab.core.attention_mask import Explicit
 from lmlab.core.batch import Batch
-from lmlab.core.filling import FillingObjective
 from lmlab.core.view import NO_TARGET, View
-from lmlab.core.visibility import Explicit
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.layers.noise import uniform
-from lmlab.objectives.masked import masked_view
-from lmlab.objectives.masking import Replacement, needed_mask, ordinary_places
-from lmlab.objectives.permutation import last_share, turns
+from lmlab.objectives.masked_language_modelling import masked_view
+from lmlab.objectives.masking.token_masking import (
+    Replacement,
+    needed_mask,
+    ordinary_places,
+)
+from lmlab.objectives.objective_interfaces import FillingObjective
+from lmlab.objectives.permutation_lm import (
+    last_share,
+    turns,
+)
 
 
 class PermutedMasking(FillingObjective):

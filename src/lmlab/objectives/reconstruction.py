@@ -8,14 +8,15 @@ from typing import ClassVar
 import torch
 
 from lmlab.core.batch import Batch
-from lmlab.core.kinds import Kind
-from lmlab.core.latent import Autoencoder, CompressionObjective
 from lmlab.core.loss import Loss
 from lmlab.core.parts import Network, Predictions
 from lmlab.core.protocols import LogProbs
+from lmlab.core.score_kind import Kind
 from lmlab.core.state import State
 from lmlab.core.view import View, whole
 from lmlab.layers.noise import TokenNoise, with_noise
+from lmlab.models.latent_variable import Autoencoder
+from lmlab.objectives.objective_interfaces import CompressionObjective
 
 
 class Reconstruction(CompressionObjective):

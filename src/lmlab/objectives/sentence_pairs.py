@@ -14,9 +14,9 @@ from lmlab.core.errors import UserError
 from lmlab.core.loss import Loss
 from lmlab.core.view import NO_TARGET, View
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.layers.initialising import initialise
 from lmlab.layers.noise import uniform
-from lmlab.objectives.arranging import Arranged
+from lmlab.layers.weight_init import initialise
+from lmlab.objectives.masking.sentence_packing import Arranged
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

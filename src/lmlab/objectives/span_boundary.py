@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from lmlab.core.loss import Loss
 from lmlab.core.parts import Emission
 from lmlab.core.view import NO_TARGET, View
-from lmlab.layers.initialising import initialise
+from lmlab.layers.weight_init import initialise
 
 
 class SpanBoundary(nn.Module):

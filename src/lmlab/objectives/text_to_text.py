@@ -12,18 +12,22 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from lmlab.core.attention_mask import (
+    Causal,
+    Full,
+)
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
-from lmlab.core.kinds import Kind
 from lmlab.core.parts import Network
 from lmlab.core.protocols import LogProbs
-from lmlab.core.sentinels import SentinelObjective, Sentinels
+from lmlab.core.score_kind import Kind
+from lmlab.core.special_tokens import Sentinels
 from lmlab.core.state import State
 from lmlab.core.system import Assembly
 from lmlab.core.view import NO_TARGET, View
-from lmlab.core.visibility import Causal, Full
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.layers.noise import uniform
+from lmlab.objectives.objective_interfaces import SentinelObjective
 
 
 class TextToText(SentinelObjective):

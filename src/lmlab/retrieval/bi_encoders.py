@@ -8,12 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from lmlab.core.batch import Batch
-from lmlab.core.frozen import Frozen
+from lmlab.core.frozen_system import Frozen
 from lmlab.core.protocols import Encode, EncodeQueries, require
 from lmlab.core.system import System
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.retrieval.bm25 import K, damping, rarity
-from lmlab.retrieval.memory import DocumentMemory
+from lmlab.retrieval.document_memory import DocumentMemory
 
 
 class BiEncoder(nn.Module):

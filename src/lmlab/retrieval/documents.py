@@ -14,10 +14,10 @@ from typing import overload
 from lmlab.core.errors import UserError, unknown_name_or_path
 from lmlab.core.json_text import parse_json
 from lmlab.core.manifest import verify_files
-from lmlab.data.languages._countries import pairs
+from lmlab.data.countries import pairs
 from lmlab.data.lines import Errors, ReadingReport, held_lines
 from lmlab.data.wordnet import load
-from lmlab.data.wordnet.compact import decode_numbers
+from lmlab.data.wordnet.compact_format import decode_numbers
 from lmlab.data.wordnet.glosses import tokenize
 
 

@@ -16,12 +16,23 @@ from torch import Tensor
 
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
-from lmlab.sampling.chain_kernels import Gibbs, Kernel
-from lmlab.sampling.chain_moves import ChainState, Resize
-from lmlab.sampling.chain_proposals import FromFill, Proposal, allowed_tokens, tempered
-from lmlab.sampling.chain_targets import Target
-from lmlab.scoring.batching import batch_of
-from lmlab.scoring.evaluating import evaluating
+from lmlab.core.evaluation_mode import evaluating
+from lmlab.data.collation import batch_of
+from lmlab.sampling.mcmc.acceptance import (
+    Gibbs,
+    Kernel,
+)
+from lmlab.sampling.mcmc.energy import Target
+from lmlab.sampling.mcmc.moves import (
+    ChainState,
+    Resize,
+)
+from lmlab.sampling.mcmc.proposals import (
+    FromFill,
+    Proposal,
+    allowed_tokens,
+    tempered,
+)
 
 MOST_TEXTS = 4096
 """A matrix has the square of it."""

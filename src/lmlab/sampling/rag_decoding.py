@@ -14,9 +14,16 @@ import torch
 from torch import Tensor
 
 from lmlab.core.batch import Batch
+from lmlab.core.evaluation_mode import (
+    device_of,
+    evaluating,
+)
 from lmlab.core.protocols import Retrieve, Retrieved
-from lmlab.sampling.beam import Beam, Hypothesis, beam_search
-from lmlab.scoring.evaluating import device_of, evaluating
+from lmlab.sampling.beam_search import (
+    Beam,
+    Hypothesis,
+    beam_search,
+)
 
 TEXTS_AT_ONCE = 64
 """Candidates that are scored together, each beside all documents of its question."""

@@ -13,11 +13,14 @@ from torch import Tensor
 
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
+from lmlab.core.evaluation_mode import evaluating
 from lmlab.core.protocols import Fill, Infill, Step, require
 from lmlab.core.seeds import check_seed
+from lmlab.data.collation import (
+    batch_of,
+    by_budget,
+)
 from lmlab.data.tokenizers import Tokenizer
-from lmlab.scoring.batching import batch_of, by_budget
-from lmlab.scoring.evaluating import evaluating
 
 TOKENS_AT_ONCE = 4096
 

@@ -10,11 +10,11 @@ from itertools import islice
 
 from lmlab.core.card import Card
 from lmlab.core.errors import UserError
-from lmlab.core.kinds import Kind
 from lmlab.core.protocols import Energy, Fill, Step
 from lmlab.core.score import LEFT_TO_RIGHT, Convention, Score, TokenScore
-from lmlab.scoring.masked_texts import masked_texts
-from lmlab.scoring.score import Scorer
+from lmlab.core.score_kind import Kind
+from lmlab.scoring.masked_text_scoring import masked_texts
+from lmlab.scoring.scorer import Scorer
 
 PAIRS_AT_ONCE = 256
 """Pairs whose masked places are read together."""

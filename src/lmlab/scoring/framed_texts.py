@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from lmlab.core.batch import Batch
+from lmlab.core.evaluation_mode import device_of
+from lmlab.data.collation import by_budget
 from lmlab.data.corpus import Layout
-from lmlab.scoring.batching import by_budget
-from lmlab.scoring.evaluating import device_of
 
 FEWEST = 2
 """Tokens of any row: the start and the end."""

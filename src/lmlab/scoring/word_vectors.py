@@ -20,8 +20,8 @@ from lmlab.core.errors import UserError, nearest
 from lmlab.core.protocols import Vectors
 from lmlab.core.system import System
 from lmlab.data.tokenizers import Tokenizer
-from lmlab.data.wordnet.similarity import SimilarPair
-from lmlab.training.vitals import token_vectors
+from lmlab.data.wordnet.noun_similarity import SimilarPair
+from lmlab.training.weight_statistics import token_vectors
 
 AT_ONCE = 256
 """Analogies whose cosines to all words are computed together."""

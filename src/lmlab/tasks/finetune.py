@@ -11,32 +11,62 @@ from typing import Any
 
 import torch
 
+from lmlab.core.atomic_files import (
+    write_json,
+    write_text,
+)
 from lmlab.core.errors import LmlabWarning, UserError
-from lmlab.core.files import write_json, write_text
 from lmlab.core.seeds import check_seed
-from lmlab.core.seeing import Seeing
 from lmlab.core.system import System
+from lmlab.data.length_ratio import evenly_long
 from lmlab.data.lines import ReadingReport
-from lmlab.data.ratio import evenly_long
-from lmlab.tasks.beginning import load_beginning
-from lmlab.tasks.catalogue import HOPS, find_task
-from lmlab.tasks.generate import Generate
-from lmlab.tasks.intervals import measure_answers
-from lmlab.tasks.reading import Prepared, Reading
-from lmlab.tasks.relevance import kept_shares
-from lmlab.tasks.rows import Row, Splits, data_seed, read_splits
-from lmlab.tasks.settings import check_use, judge_of, long_settings, parted
-from lmlab.tasks.systems import Continuing
+from lmlab.models.image_to_text import Seeing
+from lmlab.tasks.confidence_intervals import measure_answers
+from lmlab.tasks.finetune_settings import (
+    check_use,
+    judge_of,
+    long_settings,
+    parted,
+)
+from lmlab.tasks.finetuned_systems import Continuing
+from lmlab.tasks.generation import Generate
+from lmlab.tasks.input_pipeline import (
+    Prepared,
+    Reading,
+)
+from lmlab.tasks.load_pretrained import load_beginning
+from lmlab.tasks.long_context.long_text_strategies import (
+    default_way,
+    find_reading,
+    judged_by,
+)
+from lmlab.tasks.long_context.relevance_labels import kept_shares
 from lmlab.tasks.task import Task
-from lmlab.tasks.unknown_words import unknown_in_rows
-from lmlab.tasks.ways import default_way, find_reading, judged_by
+from lmlab.tasks.task_registry import (
+    HOPS,
+    find_task,
+)
+from lmlab.tasks.task_rows import (
+    Row,
+    Splits,
+    data_seed,
+    read_splits,
+    unknown_in_rows,
+)
 from lmlab.training.config import TrainingConfig, apply_settings, given_budgets, with_budget
-from lmlab.training.data import Watched
+from lmlab.training.data_loaders import Watched
+from lmlab.training.distributed import (
+    make_accelerator,
+    one_writer,
+)
+from lmlab.training.external_memory import load_memories
 from lmlab.training.loop import Job, Judge, fit_by_gradient
-from lmlab.training.memories import load_memories
-from lmlab.training.processes import make_accelerator, one_writer
 from lmlab.training.reporting import Reporter
-from lmlab.training.runs import Model, RunFolder, load_weights
+from lmlab.training.run_folder import (
+    Model,
+    RunFolder,
+    load_weights,
+)
 from lmlab.training.train import check_validated, continues
 
 DEFAULTS = TrainingConfig(
@@ -224,7 +254,7 @@ def take_first(splits: Splits, examples: int | None) -> None:
 
 def _put_to_hops(run: Path | str, **words: Any) -> FineTuned:
     """Questions over several hops are put to two systems, in stages of their own."""
-    from lmlab.tasks.hops.fitting import finetune_hops
+    from lmlab.tasks.multihop.two_stage_training import finetune_hops
 
     return finetune_hops(run, **words)
 

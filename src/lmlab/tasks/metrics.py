@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from importlib.util import find_spec
 
-from lmlab.scoring.translations import make_metric
+from lmlab.scoring.translation_metrics import make_metric
 
 
 def accuracy(expected: Sequence[object], found: Sequence[object]) -> float:

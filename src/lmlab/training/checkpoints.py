@@ -19,7 +19,12 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from lmlab.core.files import advising_resume, discard, replaced_folder, write_json
+from lmlab.core.atomic_files import (
+    advising_resume,
+    discard,
+    replaced_folder,
+    write_json,
+)
 from lmlab.core.json_text import read_json_object
 from lmlab.core.manifest import check_files, write_manifest
 from lmlab.core.state import State, TensorState

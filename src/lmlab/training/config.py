@@ -8,8 +8,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import Field, dataclass, field, fields, is_dataclass, replace
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from lmlab.core.dataclass_parsing import check_type
 from lmlab.core.errors import UserError, unknown_name
-from lmlab.core.records import check_type
 from lmlab.core.switches import parse_switches
 
 OptimizerName = Literal["adamw", "adam", "adafactor", "sgd", "rmsprop"]

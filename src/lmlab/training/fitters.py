@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 
 from lmlab.core.protocols import Countable, ExpectationMaximisation
+from lmlab.training.checkpoint_checks import restoring
 from lmlab.training.checkpoints import Checkpoint
-from lmlab.training.data import TrainingData
-from lmlab.training.evaluate import evaluate
+from lmlab.training.data_loaders import TrainingData
+from lmlab.training.distributed import share
 from lmlab.training.loop import Job, Outcome, fit_by_gradient, save_weights
-from lmlab.training.processes import share
 from lmlab.training.progress import Budget, Clock, Progress, StopSignals
-from lmlab.training.restoring import restoring
-from lmlab.training.words import fit_words
+from lmlab.training.validation import evaluate
+from lmlab.training.word2vec_fitter import fit_words
 
 SMALLEST_GAIN = 1e-5
 """Nats per token below which EM has converged."""

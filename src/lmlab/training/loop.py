@@ -15,6 +15,7 @@ from torch import Tensor
 from lmlab.core.errors import UserError
 from lmlab.core.state import State
 from lmlab.core.system import System
+from lmlab.training.checkpoint_checks import restoring
 from lmlab.training.checkpoints import (
     Checkpoint,
     carried_state,
@@ -23,11 +24,12 @@ from lmlab.training.checkpoints import (
     restore_optimizer,
 )
 from lmlab.training.config import TrainingConfig
-from lmlab.training.data import BatchSource, Watched, groups
-from lmlab.training.evaluate import evaluate
-from lmlab.training.lookups import LOOKED_UP, looked_up, recall_of
-from lmlab.training.optimizers import build_optimizer
-from lmlab.training.processes import (
+from lmlab.training.data_loaders import (
+    BatchSource,
+    Watched,
+    groups,
+)
+from lmlab.training.distributed import (
     gather_rows,
     own_rows,
     seed_step,
@@ -35,12 +37,18 @@ from lmlab.training.processes import (
     sum_gradients,
     sum_numbers,
 )
+from lmlab.training.optimizers import build_optimizer
 from lmlab.training.progress import Budget, Clock, Progress, StopSignals
 from lmlab.training.reporting import NOT_FINITE, Reporter
-from lmlab.training.restoring import restoring
-from lmlab.training.runs import RunFolder
+from lmlab.training.retrieval_logging import (
+    LOOKED_UP,
+    looked_up,
+    recall_of,
+)
+from lmlab.training.run_folder import RunFolder
 from lmlab.training.schedules import Schedule
-from lmlab.training.vitals import Watch
+from lmlab.training.validation import evaluate
+from lmlab.training.weight_statistics import Watch
 
 
 class Judge(Protocol):

@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass
 from types import FrameType, TracebackType
 from typing import Any, Self
 
+from lmlab.training.checkpoint_checks import checked_numbers
 from lmlab.training.config import TrainingConfig
-from lmlab.training.restoring import checked_numbers
 
 
 @dataclass

@@ -15,13 +15,18 @@ from rich.console import Console
 from rich.progress import BarColumn, TaskID, TextColumn
 from rich.progress import Progress as Bar
 
+from lmlab.core.atomic_files import (
+    disk_error,
+    no_follow,
+    telling_disk_errors,
+    write_text,
+)
 from lmlab.core.control_characters import visible
-from lmlab.core.files import disk_error, no_follow, telling_disk_errors, write_text
 from lmlab.core.json_text import parse_json
 from lmlab.training.config import TrainingConfig
-from lmlab.training.evaluate import Evaluation
 from lmlab.training.progress import Budget, Progress
-from lmlab.training.vitals import Watch
+from lmlab.training.validation import Evaluation
+from lmlab.training.weight_statistics import Watch
 
 LINE_SECONDS = 20.0
 """Seconds between lines where there is no terminal to draw a bar on."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from lmlab.training.checkpoint_checks import checked_numbers
 from lmlab.training.config import TrainingConfig
-from lmlab.training.restoring import checked_numbers
 
 FINAL_SHARE = 0.01
 """The share of the learning rate at which the cosine ends."""

@@ -15,17 +15,40 @@ from lmlab.core.errors import UserError
 from lmlab.core.registry import find_system
 from lmlab.core.system import A_TOKEN, System
 from lmlab.data.corpus import Corpus
-from lmlab.data.encoding import Named
+from lmlab.data.corpus_encoding import Named, told_entities
 from lmlab.data.tokenizers import Tokenizer
-from lmlab.data.told_entities import told_entities
-from lmlab.training.bases import Base, find_base
+from lmlab.training.base_models import (
+    Base,
+    find_base,
+)
 from lmlab.training.config import TrainingConfig
-from lmlab.training.data import TrainingData, training_data
-from lmlab.training.evaluate import held_out_span
+from lmlab.training.corpus_setup import (
+    Tokenizers,
+    find_tokenizers,
+    open_data,
+)
+from lmlab.training.cost_estimate import probe
+from lmlab.training.data_loaders import (
+    TrainingData,
+    training_data,
+)
+from lmlab.training.distributed import (
+    main_first,
+    make_accelerator,
+    one_writer,
+)
+from lmlab.training.external_memory import (
+    Memories,
+    find_memories,
+)
 from lmlab.training.fitters import FITTERS
 from lmlab.training.loop import Job, Judge, Outcome
-from lmlab.training.memories import Memories, find_memories
-from lmlab.training.plans import (
+from lmlab.training.reporting import Reporter, exact_duration
+from lmlab.training.run_folder import (
+    RunFolder,
+    build_system,
+)
+from lmlab.training.training_plan import (
     Plan,
     check_needs,
     check_same,
@@ -35,11 +58,7 @@ from lmlab.training.plans import (
     objective_setting,
     system_vocabulary,
 )
-from lmlab.training.probe import probe
-from lmlab.training.processes import main_first, make_accelerator, one_writer
-from lmlab.training.reading import Tokenizers, find_tokenizers, open_data
-from lmlab.training.reporting import Reporter, exact_duration
-from lmlab.training.runs import RunFolder, build_system
+from lmlab.training.validation import held_out_span
 
 DEFAULT_SIZE = "small"
 

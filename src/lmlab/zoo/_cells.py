@@ -7,7 +7,7 @@ from typing import Literal, get_args
 
 from lmlab.core.errors import UserError, unknown_name
 from lmlab.core.switches import parse_switches
-from lmlab.layers.cells import (
+from lmlab.layers.recurrent_cells import (
     Cell,
     CoupledLSTMCell,
     GRUCell,

@@ -7,13 +7,19 @@ from dataclasses import dataclass, field
 from torch import nn
 
 from lmlab.backbones.encoder_decoder import EncoderDecoder
-from lmlab.backbones.reading_writing import Copying, ReadingWriting
+from lmlab.backbones.pointer_encoder_decoder import (
+    Copying,
+    ReadingWriting,
+)
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.layers.initialising import initialise
 from lmlab.layers.pointer import Pointer
-from lmlab.objectives.continuation import Continuing
-from lmlab.objectives.hidden_source import HiddenSource, Restoring, Spelling
-from lmlab.objectives.sentences import Sentences
+from lmlab.layers.weight_init import initialise
+from lmlab.models.denoising_seq2seq import Continuing, Restoring
+from lmlab.objectives.denoising_base import (
+    HiddenSource,
+    Spelling,
+)
+from lmlab.objectives.sentence_splitting import Sentences
 from lmlab.zoo._transformer import (
     DecoderConfig,
     make_encoder_decoder,

@@ -9,12 +9,12 @@ from torch import nn
 from lmlab.core.errors import unknown_name
 from lmlab.core.parts import Emission
 from lmlab.core.vocabulary import Vocabulary
+from lmlab.emissions.cosine_softmax import Sphere
 from lmlab.emissions.hamming import Hamming, HammingLowest
 from lmlab.emissions.mixture import Mixture, SphereStates, States
 from lmlab.emissions.mixture_of_softmaxes import MixtureOfSoftmaxes
 from lmlab.emissions.rbf import RadialBasis
 from lmlab.emissions.softmax import Softmax
-from lmlab.emissions.sphere import Sphere
 
 EmissionName = Literal[
     "softmax",

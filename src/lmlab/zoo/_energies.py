@@ -7,23 +7,31 @@ from typing import Literal
 
 from torch import nn
 
+from lmlab.backbones.pretrained_init import begin_as
 from lmlab.backbones.transformer import Transformer
-from lmlab.backbones.warm_start import begin_as
-from lmlab.core.energies import EnergyEmission, Pooling
 from lmlab.core.errors import UserError
 from lmlab.core.system import System
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.membership import KnownTexts
+from lmlab.emissions.emission_interfaces import EnergyEmission
 from lmlab.emissions.energies import InnerProductEnergy, LinearEnergy, SquaredEnergy
-from lmlab.layers.initialising import initialise
-from lmlab.objectives.corruptions import (
+from lmlab.layers.weight_init import initialise
+from lmlab.objectives.corruption_nce import (
+    Index,
+    gram_index,
+)
+from lmlab.objectives.energy_pooling import (
+    AllPlaces,
+    BlanksOnly,
+    TemplateStopped,
+)
+from lmlab.objectives.objective_interfaces import Pooling
+from lmlab.objectives.token_corruption import (
     Corruption,
     EvenCorruption,
     ProposedCorruption,
     UnigramCorruption,
 )
-from lmlab.objectives.data_against_corruptions import Index, gram_index
-from lmlab.objectives.pooling import AllPlaces, BlanksOnly, TemplateStopped
 from lmlab.zoo._transformer import TransformerConfig, make_transformer
 
 EnergyName = Literal["inner-product", "linear", "squared"]

@@ -6,21 +6,21 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from lmlab.backbones.encoder_decoder import EncoderDecoder
-from lmlab.backbones.reading_writing import Copying
-from lmlab.core.copying import CopyingWriter
+from lmlab.backbones.pointer_encoder_decoder import Copying
 from lmlab.core.errors import UserError
 from lmlab.core.system import System
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.core.writing import SequenceToSequence
-from lmlab.layers.initialising import initialise
 from lmlab.layers.pointer import Pointer
-from lmlab.objectives.given_source import NextTokenGivenSource
-from lmlab.objectives.marginal import Marginal
-from lmlab.retrieval.augmented import RetrievalAugmented
+from lmlab.layers.weight_init import initialise
+from lmlab.models.pointer_generator import CopyingWriter
+from lmlab.models.rag import RetrievalAugmented
+from lmlab.models.seq2seq import SequenceToSequence
+from lmlab.objectives.conditional_lm import NextTokenGivenSource
+from lmlab.objectives.document_marginalisation import Marginal
 from lmlab.retrieval.bi_encoders import BagOfWords, BiEncoder, Trained
+from lmlab.retrieval.dense_index import Kind
+from lmlab.retrieval.document_memory import DocumentMemory
 from lmlab.retrieval.documents import Documents
-from lmlab.retrieval.index import Kind
-from lmlab.retrieval.memory import DocumentMemory
 from lmlab.zoo._transformer import (
     DecoderConfig,
     PositionName,

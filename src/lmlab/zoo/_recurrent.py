@@ -10,15 +10,15 @@ from torch import nn
 
 from lmlab.backbones.recurrent import Recurrent
 from lmlab.core.errors import UserError
-from lmlab.core.mixed_starts import MixedStarts
 from lmlab.core.parts import Emission
-from lmlab.core.system import LeftToRight
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.layers.cells import Cell
-from lmlab.layers.sphere import SphereEmbedding
+from lmlab.layers.recurrent_cells import Cell
+from lmlab.layers.sphere_embedding import SphereEmbedding
+from lmlab.models.causal_lm import LeftToRight
+from lmlab.models.initial_state_mixture import MixedStarts
 from lmlab.objectives.next_token import NextToken
+from lmlab.objectives.sampled_loss_config import SampledConfig
 from lmlab.zoo._emissions import EmissionName, build_emission
-from lmlab.zoo._sampled import SampledConfig
 
 
 @dataclass(frozen=True, kw_only=True)

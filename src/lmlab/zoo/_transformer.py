@@ -11,33 +11,33 @@ from torch import nn
 from lmlab.backbones.encoder_decoder import EncoderDecoder
 from lmlab.backbones.transformer import Stack, Transformer
 from lmlab.core.errors import UserError
+from lmlab.core.integer_parsing import whole_number
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.core.whole_numbers import whole_number
 from lmlab.emissions.softmax import Softmax
 from lmlab.layers.attention import Attention, CosineScores, Scores
-from lmlab.layers.attention_positions import (
-    Alibi,
-    AttentionPositions,
-    RelativeBuckets,
-    Rotary,
-    ScoreBias,
-    ShawPositions,
-    exact_buckets,
-)
 from lmlab.layers.feed_forward import ActivationName, FeedForward, GatedFeedForward
-from lmlab.layers.initialising import initialise
 from lmlab.layers.input_embedding import InputEmbedding
-from lmlab.layers.positions import (
+from lmlab.layers.mlm_head import PredictionHead
+from lmlab.layers.positional_embedding import (
     ConcatenatedPositions,
     InputPositions,
     LearnedPositions,
     PairPositions,
     SinusoidalPositions,
 )
-from lmlab.layers.prediction_head import PredictionHead
-from lmlab.layers.relative_attention import RelativePositions
-from lmlab.layers.relative_sinusoids import RelativeSinusoids
+from lmlab.layers.relative_positions import (
+    Alibi,
+    AttentionPositions,
+    RelativeBuckets,
+    RelativePositions,
+    RelativeSinusoids,
+    Rotary,
+    ScoreBias,
+    ShawPositions,
+    exact_buckets,
+)
 from lmlab.layers.transformer_block import Block, PostNorm, PreNorm, Residual
+from lmlab.layers.weight_init import initialise
 
 PositionName = Literal[
     "learned",

@@ -13,10 +13,17 @@ from dataclasses import dataclass, field
 from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.layers.feed_forward import ActivationName
-from lmlab.objectives.masked import MaskedModel
-from lmlab.objectives.span_masking import Spans, harmonic_lengths
-from lmlab.objectives.whole_units import Words
-from lmlab.zoo._masked import PairedConfig, PairName, build_masked
+from lmlab.models.masked_lm import MaskedModel
+from lmlab.objectives.masking.span_masking import (
+    Spans,
+    harmonic_lengths,
+)
+from lmlab.objectives.masking.whole_word_masking import Words
+from lmlab.zoo._masked_lm import (
+    PairedConfig,
+    PairName,
+    build_masked,
+)
 from lmlab.zoo._transformer import TRANSFORMER_RECIPES
 
 CARD = Card(

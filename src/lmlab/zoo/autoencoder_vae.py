@@ -15,14 +15,21 @@ from dataclasses import dataclass, field
 
 from torch import nn
 
-from lmlab.backbones.decoders import Through
-from lmlab.backbones.encoders import Projected
+from lmlab.backbones.latent_decoders import Through
+from lmlab.backbones.sentence_encoders import Projected
 from lmlab.core.card import Card
 from lmlab.core.errors import UserError
-from lmlab.core.latent import Autoencoder, LatentVariable
 from lmlab.core.system import System
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.zoo._sentences import MULTI30K, BoundConfig, build_elbo
+from lmlab.models.latent_variable import (
+    Autoencoder,
+    LatentVariable,
+)
+from lmlab.zoo._sentence_autoencoders import (
+    MULTI30K,
+    BoundConfig,
+    build_elbo,
+)
 
 CARD = Card(
     family="autoencoder",

@@ -16,9 +16,8 @@ from dataclasses import dataclass, field, replace
 
 from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
+from lmlab.models.denoising_seq2seq import Restoring, RestoringWhole
 from lmlab.objectives.denoising import Denoising, make_noise
-from lmlab.objectives.hidden_source import Restoring
-from lmlab.objectives.rewriting import RestoringWhole
 from lmlab.zoo._denoising import (
     PostNormConfig,
     make_restoring,

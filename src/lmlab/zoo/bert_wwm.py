@@ -13,9 +13,15 @@ from dataclasses import dataclass
 from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.readers import Example
-from lmlab.objectives.masked import MaskedModel
-from lmlab.objectives.whole_units import WholeUnits, Words
-from lmlab.zoo._masked import PairedConfig, build_masked
+from lmlab.models.masked_lm import MaskedModel
+from lmlab.objectives.masking.whole_word_masking import (
+    WholeUnits,
+    Words,
+)
+from lmlab.zoo._masked_lm import (
+    PairedConfig,
+    build_masked,
+)
 from lmlab.zoo._transformer import TRANSFORMER_RECIPES
 
 CARD = Card(

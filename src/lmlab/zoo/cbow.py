@@ -17,9 +17,16 @@ from typing import Literal
 
 from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.emissions.word_scores import Pooled, SigmoidProduct
-from lmlab.objectives.negative_sampling import WordModel
-from lmlab.zoo._words import WORD_RECIPES, WordConfig, build_words
+from lmlab.emissions.word2vec_emission import (
+    Pooled,
+    SigmoidProduct,
+)
+from lmlab.models.word2vec import WordModel
+from lmlab.zoo._word2vec import (
+    WORD_RECIPES,
+    WordConfig,
+    build_words,
+)
 
 CARD = Card(
     family="words",

@@ -13,11 +13,17 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 from lmlab.core.card import Card
-from lmlab.core.recall import RecallSettings, check_recall
+from lmlab.core.memrecall_config import (
+    RecallSettings,
+    check_recall,
+)
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.objectives.masked import MaskedModel
-from lmlab.objectives.masking import EachToken
-from lmlab.zoo._masked import PairedConfig, build_masked
+from lmlab.models.masked_lm import MaskedModel
+from lmlab.objectives.masking.token_masking import EachToken
+from lmlab.zoo._masked_lm import (
+    PairedConfig,
+    build_masked,
+)
 from lmlab.zoo._transformer import TRANSFORMER_RECIPES
 
 CARD = Card(

@@ -14,10 +14,13 @@ from dataclasses import dataclass
 
 from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.layers.hop_settings import HopSettings
-from lmlab.objectives.masked import MaskedModel
-from lmlab.objectives.masking import EachToken
-from lmlab.zoo._masked import PairedConfig, build_masked
+from lmlab.layers.cogqa_config import HopSettings
+from lmlab.models.masked_lm import MaskedModel
+from lmlab.objectives.masking.token_masking import EachToken
+from lmlab.zoo._masked_lm import (
+    PairedConfig,
+    build_masked,
+)
 from lmlab.zoo._transformer import TRANSFORMER_RECIPES
 
 CARD = Card(

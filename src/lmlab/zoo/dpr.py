@@ -19,11 +19,16 @@ from dataclasses import dataclass, field
 from lmlab.core.card import Card
 from lmlab.core.system import System
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.objectives.in_batch import DualEncoder
+from lmlab.models.dual_encoder import DualEncoder
+from lmlab.models.retriever_warm_start import start_encoders
 from lmlab.objectives.inverse_cloze import InverseCloze
 from lmlab.retrieval.hard_negatives import LexicalNegatives
-from lmlab.retrieval.warm_start import start_encoders
-from lmlab.zoo._retrieving import RETRIEVER_RECIPES, TINY, RetrieverConfig, make_encoders
+from lmlab.zoo._retrieval import (
+    RETRIEVER_RECIPES,
+    TINY,
+    RetrieverConfig,
+    make_encoders,
+)
 
 CARD = Card(
     family="retrieval",

@@ -13,9 +13,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from lmlab.core.card import Card
-from lmlab.core.energies import EnergyModel
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.objectives.data_against_corruptions import DataAgainstCorruptions
+from lmlab.models.energy import EnergyModel
+from lmlab.objectives.corruption_nce import DataAgainstCorruptions
 from lmlab.zoo import _energies as parts
 from lmlab.zoo._transformer import TRANSFORMER_RECIPES, make_tokens
 

@@ -19,11 +19,15 @@ from lmlab.backbones.recurrent import Recurrent
 from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.emissions.softmax import Softmax
-from lmlab.layers.layer_mix import LastLayer, LayerMix
-from lmlab.objectives.both_ways import BothWays, BothWaysModel
+from lmlab.layers.scalar_mix import (
+    LastLayer,
+    LayerMix,
+)
+from lmlab.models.elmo import BothWaysModel
+from lmlab.objectives.bidirectional_lm import BothWays
+from lmlab.objectives.sampled_loss_config import BothWaysSampledConfig
 from lmlab.zoo._cells import build_cell
 from lmlab.zoo._recurrent import RECURRENT_RECIPES
-from lmlab.zoo._sampled import BothWaysSampledConfig
 
 CARD = Card(
     family="recurrent",

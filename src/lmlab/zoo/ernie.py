@@ -17,11 +17,17 @@ from functools import partial
 from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.readers import Example
-from lmlab.objectives.lexicons import read_lexicon
-from lmlab.objectives.masked import MaskedModel
-from lmlab.objectives.mentions import Mentions
-from lmlab.objectives.whole_units import WholeUnits, Words
-from lmlab.zoo._masked import MaskedConfig, build_masked
+from lmlab.models.masked_lm import MaskedModel
+from lmlab.objectives.masking.mention_units import Mentions
+from lmlab.objectives.masking.phrase_lexicons import read_lexicon
+from lmlab.objectives.masking.whole_word_masking import (
+    WholeUnits,
+    Words,
+)
+from lmlab.zoo._masked_lm import (
+    MaskedConfig,
+    build_masked,
+)
 from lmlab.zoo._transformer import TRANSFORMER_RECIPES
 
 CARD = Card(

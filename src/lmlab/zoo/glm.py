@@ -14,8 +14,11 @@ from dataclasses import dataclass, field
 
 from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
+from lmlab.models.glm import (
+    InfillingModel,
+    never_written,
+)
 from lmlab.objectives.blank_infilling import BlankInfilling, LongSpan, PoissonSpans, SpanMixture
-from lmlab.objectives.blank_writing import InfillingModel, never_written
 from lmlab.zoo._transformer import (
     TRANSFORMER_RECIPES,
     PositionName,

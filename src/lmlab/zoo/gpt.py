@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.core.writing import Writing
+from lmlab.models.causal_lm import Writing
 from lmlab.objectives.next_token import NextToken
-from lmlab.zoo._sampled import SampledConfig
+from lmlab.objectives.sampled_loss_config import SampledConfig
 from lmlab.zoo._transformer import (
     TRANSFORMER_RECIPES,
     DecoderConfig,

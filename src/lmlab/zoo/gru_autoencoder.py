@@ -10,9 +10,13 @@ than the simple recurrent network, and the linear one better still.
 from __future__ import annotations
 
 from lmlab.core.card import Card
-from lmlab.core.latent import Autoencoder
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.zoo._sentences import MULTI30K, SentenceConfig, build_recurrent_autoencoder
+from lmlab.models.latent_variable import Autoencoder
+from lmlab.zoo._sentence_autoencoders import (
+    MULTI30K,
+    SentenceConfig,
+    build_recurrent_autoencoder,
+)
 
 CARD = Card(
     family="autoencoder",

@@ -8,9 +8,9 @@ The paper's reset gate multiplies h; 002 has it on x, without biases. Kept to be
 from __future__ import annotations
 
 from lmlab.core.card import Card
-from lmlab.core.system import LeftToRight
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.layers.cells import NotesGRUCell
+from lmlab.layers.recurrent_cells import NotesGRUCell
+from lmlab.models.causal_lm import LeftToRight
 from lmlab.zoo._recurrent import (
     RECURRENT_RECIPES,
     RECURRENT_SIZES,

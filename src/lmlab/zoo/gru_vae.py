@@ -14,10 +14,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lmlab.core.card import Card
-from lmlab.core.latent import LatentVariable
 from lmlab.core.vocabulary import Vocabulary
+from lmlab.models.latent_variable import LatentVariable
 from lmlab.zoo._cells import CellName
-from lmlab.zoo._sentences import MULTI30K, VaeConfig, build_vae
+from lmlab.zoo._sentence_autoencoders import (
+    MULTI30K,
+    VaeConfig,
+    build_vae,
+)
 
 CARD = Card(
     family="autoencoder",

@@ -15,8 +15,15 @@ from typing import Literal
 
 from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.layers.markov_tables import FreeTables, NeuralTables
-from lmlab.zoo._hidden_markov import HMM_RECIPES, HiddenMarkov, TableHiddenMarkov
+from lmlab.layers.hmm_parameters import (
+    FreeTables,
+    NeuralTables,
+)
+from lmlab.models.hmm import (
+    HMM_RECIPES,
+    HiddenMarkov,
+    TableHiddenMarkov,
+)
 
 CARD = Card(
     family="latent",

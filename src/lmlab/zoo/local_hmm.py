@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from lmlab.backbones.local_states import LocalStates, TokenPosterior
 from lmlab.core.card import Card
-from lmlab.core.system import LeftToRight
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.emissions.mixture import GivenStates, States
-from lmlab.layers.state_steps import Transition
+from lmlab.layers.state_transition import Transition
+from lmlab.models.causal_lm import LeftToRight
 from lmlab.objectives.next_token import NextToken
 from lmlab.zoo._remix import STATES_RECIPES, StatesConfig
 

@@ -10,9 +10,9 @@ sum is taken exactly.
 from __future__ import annotations
 
 from lmlab.core.card import Card
-from lmlab.core.system import LeftToRight
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.layers.cells import LSTMCell
+from lmlab.layers.recurrent_cells import LSTMCell
+from lmlab.models.causal_lm import LeftToRight
 from lmlab.zoo._recurrent import (
     RECURRENT_MIXTURE_RECIPES,
     RECURRENT_MIXTURE_SIZES,

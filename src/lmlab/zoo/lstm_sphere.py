@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from torch import nn
 
 from lmlab.core.card import Card
-from lmlab.core.system import LeftToRight
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.emissions.sphere import Sphere
-from lmlab.layers.cells import LSTMCell
+from lmlab.emissions.cosine_softmax import Sphere
+from lmlab.layers.recurrent_cells import LSTMCell
+from lmlab.models.causal_lm import LeftToRight
 from lmlab.zoo._emissions import EmissionName
 from lmlab.zoo._recurrent import RECURRENT_RECIPES, RecurrentConfig, build_recurrent
 

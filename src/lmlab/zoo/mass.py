@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 
 from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.objectives.hidden_source import Spelling
+from lmlab.models.denoising_seq2seq import SpanGeneration
+from lmlab.objectives.denoising_base import Spelling
 from lmlab.objectives.masked_span import MaskedSpan, OneSpan
-from lmlab.objectives.masking import Replacement
-from lmlab.objectives.span_generation import SpanGeneration
+from lmlab.objectives.masking.token_masking import Replacement
 from lmlab.zoo._transformer import (
     TRANSFORMER_RECIPES,
     DecoderConfig,

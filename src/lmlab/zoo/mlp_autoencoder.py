@@ -11,12 +11,17 @@ from dataclasses import dataclass, field
 
 from torch import nn
 
-from lmlab.backbones.decoders import EachPlace
-from lmlab.backbones.encoders import AllPlaces
+from lmlab.backbones.latent_decoders import EachPlace
+from lmlab.backbones.sentence_encoders import AllPlaces
 from lmlab.core.card import Card
-from lmlab.core.latent import Autoencoder
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.zoo._sentences import MULTI30K, PlacesConfig, build_autoencoder, build_embedding
+from lmlab.models.latent_variable import Autoencoder
+from lmlab.zoo._sentence_autoencoders import (
+    MULTI30K,
+    PlacesConfig,
+    build_autoencoder,
+    build_embedding,
+)
 
 CARD = Card(
     family="autoencoder",

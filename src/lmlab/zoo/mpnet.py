@@ -12,8 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from lmlab.core.card import Card
-from lmlab.core.filling import Filling
 from lmlab.core.vocabulary import Vocabulary
+from lmlab.models.masked_lm import Filling
 from lmlab.objectives.permuted_masking import PermutedMasking
 from lmlab.zoo._transformer import (
     TRANSFORMER_RECIPES,
@@ -22,7 +22,7 @@ from lmlab.zoo._transformer import (
     make_softmax,
     make_tokens,
 )
-from lmlab.zoo._two_streams import make_compensated
+from lmlab.zoo._two_stream import make_compensated
 
 CARD = Card(
     family="transformer",

@@ -14,9 +14,12 @@ from dataclasses import dataclass, field, replace
 
 from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.objectives.continuation import Continuation
-from lmlab.objectives.hidden_source import Restoring
-from lmlab.objectives.masking import EachToken, Replacement
+from lmlab.models.denoising_seq2seq import Restoring
+from lmlab.objectives.masking.token_masking import (
+    EachToken,
+    Replacement,
+)
+from lmlab.objectives.text_continuation import Continuation
 from lmlab.zoo._denoising import (
     PostNormConfig,
     make_reading_writing,

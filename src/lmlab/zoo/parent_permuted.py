@@ -13,9 +13,14 @@ from dataclasses import dataclass, field
 
 from lmlab.backbones.window_mixtures import PermutedWindow
 from lmlab.core.card import Card
-from lmlab.core.system import LeftToRight
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.zoo._latent import LATENT_RECIPES, LatentConfig, build_latent, new_embedding
+from lmlab.models.causal_lm import LeftToRight
+from lmlab.zoo._latent_choice import (
+    LATENT_RECIPES,
+    LatentConfig,
+    build_latent,
+    new_embedding,
+)
 
 CARD = Card(
     family="latent",

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 
 from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.layers.grammar import NeuralGrammar
-from lmlab.zoo._trees import TreeModel
+from lmlab.layers.neural_pcfg import NeuralGrammar
+from lmlab.models.pcfg import TreeModel
 
 CARD = Card(
     family="latent",

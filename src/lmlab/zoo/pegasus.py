@@ -18,8 +18,8 @@ from dataclasses import dataclass, field, replace
 from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.layers.feed_forward import ActivationName
+from lmlab.models.denoising_seq2seq import Restoring
 from lmlab.objectives.gap_sentences import GapSentences, make_choice
-from lmlab.objectives.hidden_source import Restoring
 from lmlab.zoo._denoising import (
     DenoisingConfig,
     make_restoring,

@@ -13,12 +13,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from lmlab.backbones.previous import Previous
+from lmlab.backbones.previous_token import Previous
 from lmlab.core.card import Card
-from lmlab.core.system import LeftToRight
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.emissions.mixture import Mixture, States
-from lmlab.emissions.product import ProductOfMixtures
+from lmlab.emissions.product_of_mixtures import ProductOfMixtures
+from lmlab.models.causal_lm import LeftToRight
 from lmlab.objectives.lower_bound import LowerBound
 from lmlab.objectives.next_token import NextToken
 from lmlab.zoo._remix import REMIX_RECIPES, RemixConfig, small_embedding

@@ -9,11 +9,11 @@ state as W v(z); K free vectors say as much.
 
 from __future__ import annotations
 
-from lmlab.backbones.previous import Previous
+from lmlab.backbones.previous_token import Previous
 from lmlab.core.card import Card
-from lmlab.core.system import LeftToRight
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.emissions.mixture import Mixture, States
+from lmlab.models.causal_lm import LeftToRight
 from lmlab.objectives.next_token import NextToken
 from lmlab.zoo._remix import REMIX_RECIPES, REMIX_SIZES, RemixConfig, small_embedding
 

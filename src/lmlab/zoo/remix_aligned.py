@@ -11,12 +11,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from lmlab.backbones.parents import LearnedPrior, Parents
+from lmlab.backbones.latent_parents import (
+    LearnedPrior,
+    Parents,
+)
 from lmlab.core.card import Card
-from lmlab.core.system import LeftToRight
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.emissions.mixture import Mixture, States
-from lmlab.zoo._latent import LATENT_RECIPES, LatentConfig, build_latent, new_embedding
+from lmlab.models.causal_lm import LeftToRight
+from lmlab.zoo._latent_choice import (
+    LATENT_RECIPES,
+    LatentConfig,
+    build_latent,
+    new_embedding,
+)
 
 CARD = Card(
     family="latent",

@@ -14,10 +14,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from lmlab.core.card import Card
-from lmlab.core.residual import LanguageModelBase, Residual
 from lmlab.core.system import System
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.objectives.data_against_samples import DataAgainstSamples
+from lmlab.models.residual_energy import Residual
+from lmlab.objectives.residual_nce import DataAgainstSamples, LanguageModelBase
 from lmlab.zoo._energies import EnergyConfig, EnergyName, make_encoder, make_energies
 from lmlab.zoo._transformer import TRANSFORMER_RECIPES, make_tokens
 

@@ -13,9 +13,12 @@ from functools import partial
 from typing import Literal
 
 from lmlab.core.card import Card
-from lmlab.core.system import LeftToRight
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.layers.cells import LinearCell, TanhCell
+from lmlab.layers.recurrent_cells import (
+    LinearCell,
+    TanhCell,
+)
+from lmlab.models.causal_lm import LeftToRight
 from lmlab.zoo._recurrent import RECURRENT_RECIPES, RecurrentConfig, build_recurrent
 
 CARD = Card(

@@ -11,9 +11,13 @@ without the latent. `anneal_steps`, `free_bits` and `word_dropout` are the known
 from __future__ import annotations
 
 from lmlab.core.card import Card
-from lmlab.core.latent import LatentVariable
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.zoo._sentences import MULTI30K, VaeConfig, build_vae
+from lmlab.models.latent_variable import LatentVariable
+from lmlab.zoo._sentence_autoencoders import (
+    MULTI30K,
+    VaeConfig,
+    build_vae,
+)
 
 CARD = Card(
     family="autoencoder",

@@ -14,9 +14,12 @@ from typing import Literal
 
 from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.objectives.masked import MaskedModel
-from lmlab.objectives.masking import EachToken
-from lmlab.zoo._masked import MaskedConfig, build_masked
+from lmlab.models.masked_lm import MaskedModel
+from lmlab.objectives.masking.token_masking import EachToken
+from lmlab.zoo._masked_lm import (
+    MaskedConfig,
+    build_masked,
+)
 from lmlab.zoo._transformer import TRANSFORMER_RECIPES
 
 CARD = Card(

@@ -12,11 +12,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lmlab.backbones.writers import Writer
+from lmlab.backbones.rnn_decoders import Writer
 from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.core.writing import SequenceToSequence
-from lmlab.zoo._translating import MULTI30K, TranslatingConfig, build_translating
+from lmlab.models.seq2seq import SequenceToSequence
+from lmlab.zoo._recurrent_seq2seq import (
+    MULTI30K,
+    TranslatingConfig,
+    build_translating,
+)
 
 CARD = Card(
     family="recurrent",

@@ -15,14 +15,25 @@ from typing import Literal
 
 from torch import nn
 
-from lmlab.backbones.writers import LookingAfter, LookingBefore, LookingWriter
+from lmlab.backbones.rnn_decoders import (
+    LookingAfter,
+    LookingBefore,
+    LookingWriter,
+)
 from lmlab.core.card import Card
 from lmlab.core.errors import UserError
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.core.writing import SequenceToSequence
-from lmlab.layers.cells import Cell
-from lmlab.layers.glances import GLANCES, GlanceName
-from lmlab.zoo._translating import MULTI30K, TranslatingConfig, build_translating
+from lmlab.layers.recurrent_cells import Cell
+from lmlab.layers.rnn_attention import (
+    GLANCES,
+    GlanceName,
+)
+from lmlab.models.seq2seq import SequenceToSequence
+from lmlab.zoo._recurrent_seq2seq import (
+    MULTI30K,
+    TranslatingConfig,
+    build_translating,
+)
 
 CARD = Card(
     family="recurrent",

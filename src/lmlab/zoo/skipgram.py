@@ -14,9 +14,13 @@ from dataclasses import dataclass, field
 
 from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.emissions.word_scores import Each
-from lmlab.objectives.negative_sampling import WordModel
-from lmlab.zoo._words import WORD_RECIPES, WordConfig, build_words
+from lmlab.emissions.word2vec_emission import Each
+from lmlab.models.word2vec import WordModel
+from lmlab.zoo._word2vec import (
+    WORD_RECIPES,
+    WordConfig,
+    build_words,
+)
 
 CARD = Card(
     family="words",

@@ -12,13 +12,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from lmlab.backbones.parents import LearnedPrior
+from lmlab.backbones.latent_parents import LearnedPrior
 from lmlab.backbones.slots import Slots
 from lmlab.core.card import Card
-from lmlab.core.system import LeftToRight
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.zoo._latent import LATENT_RECIPES, LatentConfig, build_latent, new_embedding
-from lmlab.zoo._sampled import SampledConfig
+from lmlab.models.causal_lm import LeftToRight
+from lmlab.objectives.sampled_loss_config import SampledConfig
+from lmlab.zoo._latent_choice import (
+    LATENT_RECIPES,
+    LatentConfig,
+    build_latent,
+    new_embedding,
+)
 
 CARD = Card(
     family="latent",

@@ -14,10 +14,16 @@ from typing import Literal
 from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.readers import Example
-from lmlab.objectives.masked import MaskedModel
-from lmlab.objectives.span_masking import Spans, geometric_lengths
-from lmlab.objectives.whole_units import Words
-from lmlab.zoo._masked import MaskedConfig, build_masked
+from lmlab.models.masked_lm import MaskedModel
+from lmlab.objectives.masking.span_masking import (
+    Spans,
+    geometric_lengths,
+)
+from lmlab.objectives.masking.whole_word_masking import Words
+from lmlab.zoo._masked_lm import (
+    MaskedConfig,
+    build_masked,
+)
 from lmlab.zoo._transformer import TRANSFORMER_RECIPES
 
 CARD = Card(

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 
 from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.core.writing import SequenceToSequence
-from lmlab.objectives.given_source import NextTokenGivenSource
-from lmlab.zoo._sampled import SampledConfig
+from lmlab.models.seq2seq import SequenceToSequence
+from lmlab.objectives.conditional_lm import NextTokenGivenSource
+from lmlab.objectives.sampled_loss_config import SampledConfig
 from lmlab.zoo._transformer import (
     MULTI30K,
     TRANSFORMER_RECIPES,

@@ -12,13 +12,21 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from lmlab.backbones.parents import LearnedPrior, UniformPrior
+from lmlab.backbones.latent_parents import (
+    LearnedPrior,
+    UniformPrior,
+)
 from lmlab.backbones.two_parents import HalvedParents
 from lmlab.core.card import Card
-from lmlab.core.system import LeftToRight
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.emissions.pair_softmax import PairSoftmax
-from lmlab.zoo._latent import LATENT_RECIPES, LatentConfig, build_latent, new_embedding
+from lmlab.models.causal_lm import LeftToRight
+from lmlab.zoo._latent_choice import (
+    LATENT_RECIPES,
+    LatentConfig,
+    build_latent,
+    new_embedding,
+)
 
 CARD = Card(
     family="latent",

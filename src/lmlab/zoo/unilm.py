@@ -14,8 +14,12 @@ from dataclasses import dataclass, field, replace
 
 from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.objectives.four_masks import SEGMENTS, FourMasks, ShortSpans
-from lmlab.objectives.mask_writing import MaskWriting
+from lmlab.models.unilm import MaskWriting
+from lmlab.objectives.unified_lm import (
+    SEGMENTS,
+    FourMasks,
+    ShortSpans,
+)
 from lmlab.zoo._transformer import (
     TRANSFORMER_RECIPES,
     TransformerConfig,

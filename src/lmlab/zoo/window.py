@@ -13,11 +13,11 @@ from torch import nn
 
 from lmlab.backbones.window import Window
 from lmlab.core.card import Card
-from lmlab.core.system import LeftToRight
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.emissions.softmax import Softmax
+from lmlab.models.causal_lm import LeftToRight
 from lmlab.objectives.next_token import NextToken
-from lmlab.zoo._sampled import SampledConfig
+from lmlab.objectives.sampled_loss_config import SampledConfig
 
 CARD = Card(
     family="window",

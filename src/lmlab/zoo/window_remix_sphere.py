@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from lmlab.backbones.window import Window
 from lmlab.core.card import Card
-from lmlab.core.system import LeftToRight
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.emissions.mixture import Mixture, SphereStates
-from lmlab.layers.sphere import SphereEmbedding
+from lmlab.layers.sphere_embedding import SphereEmbedding
+from lmlab.models.causal_lm import LeftToRight
 from lmlab.objectives.next_token import NextToken
 from lmlab.zoo._remix import REMIX_RECIPES, WINDOW_REMIX_SIZES, WindowRemixConfig
 

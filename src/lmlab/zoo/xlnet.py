@@ -11,12 +11,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from lmlab.core.asking import Asking
 from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.objectives.permutation import Permutation
+from lmlab.models.two_stream import Asking
+from lmlab.objectives.permutation_lm import Permutation
 from lmlab.zoo import _transformer as parts
-from lmlab.zoo._two_streams import check_relative, make_remembering
+from lmlab.zoo._two_stream import (
+    check_relative,
+    make_remembering,
+)
 
 CARD = Card(
     family="transformer",

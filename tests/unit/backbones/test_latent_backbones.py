@@ -8,18 +8,23 @@ import pytest
 import torch
 from torch import nn
 
-from lmlab.backbones.parents import LearnedPrior, Parents, Transitions, UniformPrior
+from lmlab.backbones.latent_parents import (
+    LearnedPrior,
+    Parents,
+    Transitions,
+    UniformPrior,
+)
 from lmlab.backbones.renewal import Renewal
 from lmlab.backbones.two_parents import HalvedParents, TwoParents
+from lmlab.core.attention_mask import Causal
 from lmlab.core.batch import Batch
 from lmlab.core.capture import Capture
 from lmlab.core.registry import system_module
-from lmlab.core.system import LeftToRight
 from lmlab.core.view import View
-from lmlab.core.visibility import Causal
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.emissions.pair_softmax import PairSoftmax
 from lmlab.emissions.softmax import Softmax
+from lmlab.models.causal_lm import LeftToRight
 from lmlab.objectives.next_token import NextToken
 
 SYSTEMS = {

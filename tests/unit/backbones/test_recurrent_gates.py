@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from lmlab.backbones.recurrent import Recurrent
+from lmlab.core.attention_mask import Causal
 from lmlab.core.view import View
-from lmlab.core.visibility import Causal
 from lmlab.zoo._cells import build_cell
 
 WIDTH = 5

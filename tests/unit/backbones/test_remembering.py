@@ -8,13 +8,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from lmlab.backbones.remembering import RememberingTransformer
-from lmlab.core.memory import HiddenMemory, Recalled
-from lmlab.core.mentions import told_spans
+from lmlab.backbones.memory_transformer import RememberingTransformer
+from lmlab.core.attention_mask import Full
+from lmlab.core.entity_mentions import told_spans
+from lmlab.core.hidden_memory import (
+    HiddenMemory,
+    Recalled,
+)
 from lmlab.core.view import View
-from lmlab.core.visibility import Full
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.diagnostics.importance import silenced
+from lmlab.inspection.head_importance import silenced
 from lmlab.zoo import bert
 from lmlab.zoo._transformer import make_tokens, make_transformer
 

@@ -8,19 +8,22 @@ from dataclasses import replace
 import pytest
 import torch
 
+from lmlab.core.attention_mask import Causal
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.view import View
-from lmlab.core.visibility import Causal
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.corpus import Corpus, Layout, Split
 from lmlab.data.tokenizers import tokenizer_for
-from lmlab.sampling.beam import Beam, beam_search
-from lmlab.scoring.score import Scorer
-from lmlab.training.runs import RunFolder
+from lmlab.sampling.beam_search import (
+    Beam,
+    beam_search,
+)
+from lmlab.scoring.scorer import Scorer
+from lmlab.training.run_folder import RunFolder
 from lmlab.training.train import train
 from lmlab.zoo import transformer_xl
-from lmlab.zoo._segments import RELATIVE
+from lmlab.zoo.transformer_xl import RELATIVE
 
 VOCABULARY = Vocabulary(size=20)
 ABSOLUTE = ("learned", "sinusoidal", "concatenated", "pairs")

@@ -7,13 +7,20 @@ from dataclasses import replace
 import pytest
 import torch
 
+from lmlab.core.attention_mask import (
+    Causal,
+    Explicit,
+    Full,
+)
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.view import View
-from lmlab.core.visibility import Causal, Explicit, Full
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.sampling.beam import Beam, beam_search
-from lmlab.sampling.decode import sample
+from lmlab.sampling.beam_search import (
+    Beam,
+    beam_search,
+)
+from lmlab.sampling.decoding import sample
 from lmlab.training.config import apply_settings
 from lmlab.zoo import bert, glm, gpt
 

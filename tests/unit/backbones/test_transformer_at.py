@@ -7,8 +7,12 @@ import dataclasses
 import pytest
 import torch
 
+from lmlab.core.attention_mask import (
+    Causal,
+    Explicit,
+    Full,
+)
 from lmlab.core.view import View
-from lmlab.core.visibility import Causal, Explicit, Full
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.zoo import albert, bert, gpt, mpnet, unilm
 

@@ -13,10 +13,13 @@ import lmlab as laboratory
 from lmlab.cli.ask import print_asked
 from lmlab.core.answers import Answer
 from lmlab.core.errors import UserError
-from lmlab.diagnostics.revealing import LISTED, capture_family
-from lmlab.diagnostics.subjects import make_subject
-from lmlab.sampling.asking import Asked
-from lmlab.training.runs import load_run
+from lmlab.inspection.capture_collection import (
+    LISTED,
+    capture_family,
+)
+from lmlab.inspection.inspected_models import make_subject
+from lmlab.sampling.question_answering import Asked
+from lmlab.training.run_folder import load_run
 from lmlab.training.train import train
 
 from .conftest import Command

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from lmlab.data.builtin import builtin_descriptions
-from lmlab.data.protocols import PROTOCOLS
+from lmlab.data.builtin_corpora import builtin_descriptions
+from lmlab.data.corpus_protocols import PROTOCOLS
 
 
 def test_list_names_every_corpus_and_protocol(lmlab) -> None:

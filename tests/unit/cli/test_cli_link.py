@@ -9,8 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from lmlab.objectives.linked_masking import LinkedModel
-from lmlab.training.runs import RunFolder, load_run
+from lmlab.models.knowbert import LinkedModel
+from lmlab.training.run_folder import (
+    RunFolder,
+    load_run,
+)
 from lmlab.training.train import train
 
 from .conftest import Command

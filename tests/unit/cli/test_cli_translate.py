@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from lmlab.cli.output import print_json_lines
-from lmlab.sampling.translating import Translator
-from lmlab.scoring.translations import make_metric
+from lmlab.sampling.translation import Translator
+from lmlab.scoring.translation_metrics import make_metric
 from lmlab.tasks.finetune import finetune
 from lmlab.training.train import train
 

@@ -11,7 +11,10 @@ from pathlib import Path
 import pytest
 
 from lmlab.cli.main import main
-from lmlab.cli.texts import texts_from, texts_from_arguments
+from lmlab.cli.text_inputs import (
+    texts_from,
+    texts_from_arguments,
+)
 from lmlab.core.errors import UserError
 
 from .conftest import Command

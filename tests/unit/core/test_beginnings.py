@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from lmlab.core.batch import Batch
-from lmlab.core.beginnings import Beginnings
+from lmlab.core.prefix_sharing import Beginnings
 from lmlab.core.view import left_to_right
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.zoo import gpt, lstm, parent

@@ -9,14 +9,14 @@ from typing import Literal
 import pytest
 import torch
 
+from lmlab.core.dataclass_parsing import record_of
 from lmlab.core.errors import UserError
+from lmlab.core.gzip_data import unpack_gzip
+from lmlab.core.integer_parsing import whole_number
 from lmlab.core.json_text import parse_json
 from lmlab.core.limits import check_limit, limit, set_limit, set_limits
 from lmlab.core.memory_budget import available_memory, memory_budget
-from lmlab.core.records import record_of
 from lmlab.core.seeds import check_seed
-from lmlab.core.unpacking import unpack_gzip
-from lmlab.core.whole_numbers import whole_number
 
 
 def test_a_limit_holds_until_it_is_raised():

@@ -8,17 +8,23 @@ from pathlib import Path
 import pytest
 import torch
 
+from lmlab.core.entity_mentions import (
+    NO_ENTITY,
+    told_spans,
+)
 from lmlab.core.errors import UserError
-from lmlab.core.mentions import NO_ENTITY, told_spans
 from lmlab.data.batches import split_rows
 from lmlab.data.corpus import Corpus, Layout, Split, open_corpus
+from lmlab.data.corpus_encoding import encoded_chunks
 from lmlab.data.dataset import TokenDataset
-from lmlab.data.encoding import encoded_chunks
 from lmlab.data.readers import Example, Mention
 from lmlab.data.tokenizers import Tokenizer, tokenizer_for
-from lmlab.knowledge.knowledge import Entity, Knowledge
+from lmlab.knowledge.knowledge_base import (
+    Entity,
+    Knowledge,
+)
 from lmlab.training.config import TrainingConfig
-from lmlab.training.data import training_data
+from lmlab.training.data_loaders import training_data
 
 KNOWLEDGE = Knowledge(entities=tuple(Entity(name=name) for name in ("cat", "york", "dog")))
 ROWS = [

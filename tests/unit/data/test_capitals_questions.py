@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lmlab.data.corpus import open_corpus
-from lmlab.data.languages._countries import pairs
+from lmlab.data.countries import pairs
 from lmlab.data.languages.capitals_questions import QUESTIONS
 from lmlab.data.tokenizers import tokenizer_for
 from lmlab.retrieval.documents import open_documents

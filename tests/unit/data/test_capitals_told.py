@@ -6,10 +6,10 @@ import pytest
 
 from lmlab.core.errors import UserError
 from lmlab.data.corpus import Corpus, open_corpus
+from lmlab.data.countries import pairs
 from lmlab.data.languages import capitals_told
-from lmlab.data.languages._countries import pairs
 from lmlab.data.languages.capitals_told import questions, stated, unstated
-from lmlab.knowledge.opening import open_knowledge
+from lmlab.knowledge.load_knowledge import open_knowledge
 
 
 @pytest.fixture(scope="module")

@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from lmlab.cli.rows import rows_from
+from lmlab.cli.predict import rows_from
 from lmlab.core.errors import UserError
 from lmlab.data.lines import ReadingReport
 from lmlab.data.readers import JsonLines
-from lmlab.knowledge.opening import open_knowledge
+from lmlab.knowledge.load_knowledge import open_knowledge
 from lmlab.retrieval.documents import open_documents
-from lmlab.scoring.pairs import read_pairs
-from lmlab.tasks.classify import Classify
-from lmlab.tasks.hops.rows import read_paragraphs
-from lmlab.tasks.rows import read_rows
+from lmlab.scoring.minimal_pairs import read_pairs
+from lmlab.tasks.classification import Classify
+from lmlab.tasks.multihop.multihop_rows import read_paragraphs
+from lmlab.tasks.task_rows import read_rows
 
 LINES = {
     "nesting": '{"text": ' + "[" * 200_000,

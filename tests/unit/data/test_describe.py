@@ -11,9 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from lmlab.data import encoding
+from lmlab.data import corpus_encoding
 from lmlab.data.corpus import Corpus, Layout, Split, open_corpus
-from lmlab.data.describe import Bin, describe, histogram
+from lmlab.data.corpus_summary import (
+    Bin,
+    describe,
+    histogram,
+)
 from lmlab.data.duplicates import DuplicateCounter
 from lmlab.data.readers import Example
 
@@ -36,7 +40,7 @@ def corpus(**parts: list[str]) -> Corpus:
 
 @pytest.mark.parametrize("chunk", [1, 4096])
 def test_sizes_unknown_and_duplicates_by_hand(monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
-    monkeypatch.setattr(encoding, "CHUNK_EXAMPLES", chunk)
+    monkeypatch.setattr(corpus_encoding, "CHUNK_EXAMPLES", chunk)
     made = describe(corpus(train=["a b", "a b", "c", "a b"], test=["c", "x y", "x y"]))
     train, test = made.splits["train"], made.splits["test"]
     assert made.vocabulary == 5 + 3

@@ -6,8 +6,11 @@ from collections import Counter
 
 import pytest
 
-from lmlab.data.naming import find_name, sentence_around
-from lmlab.data.wordnet.hop_questions import (
+from lmlab.data.name_matching import (
+    find_name,
+    sentence_around,
+)
+from lmlab.data.wordnet.multihop_questions import (
     RELATIONS,
     chain_row,
     follow,

@@ -14,6 +14,10 @@ import pytest
 
 from lmlab.core.errors import UserError
 from lmlab.data.corpus import Corpus
+from lmlab.data.countries import (
+    country_law,
+    pairs,
+)
 from lmlab.data.languages import (
     capitals,
     capitals_en,
@@ -24,11 +28,14 @@ from lmlab.data.languages import (
     recall,
     surnames,
 )
-from lmlab.data.languages._capitals import fillings
-from lmlab.data.languages._countries import country_law, pairs
-from lmlab.data.languages._draw import HELD_OUT, SENTENCES, Language
+from lmlab.data.languages._capital_templates import fillings
 from lmlab.data.languages._finite import FiniteTruth
 from lmlab.data.languages._pcfg import GrammarTruth, Rule, rule, words
+from lmlab.data.languages._sampled_corpus import (
+    HELD_OUT,
+    SENTENCES,
+    Language,
+)
 from lmlab.data.languages.copy import CopyTruth
 from lmlab.data.languages.hops import HopsTruth
 from lmlab.data.languages.markov import MarkovTruth

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from lmlab.data.naming import find_name, sentence_around
+from lmlab.data.name_matching import (
+    find_name,
+    sentence_around,
+)
 
 TEXT = "An axle is a kind of shaft . The whole of it is wheel . Shafts turn ."
 

@@ -10,8 +10,8 @@ import pytest
 from lmlab.core.errors import UserError
 from lmlab.data.babi import Babi
 from lmlab.data.corpus import open_corpus
+from lmlab.data.corpus_protocols import PROTOCOLS
 from lmlab.data.dataset import TokenDataset
-from lmlab.data.protocols import PROTOCOLS
 from lmlab.data.tokenizers import Tokenizer, tokenizer_for
 
 Write = Callable[[str, str | bytes], Path]

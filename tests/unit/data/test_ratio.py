@@ -8,7 +8,7 @@ import pytest
 
 from lmlab.core.errors import UserError
 from lmlab.data.corpus import open_corpus
-from lmlab.data.ratio import within_ratio
+from lmlab.data.length_ratio import within_ratio
 
 ROWS = ["ein hund\ta dog", "ja\tyes of course he said to her then", "ein\tone", "a b c d\te"]
 

@@ -16,7 +16,7 @@ from lmlab.data.wordnet import (
     Relation,
     Sense,
     Synset,
-    compact,
+    compact_format,
     corpus,
     load,
     princeton,
@@ -241,15 +241,15 @@ def test_princetons_files_are_read(tmp_path: Path) -> None:
 
 
 def test_compact_file_gives_back_what_was_written(tmp_path: Path) -> None:
-    exceptions: compact.Exceptions = {
+    exceptions: compact_format.Exceptions = {
         "n": {"axes": ("axis", "axe"), "wolves": ("wolf",)},
         "v": {"went": ("go",)},
     }
     for name in ("one.gz", "two.gz"):
-        compact.write(tmp_path / name, SMALL, exceptions)
+        compact_format.write(tmp_path / name, SMALL, exceptions)
     assert (tmp_path / "one.gz").read_bytes() == (tmp_path / "two.gz").read_bytes()
-    lines, forms = compact.read((tmp_path / "one.gz").read_bytes())
-    assert [compact.decode(line) for line in lines.values()] == SMALL
+    lines, forms = compact_format.read((tmp_path / "one.gz").read_bytes())
+    assert [compact_format.decode(line) for line in lines.values()] == SMALL
     assert list(lines) == [synset.id for synset in SMALL]
     assert forms == exceptions
 
@@ -257,11 +257,11 @@ def test_compact_file_gives_back_what_was_written(tmp_path: Path) -> None:
 def test_compact_file_of_another_format_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compact, "HEADER", "lmlab-wordnet 0")
-    compact.write(tmp_path / "old.gz", SMALL, {})
+    monkeypatch.setattr(compact_format, "HEADER", "lmlab-wordnet 0")
+    compact_format.write(tmp_path / "old.gz", SMALL, {})
     monkeypatch.undo()
     with pytest.raises(UserError, match=r"lmlab-wordnet 1.*lmlab-wordnet 0"):
-        compact.read((tmp_path / "old.gz").read_bytes())
+        compact_format.read((tmp_path / "old.gz").read_bytes())
 
 
 @pytest.mark.slow

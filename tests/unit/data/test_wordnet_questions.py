@@ -7,7 +7,11 @@ from dataclasses import replace
 from lmlab.data.corpus import SPLITS, open_corpus
 from lmlab.data.tokenizers import tokenizer_for
 from lmlab.data.wordnet import load
-from lmlab.data.wordnet.examples import BLANK, gloss_text, questions_of
+from lmlab.data.wordnet.cloze_questions import (
+    BLANK,
+    gloss_text,
+    questions_of,
+)
 from lmlab.retrieval.documents import open_documents
 
 

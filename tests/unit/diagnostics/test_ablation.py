@@ -11,9 +11,18 @@ import pytest
 
 import lmlab
 from lmlab.core.errors import UserError
-from lmlab.diagnostics import ablation_runs
-from lmlab.diagnostics.ablation import Ablation, Question, Trial, ask, summarise
-from lmlab.diagnostics.ablation_tables import latex, markdown
+from lmlab.experiments import ablation_runs
+from lmlab.experiments.ablation import (
+    Ablation,
+    Question,
+    Trial,
+    ask,
+    summarise,
+)
+from lmlab.experiments.ablation_tables import (
+    latex,
+    markdown,
+)
 from lmlab.training import loop
 from lmlab.training.reporting import read_metrics
 

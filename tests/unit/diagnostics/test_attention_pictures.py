@@ -11,11 +11,20 @@ from matplotlib.collections import LineCollection
 from matplotlib.colors import same_color, to_rgb
 
 import lmlab
+from lmlab.core.attention_mask import (
+    Causal,
+    Full,
+)
 from lmlab.core.capture import Capture
 from lmlab.core.view import View
-from lmlab.core.visibility import Causal, Full
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.diagnostics.attention_pictures import (
+from lmlab.inspection.activations import (
+    look_at,
+    plain_captures,
+    series_of,
+    words_read,
+)
+from lmlab.inspection.attention_maps import (
     FAINTEST,
     MOST_LAYERS,
     MOST_WORDS,
@@ -25,14 +34,19 @@ from lmlab.diagnostics.attention_pictures import (
     evenly,
     maps_of,
 )
-from lmlab.diagnostics.canvas import canvas, colour
-from lmlab.diagnostics.looking import look_at, plain_captures, series_of, words_read
-from lmlab.diagnostics.objective_cells import Names
-from lmlab.diagnostics.picture import render
-from lmlab.diagnostics.revealing import capture_family
-from lmlab.diagnostics.showing import show_objective
-from lmlab.diagnostics.subjects import Subject, make_subject
-from lmlab.training.runs import load_run
+from lmlab.inspection.capture_collection import capture_family
+from lmlab.inspection.inspected_models import (
+    Subject,
+    make_subject,
+)
+from lmlab.objective_figures.figure_contents import Names
+from lmlab.objective_figures.objective_figure import show_objective
+from lmlab.plotting.canvas import (
+    canvas,
+    colour,
+)
+from lmlab.plotting.figure import render
+from lmlab.training.run_folder import load_run
 
 TEXT = "the cat sleeps"
 CONTENT = ["the", "cat", "sleeps"]

@@ -9,12 +9,21 @@ from pathlib import Path
 import pytest
 
 from lmlab.data.corpus import open_corpus
-from lmlab.diagnostics.chapters import SAMPLES, chapter_of
-from lmlab.diagnostics.figures import entropy_of, write_figures
-from lmlab.diagnostics.report import report
-from lmlab.diagnostics.writing import writer_for
-from lmlab.scoring.compare import compare
-from lmlab.training.runs import Model, load_run
+from lmlab.reports.comparison_files import writer_for
+from lmlab.reports.html_report import report
+from lmlab.reports.report_sections import (
+    SAMPLES,
+    chapter_of,
+)
+from lmlab.reports.run_figures import (
+    entropy_of,
+    write_figures,
+)
+from lmlab.scoring.model_comparison import compare
+from lmlab.training.run_folder import (
+    Model,
+    load_run,
+)
 from lmlab.training.train import train
 
 

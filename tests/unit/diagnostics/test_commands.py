@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from lmlab.core.registry import find_system
-from lmlab.diagnostics.commands import command_of
-from lmlab.training.plans import make_plan
+from lmlab.reports.report_sections import command_of
+from lmlab.training.training_plan import make_plan
 
 
 def config_of(system: str, size: str, recipe: str | None, **settings: Any) -> dict[str, Any]:

@@ -12,13 +12,23 @@ import pytest
 
 from lmlab.core.errors import UserError
 from lmlab.data.corpus import open_corpus
-from lmlab.diagnostics.doctor.bands import ANY, band_for, reference
-from lmlab.diagnostics.doctor.examine import all_checks, examine
-from lmlab.diagnostics.doctor.history import history_of
-from lmlab.diagnostics.doctor.picture import write_picture
-from lmlab.diagnostics.doctor.records import Band, Examination
-from lmlab.diagnostics.doctor.words import lines_of
-from lmlab.training.runs import load_run
+from lmlab.diagnosis.examination import (
+    all_checks,
+    examine,
+)
+from lmlab.diagnosis.findings import (
+    Band,
+    Examination,
+)
+from lmlab.diagnosis.loss_figure import write_picture
+from lmlab.diagnosis.reference_bands import (
+    ANY,
+    band_for,
+    reference,
+)
+from lmlab.diagnosis.text_report import lines_of
+from lmlab.diagnosis.training_history import history_of
+from lmlab.training.run_folder import load_run
 from lmlab.training.train import train
 
 SYSTEMS = ("ngram", "window", "lstm", "gru-mixture", "independent")

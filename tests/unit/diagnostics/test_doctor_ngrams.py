@@ -8,13 +8,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lmlab.diagnostics.doctor.checks.ngrams import worse_than_an_ngram
-from lmlab.diagnostics.doctor.evidence import Evidence
-from lmlab.diagnostics.doctor.examine import all_checks, examine
-from lmlab.diagnostics.doctor.levels import first_tokens
-from lmlab.diagnostics.doctor.words import closing_line, lines_of
-from lmlab.interop.hf.exporting import export_hf
-from lmlab.interop.hf.importing import import_hf
+from lmlab.diagnosis.baselines import first_tokens
+from lmlab.diagnosis.checks.ngram_baseline import worse_than_an_ngram
+from lmlab.diagnosis.examination import (
+    all_checks,
+    examine,
+)
+from lmlab.diagnosis.run_evidence import Evidence
+from lmlab.diagnosis.text_report import (
+    closing_line,
+    lines_of,
+)
+from lmlab.interop.hf.checkpoint_export import export_hf
+from lmlab.interop.hf.checkpoint_import import import_hf
 from lmlab.training.train import train
 
 pytestmark = pytest.mark.xdist_group("doctor ngrams")

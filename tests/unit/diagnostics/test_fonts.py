@@ -16,8 +16,12 @@ from matplotlib import font_manager
 from matplotlib.figure import Figure
 
 from lmlab.core.errors import LmlabWarning
-from lmlab.diagnostics import fonts
-from lmlab.diagnostics.picture import Drawn, Picture, render
+from lmlab.plotting import fonts
+from lmlab.plotting.figure import (
+    Drawn,
+    Picture,
+    render,
+)
 
 TEXT = "中国 cat"
 

@@ -13,7 +13,10 @@ from lmlab.core.errors import UserError
 from lmlab.core.registry import system_module
 from lmlab.core.system import System
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.diagnostics.gradients import gradient_by_distance, gradient_by_layer
+from lmlab.inspection.gradient_flow import (
+    gradient_by_distance,
+    gradient_by_layer,
+)
 
 VOCABULARY = Vocabulary(size=12)
 

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import math
 
-from lmlab.diagnostics.html import Cell, Html, join, number, page, table, tag
+from lmlab.plotting.html import (
+    Cell,
+    Html,
+    join,
+    number,
+    page,
+    table,
+    tag,
+)
 
 
 def test_plain_text_is_escaped_and_html_is_not() -> None:

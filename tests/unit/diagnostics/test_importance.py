@@ -12,18 +12,25 @@ import lmlab
 from lmlab.core.batch import Batch
 from lmlab.core.registry import system_module
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.diagnostics.canvas import canvas
-from lmlab.diagnostics.importance import (
+from lmlab.inspection.feed_forward_memories import (
+    find_memories,
+    listening,
+    memory_pictures,
+)
+from lmlab.inspection.head_importance import (
     importance_pictures,
     mean_loss,
     measure_importance,
     silenced,
     stacks_of,
 )
-from lmlab.diagnostics.memories import find_memories, listening, memory_pictures
-from lmlab.diagnostics.picture import render
-from lmlab.diagnostics.subjects import Subject, make_subject
-from lmlab.training.runs import load_run
+from lmlab.inspection.inspected_models import (
+    Subject,
+    make_subject,
+)
+from lmlab.plotting.canvas import canvas
+from lmlab.plotting.figure import render
+from lmlab.training.run_folder import load_run
 
 BATCH = Batch.from_sequences([[2, 5, 6, 7, 3], [2, 6, 5, 3]], pad=0)
 

@@ -14,14 +14,32 @@ import pytest
 
 from lmlab.core.errors import UserError
 from lmlab.data.corpus import open_corpus
-from lmlab.diagnostics.chapters import chapter_of
-from lmlab.diagnostics.inspection import Inspection, inspect_models
-from lmlab.diagnostics.inspection_page import inspection_page
-from lmlab.diagnostics.ordering import by_centre, by_flow, by_likeness, by_size, most_visited
-from lmlab.diagnostics.report import report
-from lmlab.diagnostics.shots import MANIFEST, PAGE, Shot, read_shots, write_shots
-from lmlab.scoring.compare import compare
-from lmlab.training.runs import Model, load_run
+from lmlab.inspection.figure_files import (
+    MANIFEST,
+    PAGE,
+    Shot,
+    read_shots,
+    write_shots,
+)
+from lmlab.inspection.inspect_model import (
+    Inspection,
+    inspect_models,
+)
+from lmlab.inspection.inspection_page import inspection_page
+from lmlab.inspection.seriation import (
+    by_centre,
+    by_flow,
+    by_likeness,
+    by_size,
+    most_visited,
+)
+from lmlab.reports.html_report import report
+from lmlab.reports.report_sections import chapter_of
+from lmlab.scoring.model_comparison import compare
+from lmlab.training.run_folder import (
+    Model,
+    load_run,
+)
 from lmlab.training.train import train
 
 TEXTS = ("the cat sleeps", "a dog sees mary")

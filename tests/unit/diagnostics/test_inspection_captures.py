@@ -14,21 +14,31 @@ from matplotlib.figure import Figure
 from lmlab.core.batch import Batch
 from lmlab.core.capture import AXES, NON_NEGATIVE, UNIT_INTERVAL, Capture
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.diagnostics.canvas import canvas
-from lmlab.diagnostics.capture_labels import AXIS_NAMES, MOST_PLACES, Labels, state_names
-from lmlab.diagnostics.capture_order import MOST_CHOICES, MOST_MATRIX, MOST_STATES
-from lmlab.diagnostics.captures import (
+from lmlab.inspection.capture_axes import (
+    AXIS_NAMES,
+    MOST_CHOICES,
+    MOST_MATRIX,
+    MOST_PLACES,
+    MOST_STATES,
+    Labels,
+    state_names,
+)
+from lmlab.inspection.capture_collection import together
+from lmlab.inspection.capture_figures import (
     MOST_PANELS,
     capture_picture,
     capture_pictures,
     file_name,
 )
-from lmlab.diagnostics.grids import scale_of
-from lmlab.diagnostics.picture import Picture, render
-from lmlab.diagnostics.revealing import together
-from lmlab.diagnostics.source_picture import Looked
-from lmlab.diagnostics.source_picture import picture_of as source_figure
-from lmlab.training.runs import build_tiny
+from lmlab.inspection.source_attention import Looked
+from lmlab.inspection.source_attention import picture_of as source_figure
+from lmlab.plotting.canvas import canvas
+from lmlab.plotting.charts import scale_of
+from lmlab.plotting.figure import (
+    Picture,
+    render,
+)
+from lmlab.training.run_folder import build_tiny
 
 WORDS = ("<s>", "the", "cat", "sleeps", "</s>")
 LABELS = Labels(token=lambda id: f"w{id}", tokens=WORDS)

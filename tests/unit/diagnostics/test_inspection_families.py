@@ -19,15 +19,19 @@ from lmlab.core.capture import Capture
 from lmlab.core.errors import UserError
 from lmlab.core.protocols import LogProbs
 from lmlab.core.system import System
-from lmlab.diagnostics.canvas import canvas
-from lmlab.diagnostics.course import (
-    draw_gradients,
-    gradient_pictures,
-    norm_pictures,
-    norms_over_training,
+from lmlab.inference.parse_trees import Tree
+from lmlab.inspection.capture_collection import (
+    reveal,
+    words_of_states,
 )
-from lmlab.diagnostics.gradients import DistanceGradients
-from lmlab.diagnostics.latents import (
+from lmlab.inspection.gradient_flow import DistanceGradients
+from lmlab.inspection.inspected_models import (
+    Subject,
+    make_subject,
+    make_subjects,
+    sentence_of,
+)
+from lmlab.inspection.latent_space import (
     ERASED,
     NOISES,
     STEPS,
@@ -35,8 +39,7 @@ from lmlab.diagnostics.latents import (
     noise_pictures,
     robustness,
 )
-from lmlab.diagnostics.lookups import lookup_pictures, over_training
-from lmlab.diagnostics.neighbours import (
+from lmlab.inspection.nearest_neighbours import (
     NEAREST,
     find_neighbours,
     frequent_words,
@@ -44,14 +47,33 @@ from lmlab.diagnostics.neighbours import (
     plane_of,
     word_ids,
 )
-from lmlab.diagnostics.picture import Picture
-from lmlab.diagnostics.revealing import reveal, words_of_states
-from lmlab.diagnostics.sentences import sight_pictures, surprisal_pictures
-from lmlab.diagnostics.spreading import spread_labels
-from lmlab.diagnostics.subjects import Subject, make_subject, make_subjects, sentence_of
-from lmlab.diagnostics.trees import Node, draw_tree, node_of, tree_pictures
-from lmlab.inference.trees import Tree
-from lmlab.training.runs import Model, load_run
+from lmlab.inspection.parse_trees import (
+    Node,
+    draw_tree,
+    node_of,
+    tree_pictures,
+)
+from lmlab.inspection.retrieval_curves import (
+    lookup_pictures,
+    over_training,
+)
+from lmlab.inspection.surprisal import (
+    sight_pictures,
+    surprisal_pictures,
+)
+from lmlab.inspection.training_dynamics import (
+    draw_gradients,
+    gradient_pictures,
+    norm_pictures,
+    norms_over_training,
+)
+from lmlab.plotting.canvas import canvas
+from lmlab.plotting.figure import Picture
+from lmlab.plotting.label_layout import spread_labels
+from lmlab.training.run_folder import (
+    Model,
+    load_run,
+)
 from lmlab.training.train import train
 
 pytestmark = pytest.mark.xdist_group("families")  # its costly fixtures are made once

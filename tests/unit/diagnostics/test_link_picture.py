@@ -7,8 +7,14 @@ from itertools import pairwise
 
 import pytest
 
-from lmlab.diagnostics.link_picture import letter_places, linked_sentence
-from lmlab.scoring.links import LinkedMention, LinkedText
+from lmlab.inspection.entity_links import (
+    letter_places,
+    linked_sentence,
+)
+from lmlab.scoring.entity_linking import (
+    LinkedMention,
+    LinkedText,
+)
 
 
 def mention(start: int, end: int, title: str) -> LinkedMention:

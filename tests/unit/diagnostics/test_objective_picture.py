@@ -11,19 +11,39 @@ from matplotlib.colors import same_color
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
+from lmlab.core.attention_mask import (
+    Causal,
+    Explicit,
+    Full,
+)
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.view import NO_TARGET, View, left_to_right
-from lmlab.core.visibility import Causal, Explicit, Full
 from lmlab.core.vocabulary import SYMBOLS, Vocabulary
-from lmlab.diagnostics.canvas import canvas
-from lmlab.diagnostics.objective_cells import Names, Panel, Showing
-from lmlab.diagnostics.objective_picture import PAINT, SEES, SEES_PALE, arrange, objective_picture
-from lmlab.diagnostics.objective_view import show_view
-from lmlab.diagnostics.picture import render
-from lmlab.diagnostics.showing import show_objective, spaced
-from lmlab.objectives.four_masks import FourMasks, Mode
-from lmlab.objectives.masking import EachToken
+from lmlab.objective_figures.figure_contents import (
+    Names,
+    Panel,
+    Showing,
+)
+from lmlab.objective_figures.figure_layout import (
+    PAINT,
+    SEES,
+    SEES_PALE,
+    arrange,
+    objective_picture,
+)
+from lmlab.objective_figures.objective_figure import (
+    show_objective,
+    spaced,
+)
+from lmlab.objective_figures.view_contents import show_view
+from lmlab.objectives.masking.token_masking import EachToken
+from lmlab.objectives.unified_lm import (
+    FourMasks,
+    Mode,
+)
+from lmlab.plotting.canvas import canvas
+from lmlab.plotting.figure import render
 
 WORDS = [*SYMBOLS, "中", "国", "的", "首", "都", "是", "北", "京"]
 SIZE = len(WORDS)

@@ -10,8 +10,14 @@ from dataclasses import replace
 import pytest
 
 from lmlab.core.score import TokenScore
-from lmlab.diagnostics.canvas import COLOURS, FONTS, INK, colour, shown_name
-from lmlab.diagnostics.pictures import (
+from lmlab.plotting.canvas import (
+    COLOURS,
+    FONTS,
+    INK,
+    colour,
+    shown_name,
+)
+from lmlab.plotting.training_curves import (
     Bar,
     Curve,
     curve_from_metrics,

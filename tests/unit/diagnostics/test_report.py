@@ -12,11 +12,24 @@ import pytest
 
 from lmlab.core.errors import UserError
 from lmlab.core.score import Convention, TokenScore
-from lmlab.diagnostics.chapters import Chapter, Written
-from lmlab.diagnostics.pictures import Curve
-from lmlab.diagnostics.report import report, with_looks, write_report
-from lmlab.scoring.comparison import Comparison, Difference, Floor, Row, Sentence
-from lmlab.scoring.tables import markdown
+from lmlab.plotting.training_curves import Curve
+from lmlab.reports.html_report import (
+    report,
+    with_looks,
+    write_report,
+)
+from lmlab.reports.report_sections import (
+    Chapter,
+    Written,
+)
+from lmlab.scoring.comparison_records import (
+    Comparison,
+    Difference,
+    Floor,
+    Row,
+    Sentence,
+)
+from lmlab.scoring.comparison_tables import markdown
 
 HOSTILE = "</td><script>alert(1)</script>&\"'"
 WORDS = Convention(tokenizer="word, 66 tokens", start=True, end=True)

@@ -9,7 +9,11 @@ import torch
 
 from lmlab.core.registry import system_module
 from lmlab.core.vocabulary import SYMBOLS, Vocabulary
-from lmlab.diagnostics.sight import Sight, draw_sight, measure_sight
+from lmlab.inspection.input_dependence import (
+    Sight,
+    draw_sight,
+    measure_sight,
+)
 
 NAMES = [*SYMBOLS, "a", "b", "c"]
 SENTENCE = [2, 5, 6, 5, 5, 3]

@@ -7,8 +7,8 @@ from pathlib import Path
 import torch
 
 from lmlab.core.batch import Batch
-from lmlab.diagnostics.subjects import make_subject
-from lmlab.training.runs import load_run
+from lmlab.inspection.inspected_models import make_subject
+from lmlab.training.run_folder import load_run
 from lmlab.training.train import train
 
 LINES = ["unhappiness is unkind", "kindness is happiness"] * 6

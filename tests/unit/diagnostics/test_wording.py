@@ -5,9 +5,13 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from lmlab.core.kinds import KINDS
 from lmlab.core.score import Convention, Summary
-from lmlab.diagnostics.wording import KINDS_EXPLAINED, convention_words, summary_words
+from lmlab.core.score_kind import KINDS
+from lmlab.scoring.formatting import (
+    KINDS_EXPLAINED,
+    convention_words,
+    summary_words,
+)
 
 SENTENCES = Convention(tokenizer="word, 66 tokens", start=True, end=True)
 

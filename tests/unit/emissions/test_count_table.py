@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from lmlab.core.errors import UserError
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.emissions.count_table import CountTable
+from lmlab.emissions.ngram_table import CountTable
 
 SIZE, START, END = 20, 2, 3
 

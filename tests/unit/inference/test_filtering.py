@@ -8,7 +8,10 @@ import math
 import pytest
 import torch
 
-from lmlab.inference.filtering import filter_clear, filter_states
+from lmlab.inference.forward_algorithm import (
+    filter_clear,
+    filter_states,
+)
 
 
 def case(blocks: int, inside: int, *, rows: int = 5, time: int = 6, dtype=torch.float64):

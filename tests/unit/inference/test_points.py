@@ -5,7 +5,10 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from lmlab.inference.points import row_points, seed_of
+from lmlab.inference.quasi_monte_carlo import (
+    row_points,
+    seed_of,
+)
 
 TOKENS = torch.tensor([[2, 5, 6, 3, 0], [2, 6, 5, 3, 0], [2, 5, 5, 5, 3]])
 LENGTHS = torch.tensor([4, 4, 5])

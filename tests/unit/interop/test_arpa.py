@@ -12,7 +12,10 @@ from lmlab.core.errors import UserError
 from lmlab.core.vocabulary import SYMBOLS, Vocabulary
 from lmlab.inference.backoff import BackoffModel, BackoffTables
 from lmlab.inference.kneser_ney import fit
-from lmlab.interop.arpa import read_arpa, write_arpa
+from lmlab.interop.arpa_format import (
+    read_arpa,
+    write_arpa,
+)
 
 WORDS = [*SYMBOLS, "a", "b", "Tür", "早上", "non\u00a0breaking"]
 

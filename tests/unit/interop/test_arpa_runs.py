@@ -8,7 +8,7 @@ import torch
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.interop.arpa_runs import export_arpa, import_arpa
-from lmlab.training.runs import load_run
+from lmlab.training.run_folder import load_run
 from lmlab.training.train import train
 
 LINES = ["the cat sat", "the dog sat", "a cat ran", "the cat ran away", "a dog sat down"] * 5

@@ -10,10 +10,10 @@ import torch
 from lmlab.core.errors import UserError
 from lmlab.core.registry import system_module
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.interop.hf.catalogue import families
+from lmlab.interop.hf.config_fields import resolved
 from lmlab.interop.hf.family import Shape
-from lmlab.interop.hf.settings import resolved
-from lmlab.interop.hf.tables import (
+from lmlab.interop.hf.family_registry import families
+from lmlab.interop.hf.weight_mapping import (
     JOINED,
     SAME,
     TRANSPOSED,
@@ -26,7 +26,7 @@ from lmlab.interop.hf.tables import (
     linear,
     pair,
 )
-from lmlab.training.runs import build_system
+from lmlab.training.run_folder import build_system
 from lmlab.zoo._transformer import TransformerConfig
 
 BY_HEAD = Reshaped(ours=(6, 4), theirs=(4, 2, 3), order=(1, 2, 0))

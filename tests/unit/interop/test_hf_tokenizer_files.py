@@ -14,7 +14,7 @@ from lmlab.interop.hf.tokenizer_files import (
     spelled_roles,
     write_tokenizer,
 )
-from lmlab.sampling.gaps import read_gaps
+from lmlab.sampling.masked_text import read_gaps
 
 TEXTS = ["The cat sat on the mat.", "Café no. 12: über-cats, naïvely!", "北京 is a city"]
 PIECES = (

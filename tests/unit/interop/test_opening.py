@@ -13,8 +13,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 import lmlab
 from lmlab.cli.main import main
 from lmlab.core.errors import UserError
-from lmlab.interop.opening import open_model
-from lmlab.training.runs import load_run
+from lmlab.interop.load_model import open_model
+from lmlab.training.run_folder import load_run
 
 transformers = pytest.importorskip("transformers")
 transformers.utils.logging.set_verbosity_error()

@@ -13,9 +13,9 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 import lmlab
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
-from lmlab.interop.hf.sentence_checkpoints import POOLS
+from lmlab.interop.hf.sentence_encoders import POOLS
 from lmlab.interop.text_encoders import RunEncoder, open_encoder
-from lmlab.training.runs import load_run
+from lmlab.training.run_folder import load_run
 
 pytestmark = pytest.mark.xdist_group("text-encoders")  # what they read is made once
 WORDS = "the a cat dog bird sat ran on under mat tree query: doc:".split()

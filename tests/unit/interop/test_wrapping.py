@@ -16,17 +16,20 @@ import torch
 from torch import Tensor, nn
 
 import lmlab
+from lmlab.core.attention_mask import (
+    Causal,
+    Full,
+)
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.protocols import PROTOCOLS
 from lmlab.core.view import View
-from lmlab.core.visibility import Causal, Full
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.corpus import Layout, Split
 from lmlab.data.dataset import TokenDataset
 from lmlab.data.tokenizers import train_tokenizer
 from lmlab.scoring.cloze import cloze
-from lmlab.scoring.words import write_surprisal_csv
+from lmlab.scoring.word_surprisal import write_surprisal_csv
 
 pytestmark = pytest.mark.xdist_group("wrapping")  # its trainings are shared, so made once
 LINES = ["the cat sat on the mat", "a big dog ran", "the bird flew under the old tree"] * 8
@@ -270,7 +273,7 @@ def test_few_scores_stand_in_memory_at_once(monkeypatch):
     model = lmlab.wrap(Recurrent(), letters(), end=".")
     texts = ["a cat", "the dog ran", "a", "the cat ran off"] * 3
     expected = model.score(texts)
-    monkeypatch.setattr("lmlab.interop.wrapped_systems.NUMBERS_AT_ONCE", 600)
+    monkeypatch.setattr("lmlab.models.wrapped.NUMBERS_AT_ONCE", 600)
     seen: list[int] = []
     read = model.system.backbone.read
     monkeypatch.setattr(

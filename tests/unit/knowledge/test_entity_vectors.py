@@ -4,8 +4,16 @@ from __future__ import annotations
 
 import torch
 
-from lmlab.knowledge.entity_vectors import EntityVectors, gloss_vectors, graph_vectors
-from lmlab.knowledge.knowledge import Entity, Fact, Knowledge
+from lmlab.knowledge.entity_embeddings import (
+    EntityVectors,
+    gloss_vectors,
+    graph_vectors,
+)
+from lmlab.knowledge.knowledge_base import (
+    Entity,
+    Fact,
+    Knowledge,
+)
 
 
 def clusters(size: int = 12) -> Knowledge:

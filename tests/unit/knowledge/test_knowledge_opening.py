@@ -9,11 +9,15 @@ import pytest
 
 from lmlab.core.errors import UserError
 from lmlab.data.lines import ReadingReport
+from lmlab.data.wordnet.database import load
 from lmlab.data.wordnet.inflections import base_forms
-from lmlab.data.wordnet.reader import load
-from lmlab.knowledge.inflecting import Inflections
-from lmlab.knowledge.knowledge import Alias, Entity, Fact
-from lmlab.knowledge.opening import open_knowledge
+from lmlab.knowledge.inflection import Inflections
+from lmlab.knowledge.knowledge_base import (
+    Alias,
+    Entity,
+    Fact,
+)
+from lmlab.knowledge.load_knowledge import open_knowledge
 
 
 def write(folder: Path, **tables: str) -> Path:

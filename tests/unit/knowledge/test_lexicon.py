@@ -9,9 +9,13 @@ import torch
 
 from lmlab.core.batch import Batch
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.knowledge.knowledge import Alias, Entity, Knowledge
-from lmlab.knowledge.lexicon import Lexicon
-from lmlab.objectives.whole_units import Words
+from lmlab.knowledge.entity_lexicon import Lexicon
+from lmlab.knowledge.knowledge_base import (
+    Alias,
+    Entity,
+    Knowledge,
+)
+from lmlab.objectives.masking.whole_word_masking import Words
 
 TOKENS = ["<pad>", "<unk>", "<s>", "</s>", "<mask>", "prince", "sang", "purple", "rain", "##bow"]
 VOCABULARY = Vocabulary(size=len(TOKENS))

@@ -13,17 +13,17 @@ from torch import nn
 from lmlab.core.batch import Batch
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.layers.attention import Attention, CosineScores, Scores
-from lmlab.layers.attention_positions import (
+from lmlab.layers.attention_context import Scope
+from lmlab.layers.kv_cache import KeyValues
+from lmlab.layers.relative_positions import (
     Alibi,
     AttentionPositions,
     RelativeBuckets,
+    RelativePositions,
     Rotary,
     ShawPositions,
     exact_buckets,
 )
-from lmlab.layers.key_values import KeyValues
-from lmlab.layers.relative_attention import RelativePositions
-from lmlab.layers.scope import Scope
 from lmlab.zoo import gpt
 from lmlab.zoo._transformer import PositionName
 

@@ -12,7 +12,7 @@ from torch import nn
 from lmlab.core.batch import Batch
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.layers.input_embedding import InputEmbedding
-from lmlab.layers.positions import (
+from lmlab.layers.positional_embedding import (
     ConcatenatedPositions,
     LearnedPositions,
     PairPositions,

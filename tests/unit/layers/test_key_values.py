@@ -6,8 +6,13 @@ import pytest
 import torch
 
 from lmlab.layers.attention import Attention
-from lmlab.layers.key_values import SPARE, KeyValues, Owners, SourceKeyValues
-from lmlab.layers.scope import Scope
+from lmlab.layers.attention_context import Scope
+from lmlab.layers.kv_cache import (
+    SPARE,
+    KeyValues,
+    Owners,
+    SourceKeyValues,
+)
 
 
 def some(places: int, seed: int, rows: int = 2) -> torch.Tensor:

@@ -7,12 +7,12 @@ import math
 import pytest
 import torch
 
+from lmlab.core.attention_mask import Causal
 from lmlab.core.batch import Batch
 from lmlab.core.view import View
-from lmlab.core.visibility import Causal
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.layers.relative_attention import RelativePositions
-from lmlab.layers.scope import Scope
+from lmlab.layers.attention_context import Scope
+from lmlab.layers.relative_positions import RelativePositions
 from lmlab.zoo import gpt
 
 WIDTH, HEADS, HEAD_WIDTH = 10, 3, 4

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from lmlab.layers.repeated import Repeated
+from lmlab.layers.unique_inputs import Repeated
 
 
 def test_different_inputs_once_and_back():

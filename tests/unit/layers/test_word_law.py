@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.layers.word_law import WordLaw
+from lmlab.layers.unigram_distribution import WordLaw
 
 VOCABULARY = Vocabulary(size=9)
 """Symbols 0 to 4, and four words."""

@@ -9,9 +9,12 @@ from dataclasses import replace
 import pytest
 import torch
 
+from lmlab.core.attention_mask import (
+    Causal,
+    Full,
+)
 from lmlab.core.batch import Batch
 from lmlab.core.view import NO_TARGET, View
-from lmlab.core.visibility import Causal, Full
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.layers.pointer import Pointer
 from lmlab.zoo import palm

@@ -11,12 +11,16 @@ import numpy as np
 import pytest
 import torch
 
+from lmlab.core.attention_mask import Full
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.protocols import Infill
 from lmlab.core.view import NO_TARGET, View
-from lmlab.core.visibility import Full
 from lmlab.core.vocabulary import Vocabulary
+from lmlab.models.template_constrained_decoding import (
+    BLANK,
+    aligned,
+)
 from lmlab.objectives.denoising import (
     HIDDEN,
     NOISES,
@@ -28,9 +32,12 @@ from lmlab.objectives.denoising import (
     TokenMasking,
     make_noise,
 )
-from lmlab.objectives.hidden_source import Spelling
-from lmlab.objectives.rewriting import BLANK, aligned
-from lmlab.objectives.sentences import Sentences, byte_spelling, ends_sentence
+from lmlab.objectives.denoising_base import Spelling
+from lmlab.objectives.sentence_splitting import (
+    Sentences,
+    byte_spelling,
+    ends_sentence,
+)
 from lmlab.zoo import bart
 
 VOCABULARY = Vocabulary(size=12)

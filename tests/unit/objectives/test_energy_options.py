@@ -9,11 +9,18 @@ import pytest
 import torch
 
 from lmlab.core.batch import Batch
-from lmlab.core.energies import EnergyModel
 from lmlab.core.errors import UserError
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.objectives.corruptions import EvenCorruption, ProposedCorruption, UnigramCorruption
-from lmlab.training.runs import build_system, build_tiny
+from lmlab.models.energy import EnergyModel
+from lmlab.objectives.token_corruption import (
+    EvenCorruption,
+    ProposedCorruption,
+    UnigramCorruption,
+)
+from lmlab.training.run_folder import (
+    build_system,
+    build_tiny,
+)
 
 VOCABULARY = Vocabulary(size=12)
 START, END, PAD = 2, 3, 0
@@ -180,7 +187,7 @@ def test_filling_in_small_pieces_changes_nothing(monkeypatch: pytest.MonkeyPatch
     masked = one_blank(batch, 2)
     with torch.no_grad():
         whole = system.fill(batch, masked).log_probs
-        monkeypatch.setattr("lmlab.core.energies.TOKENS_AT_ONCE", 5 * batch.tokens.shape[1])
+        monkeypatch.setattr("lmlab.models.energy.TOKENS_AT_ONCE", 5 * batch.tokens.shape[1])
         torch.testing.assert_close(system.fill(batch, masked).log_probs, whole)
 
 

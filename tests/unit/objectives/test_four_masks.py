@@ -9,13 +9,17 @@ import pytest
 import torch
 from torch import Tensor
 
+from lmlab.core.attention_mask import Causal
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.registry import system_module
 from lmlab.core.view import NO_TARGET, View
-from lmlab.core.visibility import Causal
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.objectives.four_masks import FourMasks, Mode, ShortSpans
+from lmlab.objectives.unified_lm import (
+    FourMasks,
+    Mode,
+    ShortSpans,
+)
 
 VOCABULARY = Vocabulary(size=20)
 START, END, MASK = 2, 3, 4

@@ -14,6 +14,7 @@ from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.view import NO_TARGET
 from lmlab.core.vocabulary import Vocabulary
+from lmlab.objectives.denoising_base import Spelling
 from lmlab.objectives.gap_sentences import (
     AtRandom,
     GapSentences,
@@ -22,8 +23,7 @@ from lmlab.objectives.gap_sentences import (
     Sequential,
     make_choice,
 )
-from lmlab.objectives.hidden_source import Spelling
-from lmlab.objectives.sentences import Sentences
+from lmlab.objectives.sentence_splitting import Sentences
 from lmlab.zoo import pegasus
 
 VOCABULARY = Vocabulary(size=16)

@@ -13,7 +13,10 @@ from lmlab.core.errors import UserError
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.corpus import open_corpus
 from lmlab.data.languages.digits import NAMES, load_images
-from lmlab.objectives.given_image import NextTokenGivenImage, cut_into_patches
+from lmlab.objectives.image_conditional_lm import (
+    NextTokenGivenImage,
+    cut_into_patches,
+)
 from lmlab.zoo import vit
 
 VOCABULARY = Vocabulary(size=11)

@@ -11,8 +11,11 @@ from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.registry import system_module
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.objectives.joint_blanks import AnyNumber, JointBlanks
-from lmlab.objectives.masking import ordinary_places
+from lmlab.objectives.joint_masking import (
+    AnyNumber,
+    JointBlanks,
+)
+from lmlab.objectives.masking.token_masking import ordinary_places
 
 VOCABULARY = Vocabulary(size=9)
 

@@ -13,12 +13,20 @@ from lmlab.core.errors import UserError
 from lmlab.core.protocols import Link
 from lmlab.core.view import NO_TARGET
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.diagnostics.capture_labels import Labels
-from lmlab.diagnostics.captures import capture_picture
-from lmlab.knowledge.knowledge import Alias, Entity, Fact, Knowledge
-from lmlab.objectives.linked_masking import LinkedModel
-from lmlab.training.memories import Memories
-from lmlab.training.runs import build_system, build_tiny
+from lmlab.inspection.capture_axes import Labels
+from lmlab.inspection.capture_figures import capture_picture
+from lmlab.knowledge.knowledge_base import (
+    Alias,
+    Entity,
+    Fact,
+    Knowledge,
+)
+from lmlab.models.knowbert import LinkedModel
+from lmlab.training.external_memory import Memories
+from lmlab.training.run_folder import (
+    build_system,
+    build_tiny,
+)
 
 TOKENS = ["<pad>", "<unk>", "<s>", "</s>", "<mask>", "a", "b"]
 VOCABULARY = Vocabulary(size=len(TOKENS))

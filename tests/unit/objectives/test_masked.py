@@ -7,14 +7,17 @@ from dataclasses import fields, replace
 import pytest
 import torch
 
+from lmlab.core.attention_mask import Full
 from lmlab.core.batch import Batch
 from lmlab.core.registry import system_module
 from lmlab.core.view import NO_TARGET
-from lmlab.core.visibility import Full
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.tokenizers import train_tokenizer
-from lmlab.objectives.masked import MaskedTokens
-from lmlab.objectives.masking import EachToken, Replacement
+from lmlab.objectives.masked_language_modelling import MaskedTokens
+from lmlab.objectives.masking.token_masking import (
+    EachToken,
+    Replacement,
+)
 
 VOCABULARY = Vocabulary(size=30)
 FAMILY = ("bert", "roberta", "albert", "bert-wwm", "ernie", "spanbert")

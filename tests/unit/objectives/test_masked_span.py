@@ -13,9 +13,9 @@ from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.view import NO_TARGET, View, left_to_right
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.objectives.hidden_source import Spelling
+from lmlab.objectives.denoising_base import Spelling
 from lmlab.objectives.masked_span import MaskedSpan, OneSpan
-from lmlab.objectives.masking import Replacement
+from lmlab.objectives.masking.token_masking import Replacement
 from lmlab.zoo import mass
 
 VOCABULARY = Vocabulary(size=60)

@@ -13,10 +13,27 @@ from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.registry import system_module
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.objectives.masking import EachToken, Masked, Repeats, Replacement, ordinary_places
-from lmlab.objectives.row_numbers import STEP, hashed, row_numbers
-from lmlab.objectives.span_masking import Spans, geometric_lengths, harmonic_lengths
-from lmlab.objectives.whole_units import WholeUnits, Words
+from lmlab.layers.per_example_rng import (
+    STEP,
+    hashed,
+    row_numbers,
+)
+from lmlab.objectives.masking.span_masking import (
+    Spans,
+    geometric_lengths,
+    harmonic_lengths,
+)
+from lmlab.objectives.masking.token_masking import (
+    EachToken,
+    Masked,
+    Repeats,
+    Replacement,
+    ordinary_places,
+)
+from lmlab.objectives.masking.whole_word_masking import (
+    WholeUnits,
+    Words,
+)
 
 VOCABULARY = Vocabulary(size=30)
 

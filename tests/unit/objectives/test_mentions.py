@@ -12,16 +12,23 @@ from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.registry import system_module
 from lmlab.data.corpus import open_corpus
+from lmlab.data.corpus_encoding import told_entities
 from lmlab.data.languages import capitals, capitals_en
 from lmlab.data.tokenizers import Tokenizer, train_tokenizer
-from lmlab.data.told_entities import told_entities
-from lmlab.objectives.lexicons import country_names, phrases_of_wordnet, read_lexicon
-from lmlab.objectives.masked import MaskedTokens
-from lmlab.objectives.masking import ordinary_places
-from lmlab.objectives.mentions import Mentions
-from lmlab.objectives.whole_units import WholeUnits, Words
+from lmlab.objectives.masked_language_modelling import MaskedTokens
+from lmlab.objectives.masking.mention_units import Mentions
+from lmlab.objectives.masking.phrase_lexicons import (
+    country_names,
+    phrases_of_wordnet,
+    read_lexicon,
+)
+from lmlab.objectives.masking.token_masking import ordinary_places
+from lmlab.objectives.masking.whole_word_masking import (
+    WholeUnits,
+    Words,
+)
 from lmlab.training.config import TrainingConfig
-from lmlab.training.data import training_data
+from lmlab.training.data_loaders import training_data
 from lmlab.training.train import train
 
 

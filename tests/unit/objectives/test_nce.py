@@ -18,14 +18,20 @@ from lmlab.core.errors import UserError
 from lmlab.core.registry import catalogue, system_module
 from lmlab.core.system import Assembly
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.diagnostics.doctor.examine import examine
-from lmlab.diagnostics.doctor.picture import picture_of
-from lmlab.diagnostics.picture import render
-from lmlab.objectives.importance import ImportanceSampled, SampledSoftmax
+from lmlab.diagnosis.examination import examine
+from lmlab.diagnosis.loss_figure import picture_of
 from lmlab.objectives.nce import NoiseContrastive
-from lmlab.objectives.noise_law import NoiseLaw
-from lmlab.objectives.sampled import log_normalisers
-from lmlab.training.runs import build_system, load_run
+from lmlab.objectives.noise_distribution import NoiseLaw
+from lmlab.objectives.noise_sampling import log_normalisers
+from lmlab.objectives.sampled_softmax import (
+    ImportanceSampled,
+    SampledSoftmax,
+)
+from lmlab.plotting.figure import render
+from lmlab.training.run_folder import (
+    build_system,
+    load_run,
+)
 from lmlab.training.train import train
 
 VOCABULARY = Vocabulary(size=12)

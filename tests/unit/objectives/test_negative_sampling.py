@@ -10,7 +10,8 @@ import torch
 from lmlab.core.batch import Batch
 from lmlab.core.registry import system_module
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.objectives.negative_sampling import WordModel, sampled_loss
+from lmlab.models.word2vec import WordModel
+from lmlab.objectives.negative_sampling import sampled_loss
 
 VOCABULARY = Vocabulary(size=8)
 """Symbols 0 to 4, and the words 5, 6, 7."""

@@ -15,8 +15,16 @@ from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.view import NO_TARGET, View
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.objectives.masking import Replacement, ordinary_tokens
-from lmlab.objectives.permutation import OPENING, TEXT, Permutation, stretches
+from lmlab.objectives.masking.token_masking import (
+    Replacement,
+    ordinary_tokens,
+)
+from lmlab.objectives.permutation_lm import (
+    OPENING,
+    TEXT,
+    Permutation,
+    stretches,
+)
 from lmlab.objectives.permuted_masking import PermutedMasking
 from lmlab.training.train import train
 from lmlab.zoo import mpnet, xlnet

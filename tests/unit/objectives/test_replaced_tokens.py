@@ -8,12 +8,17 @@ import pytest
 import torch
 
 from lmlab.core.batch import Batch
-from lmlab.core.detecting import Detecting
 from lmlab.core.errors import UserError
 from lmlab.core.protocols import PROTOCOLS
 from lmlab.core.view import NO_TARGET
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.objectives.replaced_tokens import REPLACED, WRITTEN, detection_view, draw
+from lmlab.models.token_detection import Detecting
+from lmlab.objectives.replaced_token_detection import (
+    REPLACED,
+    WRITTEN,
+    detection_view,
+    draw,
+)
 from lmlab.zoo import electra
 
 VOCABULARY = Vocabulary(size=12)

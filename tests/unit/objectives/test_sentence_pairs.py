@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 
+from lmlab.core.attention_mask import Full
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.registry import system_module
 from lmlab.core.view import NO_TARGET, View
-from lmlab.core.visibility import Full
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.objectives.arranging import Arranged
+from lmlab.objectives.masking.sentence_packing import Arranged
 from lmlab.objectives.sentence_pairs import NextSentence, SentenceOrder
 
 SIZE = 5000

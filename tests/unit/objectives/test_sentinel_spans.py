@@ -11,10 +11,14 @@ import torch
 
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
-from lmlab.core.sentinels import Sentinels
+from lmlab.core.special_tokens import Sentinels
 from lmlab.core.view import NO_TARGET
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.objectives.sentinel_spans import Clean, RandomSpans, SentinelSpans
+from lmlab.objectives.span_corruption import (
+    Clean,
+    RandomSpans,
+    SentinelSpans,
+)
 from lmlab.objectives.text_to_text import PrefixText, TextToText, text_places
 from lmlab.zoo import t5
 

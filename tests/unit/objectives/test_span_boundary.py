@@ -7,10 +7,10 @@ from dataclasses import replace
 import torch
 from torch import nn
 
+from lmlab.core.attention_mask import Full
 from lmlab.core.batch import Batch
 from lmlab.core.registry import system_module
 from lmlab.core.view import NO_TARGET, View
-from lmlab.core.visibility import Full
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.emissions.softmax import Softmax
 from lmlab.objectives.span_boundary import SpanBoundary, boundaries

@@ -10,9 +10,12 @@ import torch
 from lmlab.core.batch import Batch
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.tokenizers import Tokenizer, train_tokenizer
-from lmlab.objectives.masking import ordinary_places
-from lmlab.objectives.span_masking import Spans
-from lmlab.objectives.whole_units import WholeUnits, Words
+from lmlab.objectives.masking.span_masking import Spans
+from lmlab.objectives.masking.token_masking import ordinary_places
+from lmlab.objectives.masking.whole_word_masking import (
+    WholeUnits,
+    Words,
+)
 
 VOCABULARY = Vocabulary(size=30)
 SIZES = {"word": None, "char": None, "bpe": 290, "wordpiece": 55}

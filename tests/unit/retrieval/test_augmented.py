@@ -12,11 +12,11 @@ from lmlab.core.errors import UserError
 from lmlab.core.protocols import Retrieve, WithDocuments
 from lmlab.core.system import System
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.retrieval.augmented import RetrievalAugmented
-from lmlab.retrieval.beside import joined
+from lmlab.models.rag import RetrievalAugmented
 from lmlab.retrieval.bi_encoders import BagOfWords
+from lmlab.retrieval.document_concat import joined
+from lmlab.retrieval.document_memory import DocumentMemory
 from lmlab.retrieval.documents import Document, Documents
-from lmlab.retrieval.memory import DocumentMemory
 from lmlab.zoo import rag_sequence, rag_token
 
 NAMES, PLACES = "ann bob cid dan eve".split(), "attic barn cellar garden hall kitchen".split()

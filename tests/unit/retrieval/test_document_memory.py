@@ -11,8 +11,11 @@ from torch import nn
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.vocabulary import Vocabulary
+from lmlab.retrieval.document_memory import (
+    DocumentMemory,
+    resting,
+)
 from lmlab.retrieval.documents import Document, Documents, words_of
-from lmlab.retrieval.memory import DocumentMemory, resting
 
 TEXTS = {"one": "a b", "two": "b", "three": "c a a b"}
 
@@ -124,7 +127,7 @@ def test_a_search_in_parts_is_the_same(memory: DocumentMemory, monkeypatch: pyte
     queries = torch.randn(7, 3, generator=torch.Generator().manual_seed(0))
     without = torch.tensor([[number % 3] for number in range(7)])
     whole = memory.search(queries, 2, without=without)
-    monkeypatch.setattr("lmlab.retrieval.memory.SCORES_AT_ONCE", 6)
+    monkeypatch.setattr("lmlab.retrieval.document_memory.SCORES_AT_ONCE", 6)
     assert torch.equal(memory.search(queries, 2, without=without), whole)
 
 

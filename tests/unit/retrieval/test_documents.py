@@ -46,7 +46,10 @@ def test_json_lines_have_names_and_titles_if_they_like(tmp_path: Path):
         ({"text": "t", "title": 1}, "name and title must be strings"),
         ({"text": "t", "name": True}, "name and title must be strings"),
         ({"text": "t", "name": "first"}, "its name 'first' is that of line 1 already"),
-        ('{"text": "\\ud800"}', "expected an object with 'text', but it holds half of a surrogate pair"),
+        (
+            '{"text": "\\ud800"}',
+            "expected an object with 'text', but it holds half of a surrogate pair",
+        ),
     ],
 )
 def test_a_bad_row_is_named_by_its_line_or_left_out(tmp_path: Path, row: object, why: str):

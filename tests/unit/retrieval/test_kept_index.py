@@ -13,10 +13,13 @@ import torch
 
 from lmlab.core.errors import UserError
 from lmlab.core.vocabulary import Vocabulary
+from lmlab.retrieval.dense_index import (
+    ABOUT,
+    INDEX,
+    DenseIndex,
+)
+from lmlab.retrieval.document_memory import DocumentMemory
 from lmlab.retrieval.documents import Document, Documents
-from lmlab.retrieval.index import DenseIndex
-from lmlab.retrieval.kept_index import ABOUT, INDEX
-from lmlab.retrieval.memory import DocumentMemory
 
 pytest.importorskip("faiss")
 

@@ -9,7 +9,10 @@ import numpy as np
 import pytest
 
 from lmlab.core.errors import UserError
-from lmlab.retrieval.lexical import LexicalIndex, words
+from lmlab.retrieval.lexical_index import (
+    LexicalIndex,
+    words,
+)
 
 pytest.importorskip("bm25s")
 

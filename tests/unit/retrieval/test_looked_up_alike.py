@@ -12,9 +12,12 @@ from tests.manifests import relist
 import lmlab
 from lmlab.interop.text_encoders import own_vectors
 from lmlab.language_model import LanguageModel
-from lmlab.retrieval.approximate import Approximate
-from lmlab.retrieval.stored import META, open_index
-from lmlab.sampling.asking import Asked
+from lmlab.retrieval.faiss_index import Approximate
+from lmlab.retrieval.stored_index import (
+    META,
+    open_index,
+)
+from lmlab.sampling.question_answering import Asked
 from lmlab.training.train import train
 
 PLACES = {"ann": "attic", "bob": "barn", "cid": "cellar", "dan": "garden", "eve": "hall"}
@@ -157,7 +160,7 @@ def test_a_run_may_search_by_an_index_of_its_own(
     # What was built at the first search is kept, and read from then on.
     assert (tmp_path / "ivf" / "memory" / "index.faiss").is_file()
     assert not (tmp_path / "flat" / "memory" / "index.faiss").exists()
-    monkeypatch.setattr("lmlab.retrieval.approximate.build", None)
+    monkeypatch.setattr("lmlab.retrieval.faiss_index.build", None)
     again = lmlab.load(tmp_path / "ivf")
     assert list(map(told, again.ask(QUESTIONS))) == list(map(told, ivf))
     loaded: Any = again.model.system

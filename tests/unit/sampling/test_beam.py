@@ -11,9 +11,12 @@ import torch
 
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
-from lmlab.sampling.beam import Beam, beam_search
-from lmlab.sampling.decode import greedy
-from lmlab.sampling.next_tokens import largest
+from lmlab.sampling.beam_expansion import largest
+from lmlab.sampling.beam_search import (
+    Beam,
+    beam_search,
+)
+from lmlab.sampling.decoding import greedy
 
 
 def exhaustive(system, penalty: float = 0.0) -> list[tuple[tuple[int, ...], float]]:

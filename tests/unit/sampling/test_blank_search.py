@@ -12,8 +12,11 @@ from lmlab.core.batch import Batch
 from lmlab.core.registry import system_module
 from lmlab.data.corpus import Layout
 from lmlab.data.tokenizers import Tokenizer, train_tokenizer
-from lmlab.sampling.blank_search import BlankSearch
-from lmlab.sampling.filling import Filler, written_log_probs
+from lmlab.sampling.infill_search import BlankSearch
+from lmlab.sampling.mask_filling import (
+    Filler,
+    written_log_probs,
+)
 from lmlab.zoo import bart
 
 WORDS = "a b c d e"

@@ -79,9 +79,9 @@ def test_chains_are_drawn(sample, tmp_path, form):
 
 
 def test_a_stop_is_told_and_what_there_is_is_printed(bert_run, capfd, monkeypatch):
-    from lmlab.sampling import chains
+    from lmlab.sampling.mcmc import sampler
 
-    before = chains.Watch.count
+    before = sampler.Watch.count
     calls = []
 
     def count(self, *arguments, **words):
@@ -90,7 +90,7 @@ def test_a_stop_is_told_and_what_there_is_is_printed(bert_run, capfd, monkeypatc
         if len(calls) == 7:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(chains.Watch, "count", count)
+    monkeypatch.setattr(sampler.Watch, "count", count)
     code = main(["sample", str(bert_run), "--method", "gibbs", "-n", "4", "--length", "3"])
     captured = capfd.readouterr()
     assert code == 130
@@ -125,10 +125,12 @@ def test_mistakes_are_told_in_a_sentence(sample, arguments, said):
 
 def test_python_gives_the_record(bert_run):
     model = lmlab.load(bert_run)
-    found = model.chains(2, method="metropolis", text="the dog sees a cat", positions=(2,), steps=9)
+    found = model.sampler(
+        2, method="metropolis", text="the dog sees a cat", positions=(2,), steps=9
+    )
     assert [each.text.split()[0] for each in found.texts] == ["the", "the"]
     assert found.as_dict()["mixing"]["readings"] == 4 * 6
-    unigram = model.chains(1, method="metropolis", proposal="unigram", length=3, steps=5)
+    unigram = model.sampler(1, method="metropolis", proposal="unigram", length=3, steps=5)
     assert unigram.proposal == "unigram"
     with pytest.raises(UserError, match="call chains"):
         model.sample(1, method="gibbs")

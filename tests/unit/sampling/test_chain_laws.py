@@ -12,7 +12,6 @@ import torch
 from lmlab.core.batch import Batch
 from lmlab.core.registry import system_module
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.sampling.chain_kernels import Gibbs, Metropolis
 from lmlab.sampling.chain_laws import (
     TextSpace,
     divergence,
@@ -25,15 +24,29 @@ from lmlab.sampling.chain_laws import (
     text_space,
     total_variation,
 )
-from lmlab.sampling.chain_moves import ChainState, Refill, Resize
-from lmlab.sampling.chain_orders import RandomPlaces, Sequential
-from lmlab.sampling.chain_proposals import FromFill, uniform
-from lmlab.sampling.chain_targets import (
+from lmlab.sampling.mcmc.acceptance import (
+    Gibbs,
+    Metropolis,
+)
+from lmlab.sampling.mcmc.energy import (
     LengthWeighted,
     LogProbEnergy,
     NormalisedEnergy,
     OwnEnergy,
     RawEnergy,
+)
+from lmlab.sampling.mcmc.moves import (
+    ChainState,
+    Refill,
+    Resize,
+)
+from lmlab.sampling.mcmc.proposals import (
+    FromFill,
+    uniform,
+)
+from lmlab.sampling.mcmc.schedule import (
+    RandomPlaces,
+    Sequential,
 )
 
 LENGTH = 3

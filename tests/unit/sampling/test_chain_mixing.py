@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from lmlab.sampling.chain_mixing import (
+from lmlab.sampling.mcmc.diagnostics import (
     autocorrelation,
     effective_size,
     r_hat,

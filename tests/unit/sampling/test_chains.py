@@ -11,14 +11,28 @@ import torch
 from lmlab.core.errors import UserError
 from lmlab.core.registry import catalogue, system_module
 from lmlab.core.vocabulary import Vocabulary
+from lmlab.data.collation import batch_of
 from lmlab.data.corpus import Layout
 from lmlab.data.tokenizers import train_tokenizer
-from lmlab.sampling.chain_orders import RandomPlaces, Schedule, Sequential
-from lmlab.sampling.chain_proposals import allowed_tokens, draw, uniform, unigram
-from lmlab.sampling.chain_settings import ChainSettings
-from lmlab.sampling.chain_targets import NormalisedEnergy, OwnEnergy, RawEnergy, target_of
-from lmlab.sampling.chains import ChainRunner
-from lmlab.scoring.batching import batch_of
+from lmlab.sampling.mcmc.energy import (
+    NormalisedEnergy,
+    OwnEnergy,
+    RawEnergy,
+    target_of,
+)
+from lmlab.sampling.mcmc.mcmc_config import ChainSettings
+from lmlab.sampling.mcmc.proposals import (
+    allowed_tokens,
+    draw,
+    uniform,
+    unigram,
+)
+from lmlab.sampling.mcmc.sampler import ChainRunner
+from lmlab.sampling.mcmc.schedule import (
+    RandomPlaces,
+    Schedule,
+    Sequential,
+)
 
 LINES = ["the cat sees a dog", "a dog sees the cat", "the dog sleeps"] * 3
 WORDS = train_tokenizer("word", LINES)

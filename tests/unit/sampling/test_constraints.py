@@ -11,9 +11,16 @@ from tests.unit.sampling.test_beam import exhaustive
 
 from lmlab.core.errors import UserError
 from lmlab.data.tokenizers import Tokenizer, train_tokenizer
-from lmlab.sampling.beam import Beam, beam_search
-from lmlab.sampling.constraints import Borders, Constraints
-from lmlab.sampling.words import borders_of, spellings_of
+from lmlab.sampling.beam_search import (
+    Beam,
+    beam_search,
+)
+from lmlab.sampling.lexical_constraints import (
+    Borders,
+    Constraints,
+    borders_of,
+    spellings_of,
+)
 
 WIDE = Beam(width=40, best=40, max_length=4)
 

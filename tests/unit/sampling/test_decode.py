@@ -9,8 +9,11 @@ import pytest
 import torch
 
 from lmlab.core.errors import UserError
-from lmlab.sampling import decode as decode_module
-from lmlab.sampling.decode import greedy, sample
+from lmlab.sampling import decoding as decode_module
+from lmlab.sampling.decoding import (
+    greedy,
+    sample,
+)
 
 
 def generator(seed: int = 0) -> torch.Generator:

@@ -10,9 +10,15 @@ from lmlab.core.protocols import Countable
 from lmlab.core.registry import system_module
 from lmlab.data.corpus import Layout
 from lmlab.data.tokenizers import train_tokenizer
-from lmlab.sampling.beam import Beam, beam_search
-from lmlab.sampling.decode import greedy, sample
-from lmlab.scoring.score import Scorer
+from lmlab.sampling.beam_search import (
+    Beam,
+    beam_search,
+)
+from lmlab.sampling.decoding import (
+    greedy,
+    sample,
+)
+from lmlab.scoring.scorer import Scorer
 
 SENTENCES = ["the cat sat", "the dog saw a cat", "a dog sat", "a cat saw the dog"]
 

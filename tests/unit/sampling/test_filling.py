@@ -16,8 +16,11 @@ from lmlab.core.registry import system_module
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.corpus import Layout
 from lmlab.data.tokenizers import Tokenizer, train_tokenizer
-from lmlab.sampling.filling import Filler, written_log_probs
-from lmlab.sampling.gaps import read_gaps
+from lmlab.sampling.mask_filling import (
+    Filler,
+    written_log_probs,
+)
+from lmlab.sampling.masked_text import read_gaps
 
 LINES = ["the cat sees a dog", "a dog sees the cat", "the dog sleeps"] * 3
 WORDS = train_tokenizer("word", LINES)

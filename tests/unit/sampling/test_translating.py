@@ -12,9 +12,16 @@ import torch
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.sampling.beam import Beam, Hypothesis
-from lmlab.sampling.finding import BySearch, Drawn, Greedily
-from lmlab.sampling.translating import (
+from lmlab.sampling.beam_search import (
+    Beam,
+    Hypothesis,
+)
+from lmlab.sampling.decoding_strategies import (
+    BySearch,
+    Drawn,
+    Greedily,
+)
+from lmlab.sampling.translation import (
     Translation,
     Translator,
     Written,

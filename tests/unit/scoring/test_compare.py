@@ -14,10 +14,10 @@ from lmlab.core.errors import UserError
 from lmlab.core.protocols import LogProbs
 from lmlab.core.score import summarise
 from lmlab.data.corpus import Corpus, Layout, Split
-from lmlab.scoring import measure
-from lmlab.scoring.compare import compare
-from lmlab.scoring.score import Scorer
-from lmlab.scoring.tables import markdown
+from lmlab.scoring import split_evaluation
+from lmlab.scoring.comparison_tables import markdown
+from lmlab.scoring.model_comparison import compare
+from lmlab.scoring.scorer import Scorer
 
 
 class Uniform:
@@ -219,11 +219,11 @@ def test_progress_hears_every_token(runs, corpus):
 
 
 def test_training_time_is_read_from_the_metrics(tmp_path):
-    assert measure.train_seconds(tmp_path) is None
+    assert split_evaluation.train_seconds(tmp_path) is None
     lines = [{"step": 1, "seconds": 2.5}, {"step": 2, "seconds": 7.25}]
     text = "".join(json.dumps(line) + "\n" for line in lines)
     (tmp_path / "metrics.jsonl").write_text(text, encoding="utf-8")
-    assert measure.train_seconds(tmp_path) == 7.25
+    assert split_evaluation.train_seconds(tmp_path) == 7.25
 
 
 def test_mean_over_seeds_is_what_is_resampled(runs, corpus):

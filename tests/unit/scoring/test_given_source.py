@@ -15,9 +15,16 @@ from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.corpus import Corpus, Layout, Split
 from lmlab.data.readers import Example
 from lmlab.data.tokenizers import train_tokenizer
-from lmlab.scoring.compare import compare
-from lmlab.scoring.given_source import SourceScorer, check_takes_source, paired
-from lmlab.training.runs import build_system, build_tiny
+from lmlab.scoring.model_comparison import compare
+from lmlab.scoring.source_scoring import (
+    SourceScorer,
+    check_takes_source,
+    paired,
+)
+from lmlab.training.run_folder import (
+    build_system,
+    build_tiny,
+)
 
 PAIRS = Layout(kind="pairs")
 
@@ -76,7 +83,7 @@ def test_a_batch_has_as_many_places_as_the_budget_on_either_side(
 
 
 def test_pairs_without_end_are_scored_as_they_come(words, transformer, monkeypatch):
-    monkeypatch.setattr("lmlab.scoring.score.AHEAD_TEXTS", 8)
+    monkeypatch.setattr("lmlab.scoring.scorer.AHEAD_TEXTS", 8)
     sources = ("the cat sat" for _ in count())
     texts = ("a dog" for _ in count())
     (alone,) = scorer(transformer, words).score([("the cat sat", "a dog")])

@@ -6,12 +6,16 @@ import pytest
 import torch
 from torch import Tensor
 
+from lmlab.core.attention_mask import Full
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.view import View
-from lmlab.core.visibility import Full
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.scoring.masked import METHODS, kind_of, masked_scores
+from lmlab.scoring.pseudo_log_likelihood import (
+    METHODS,
+    kind_of,
+    masked_scores,
+)
 from lmlab.zoo import bert, electra, hmm, mpnet, ngram, xlnet
 
 VOCABULARY = Vocabulary(size=23)

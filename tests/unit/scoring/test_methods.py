@@ -14,11 +14,18 @@ from lmlab.core.protocols import LogProbs
 from lmlab.core.score import summarise
 from lmlab.data.corpus import Layout
 from lmlab.data.tokenizers import train_tokenizer
-from lmlab.scoring import masked_texts
+from lmlab.scoring import masked_text_scoring
 from lmlab.scoring.conditional import conditional_scores
-from lmlab.scoring.masked import METHODS, kind_of, masked_scores
-from lmlab.scoring.methods import NAMES, Method
-from lmlab.scoring.score import Scorer
+from lmlab.scoring.pseudo_log_likelihood import (
+    METHODS,
+    kind_of,
+    masked_scores,
+)
+from lmlab.scoring.scorer import Scorer
+from lmlab.scoring.scoring_methods import (
+    NAMES,
+    Method,
+)
 from lmlab.zoo import bert, ebm
 
 TEXTS = ["the cat sat on the mat", "a dog saw the mat", "the zebra"]
@@ -190,14 +197,14 @@ def test_tokens_of_long_texts_stand_in_the_middle_of_their_windows(
     assert found.tokens == len(LONG.split())
     # The windows of a text are many times its tokens where strides are small: some at a time.
     laid_out: list[int] = []
-    whole = masked_texts.batch_of
+    whole = masked_text_scoring.batch_of
 
     def noted(rows, of):
         laid_out.append(len(rows) * max(map(len, rows)))
         return whole(rows, of)
 
-    monkeypatch.setattr(masked_texts, "batch_of", noted)
-    monkeypatch.setattr(masked_texts, "PLACES_AT_ONCE", 14)
+    monkeypatch.setattr(masked_text_scoring, "batch_of", noted)
+    monkeypatch.setattr(masked_text_scoring, "PLACES_AT_ONCE", 14)
     bounded = next(scorer.score([LONG]))
     assert [t.log_prob for t in bounded.per_token] == pytest.approx(expected, abs=1e-5)
     assert max(laid_out) <= 14 and len(laid_out) > 1
@@ -212,8 +219,8 @@ def test_the_own_score_of_a_masked_model_has_the_same_windows(
     expected = in_their_windows(system, words, table, method="norm")
     rows = next(scorer.score([LONG]))
     assert [t.log_prob for t in rows.per_token] == pytest.approx(expected, abs=1e-5)
-    monkeypatch.setattr("lmlab.scoring.score.AHEAD_CHARACTERS", 20)
-    monkeypatch.setattr("lmlab.scoring.pieces.PIECE_CHARACTERS", 16)
+    monkeypatch.setattr("lmlab.scoring.scorer.AHEAD_CHARACTERS", 20)
+    monkeypatch.setattr("lmlab.scoring.token_chunks.PIECE_CHARACTERS", 16)
     stream = next(scorer.score([LONG]))
     assert [t.log_prob for t in stream.per_token] == pytest.approx(expected, abs=1e-5)
     assert stream.convention == rows.convention and stream.convention.ahead > 0
@@ -319,7 +326,7 @@ def test_energies_belong_to_the_whole_text(words):
 
 
 def test_all_methods_have_an_order_in_words():
-    from lmlab.scoring.methods import ORDERS
+    from lmlab.scoring.scoring_methods import ORDERS
 
     assert set(METHODS) < set(ORDERS)
 

@@ -13,8 +13,12 @@ from lmlab.core.errors import UserError
 from lmlab.core.protocols import LogProbs
 from lmlab.core.score import summarise
 from lmlab.data.corpus import Layout
-from lmlab.scoring.score import Scorer
-from lmlab.scoring.streams import Window, right_context, rolling_windows
+from lmlab.scoring.scorer import Scorer
+from lmlab.scoring.token_streams import (
+    Window,
+    right_context,
+    rolling_windows,
+)
 
 
 def stepped(system, ids, state=None):
@@ -208,8 +212,8 @@ def test_rolling_scores_see_just_their_window(words, tiny_recurrent, monkeypatch
     assert [t.log_prob for t in found.per_token] == pytest.approx(expected, abs=1e-12)
     assert (found.convention.window, found.convention.stride) == (window, stride)
     # The same by the stream that serves texts too long to be read at once.
-    monkeypatch.setattr("lmlab.scoring.score.AHEAD_CHARACTERS", 20)
-    monkeypatch.setattr("lmlab.scoring.pieces.PIECE_CHARACTERS", 16)
+    monkeypatch.setattr("lmlab.scoring.scorer.AHEAD_CHARACTERS", 20)
+    monkeypatch.setattr("lmlab.scoring.token_chunks.PIECE_CHARACTERS", 16)
     streamed = scorer.score_one(text)
     assert [t.log_prob for t in streamed.per_token] == pytest.approx(expected, abs=1e-12)
     assert [(t.start, t.end) for t in streamed.per_token] == [
@@ -248,7 +252,7 @@ def test_progress_counts_every_token(words, tiny_recurrent, sentences):
 
 
 def test_memory_does_not_grow_with_the_number_of_texts(words, tiny_recurrent, monkeypatch):
-    monkeypatch.setattr("lmlab.scoring.score.AHEAD_TEXTS", 64)
+    monkeypatch.setattr("lmlab.scoring.scorer.AHEAD_TEXTS", 64)
     system = tiny_recurrent(words.vocabulary)
     scorer = Scorer(system, words, Layout(), tokens_per_batch=512)
 

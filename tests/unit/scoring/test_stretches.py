@@ -10,8 +10,8 @@ import torch
 from lmlab.core.registry import system_module
 from lmlab.data.corpus import Layout
 from lmlab.data.tokenizers import Tokenizer
-from lmlab.diagnostics.wording import convention_words
-from lmlab.scoring.score import Scorer
+from lmlab.scoring.formatting import convention_words
+from lmlab.scoring.scorer import Scorer
 
 TEXT = " ".join(["the cat sat on a mat", "a dog saw the bird on the mat"] * 3)
 

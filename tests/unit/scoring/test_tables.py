@@ -11,8 +11,19 @@ import pytest
 from rich.console import Console
 
 from lmlab.core.score import Convention
-from lmlab.scoring.comparison import Comparison, Difference, Row
-from lmlab.scoring.tables import as_json, groups, latex, markdown, rich_differences, rich_table
+from lmlab.scoring.comparison_records import (
+    Comparison,
+    Difference,
+    Row,
+)
+from lmlab.scoring.comparison_tables import (
+    as_json,
+    groups,
+    latex,
+    markdown,
+    rich_differences,
+    rich_table,
+)
 
 
 def row(name: str, nats: float, **more) -> Row:

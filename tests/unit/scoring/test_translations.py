@@ -10,7 +10,10 @@ from pathlib import Path
 import pytest
 
 from lmlab.core.errors import UserError
-from lmlab.scoring.translations import SentenceUtility, judge
+from lmlab.scoring.translation_metrics import (
+    SentenceUtility,
+    judge,
+)
 
 pytest.importorskip("sacrebleu", reason="judging translations needs the extra translation")
 

@@ -10,9 +10,9 @@ import torch
 
 from lmlab.core.errors import UserError
 from lmlab.data.tokenizers import train_tokenizer
-from lmlab.data.wordnet.similarity import SimilarPair
+from lmlab.data.wordnet.noun_similarity import SimilarPair
 from lmlab.scoring.word_vectors import WordVectors, read_pairs, spearman, vectors_of
-from lmlab.training.runs import build_tiny
+from lmlab.training.run_folder import build_tiny
 
 PLANE = WordVectors(
     ["east", "north", "west", "northeast", "nowhere"],

@@ -11,8 +11,8 @@ import torch
 import lmlab
 from lmlab.core.errors import UserError
 from lmlab.core.tensor_files import read_tensors
-from lmlab.tasks.beginning import load_beginning
 from lmlab.tasks.finetune import finetune
+from lmlab.tasks.load_pretrained import load_beginning
 
 ROWS = {
     "classify": [{"text": f"{a} {b} .", "label": a} for a in "abc" for b in "abc"] * 4,

@@ -7,12 +7,18 @@ from pathlib import Path
 import pytest
 
 from lmlab.core.errors import UserError
-from lmlab.core.recall import RecallSettings
-from lmlab.tasks.blocks import block_ends, end_costs
-from lmlab.tasks.relevance import check_relevant, kept_shares
-from lmlab.tasks.rows import read_rows
-from lmlab.tasks.span import Span
-from lmlab.tasks.tag import Tag
+from lmlab.core.memrecall_config import RecallSettings
+from lmlab.tasks.long_context.blocks import (
+    block_ends,
+    end_costs,
+)
+from lmlab.tasks.long_context.relevance_labels import (
+    check_relevant,
+    kept_shares,
+)
+from lmlab.tasks.span_extraction import Span
+from lmlab.tasks.tagging import Tag
+from lmlab.tasks.task_rows import read_rows
 
 
 def spans_of(text: str) -> list[tuple[int, int]]:

@@ -6,8 +6,11 @@ from collections import Counter
 
 import pytest
 
-from lmlab.tasks.builtin import BUILTIN, builtin_rows
-from lmlab.tasks.catalogue import find_task
+from lmlab.tasks.builtin_datasets import (
+    BUILTIN,
+    builtin_rows,
+)
+from lmlab.tasks.task_registry import find_task
 
 
 @pytest.mark.parametrize("name", BUILTIN)

@@ -15,22 +15,28 @@ import lmlab
 from lmlab.core.errors import UserError
 from lmlab.data.corpus import open_corpus
 from lmlab.data.lines import ReadingReport
-from lmlab.data.selection import part_of
+from lmlab.data.splitting import part_of
 from lmlab.data.tokenizers import Tokenizer
-from lmlab.tasks.answering import written_texts
-from lmlab.tasks.classify import Classify, Pair
+from lmlab.tasks.classification import (
+    Classify,
+    Pair,
+)
+from lmlab.tasks.few_shot import prompt_rows
 from lmlab.tasks.finetune import finetune
-from lmlab.tasks.generate import Generate
-from lmlab.tasks.prompting import prompt_rows
-from lmlab.tasks.rows import read_splits
-from lmlab.tasks.runs import load_task
-from lmlab.tasks.span import Span
-from lmlab.tasks.systems import Continuing
-from lmlab.tasks.tag import Tag, first_tokens
+from lmlab.tasks.finetuned_model import load_task
+from lmlab.tasks.finetuned_systems import Continuing
+from lmlab.tasks.generation import Generate
+from lmlab.tasks.prediction import written_texts
+from lmlab.tasks.span_extraction import Span
+from lmlab.tasks.tagging import (
+    Tag,
+    first_tokens,
+)
 from lmlab.tasks.task import joined
+from lmlab.tasks.task_rows import read_splits
 from lmlab.training.loop import Outcome
 from lmlab.training.progress import Progress
-from lmlab.training.runs import build_tiny
+from lmlab.training.run_folder import build_tiny
 
 LETTERS = "abcdef"
 

@@ -7,17 +7,36 @@ import torch
 
 from lmlab.core.errors import UserError
 from lmlab.data.tokenizers import train_tokenizer
-from lmlab.diagnostics.graph_picture import layout, path_links, write_graphs
-from lmlab.layers.hop_settings import HopSettings
-from lmlab.tasks.hops.answers import HopAnswer, path_is_right
-from lmlab.tasks.hops.encoding import NodeEncoder
-from lmlab.tasks.hops.examples import gold_graph, graph_example, span_examples
-from lmlab.tasks.hops.graph import CognitiveGraph
-from lmlab.tasks.hops.growing import grow
-from lmlab.tasks.hops.memory import common_names, starts_of
-from lmlab.tasks.hops.reader import Found
-from lmlab.tasks.hops.rows import HopRow, HopRows, Question, question_kind
-from lmlab.tasks.hops.spans import Span
+from lmlab.inspection.cognitive_graph_figure import (
+    layout,
+    path_links,
+    write_graphs,
+)
+from lmlab.layers.cogqa_config import HopSettings
+from lmlab.layers.span_pointers import Span
+from lmlab.tasks.multihop.answer_selection import (
+    HopAnswer,
+    path_is_right,
+)
+from lmlab.tasks.multihop.cognitive_graph import CognitiveGraph
+from lmlab.tasks.multihop.cogqa_reader import Found
+from lmlab.tasks.multihop.graph_examples import (
+    gold_graph,
+    graph_example,
+    span_examples,
+)
+from lmlab.tasks.multihop.graph_expansion import grow
+from lmlab.tasks.multihop.multihop_rows import (
+    HopRow,
+    HopRows,
+    Question,
+    question_kind,
+)
+from lmlab.tasks.multihop.node_inputs import NodeEncoder
+from lmlab.tasks.multihop.paragraph_store import (
+    common_names,
+    starts_of,
+)
 
 PARAGRAPHS = {
     "axle": "axle is a kind of shaft . the whole of it is wheel . it turns .",

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from lmlab.tasks.hops.plain import Seen, chosen, plain_examples, train_plain_reader
 from typer.testing import CliRunner
 
 import lmlab
@@ -20,18 +21,28 @@ from lmlab.cli.main import app
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.tensor_files import read_tensors
-from lmlab.data.wordnet.hop_questions import hop_questions
-from lmlab.layers.hop_settings import HopSettings
+from lmlab.data.wordnet.multihop_questions import hop_questions
+from lmlab.layers.cogqa_config import HopSettings
 from lmlab.tasks.finetune import finetune
-from lmlab.tasks.hops.asking import HopModel, load_hops
-from lmlab.tasks.hops.encoding import NodeEncoder
-from lmlab.tasks.hops.fitting import finetune_hops
-from lmlab.tasks.hops.plain import Seen, chosen, plain_examples, train_plain_reader
-from lmlab.tasks.hops.reader import HopReader
-from lmlab.tasks.hops.rows import HopRow, Question, read_hop_rows
-from lmlab.tasks.hops.system import CogQA, SecondStage, node_loss
+from lmlab.tasks.multihop.cogqa_model import (
+    CogQA,
+    SecondStage,
+    node_loss,
+)
+from lmlab.tasks.multihop.cogqa_reader import HopReader
+from lmlab.tasks.multihop.multihop_model import (
+    HopModel,
+    load_hops,
+)
+from lmlab.tasks.multihop.multihop_rows import (
+    HopRow,
+    Question,
+    read_hop_rows,
+)
+from lmlab.tasks.multihop.node_inputs import NodeEncoder
+from lmlab.tasks.multihop.two_stage_training import finetune_hops
 from lmlab.training.config import TrainingConfig, with_budget
-from lmlab.training.runs import load_run
+from lmlab.training.run_folder import load_run
 
 LETTERS = "abcdefghij"
 SETTINGS = {"learning_rate": "0.01", "log_every": "5", "predictor_width": "7"}

@@ -6,11 +6,16 @@ import math
 
 import pytest
 
-from lmlab.tasks.classify import Classify
-from lmlab.tasks.generate import Generate
-from lmlab.tasks.intervals import Z, bootstrap, measure_answers, wilson
-from lmlab.tasks.span import Span
-from lmlab.tasks.tag import Tag
+from lmlab.tasks.classification import Classify
+from lmlab.tasks.confidence_intervals import (
+    Z,
+    bootstrap,
+    measure_answers,
+    wilson,
+)
+from lmlab.tasks.generation import Generate
+from lmlab.tasks.span_extraction import Span
+from lmlab.tasks.tagging import Tag
 
 
 @pytest.mark.parametrize(("right", "total"), [(0, 10), (3, 10), (81, 263), (10, 10)])

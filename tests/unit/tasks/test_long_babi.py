@@ -9,12 +9,18 @@ import pytest
 
 from lmlab.core.errors import UserError
 from lmlab.data.babi import Babi
-from lmlab.tasks.builtin import builtin_rows
-from lmlab.tasks.classify import Classify
-from lmlab.tasks.long_babi import long_babi, long_rows, names_in, sentences_of, subjects_of
-from lmlab.tasks.relevance import check_relevant
-from lmlab.tasks.rows import read_splits
-from lmlab.tasks.span import Span
+from lmlab.tasks.builtin_datasets import builtin_rows
+from lmlab.tasks.classification import Classify
+from lmlab.tasks.long_context.long_babi import (
+    long_babi,
+    long_rows,
+    names_in,
+    sentences_of,
+    subjects_of,
+)
+from lmlab.tasks.long_context.relevance_labels import check_relevant
+from lmlab.tasks.span_extraction import Span
+from lmlab.tasks.task_rows import read_splits
 
 CARRYING = """\
 1 Mary went to the garden.

@@ -14,15 +14,31 @@ import lmlab
 from lmlab.cli.main import app
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
-from lmlab.tasks.classify import Classify, Pair
-from lmlab.tasks.long_texts import Pooled, best_of_windows, in_windows, tags_of_windows
-from lmlab.tasks.reading import LongSettings, Reading, seen_of
-from lmlab.tasks.span import Span
-from lmlab.tasks.systems import vector_width
-from lmlab.tasks.tag import Tag
+from lmlab.tasks.classification import (
+    Classify,
+    Pair,
+)
+from lmlab.tasks.finetuned_systems import vector_width
+from lmlab.tasks.input_pipeline import (
+    LongSettings,
+    Reading,
+    seen_of,
+)
+from lmlab.tasks.long_context.long_text_strategies import (
+    WAYS,
+    find_reading,
+    judged_by,
+)
+from lmlab.tasks.long_context.sliding_windows import (
+    Pooled,
+    best_of_windows,
+    in_windows,
+    tags_of_windows,
+)
+from lmlab.tasks.span_extraction import Span
+from lmlab.tasks.tagging import Tag
 from lmlab.tasks.task import LOST, Encoded, Task, batch_of
-from lmlab.tasks.ways import WAYS, find_reading, judged_by
-from lmlab.training.runs import Model
+from lmlab.training.run_folder import Model
 
 LETTERS = "a b c d e f g h i j"
 

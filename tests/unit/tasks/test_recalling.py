@@ -15,10 +15,13 @@ import lmlab
 from lmlab.cli.main import app
 from lmlab.core.errors import UserError
 from lmlab.tasks.finetune import finetune
-from lmlab.tasks.memory_system import WithMemory
-from lmlab.tasks.recalling import PreparedExamples, Recalling
-from lmlab.tasks.runs import load_task
-from lmlab.tasks.tag import Tag
+from lmlab.tasks.finetuned_model import load_task
+from lmlab.tasks.long_context.cogltx_model import WithMemory
+from lmlab.tasks.long_context.memrecall_pipeline import (
+    PreparedExamples,
+    Recalling,
+)
+from lmlab.tasks.tagging import Tag
 
 SETTINGS = {"learning_rate": 0.01, "tokens_per_batch": 512, "warmup_steps": 5}
 
@@ -169,7 +172,7 @@ def test_each_block_of_a_tagged_text_is_a_query(base: Path):
 
 
 def _settings(**given: object):
-    from lmlab.tasks.reading import LongSettings
+    from lmlab.tasks.input_pipeline import LongSettings
 
     return LongSettings(**given)  # type: ignore[arg-type]
 
@@ -212,7 +215,7 @@ def test_mistakes_are_told(base: Path, tmp_path: Path):
 
 
 def load_reading(base: Path) -> Recalling:
-    from lmlab.tasks.span import Span
+    from lmlab.tasks.span_extraction import Span
 
     model = lmlab.load(base)
     return Recalling(

@@ -18,11 +18,11 @@ from lmlab.core.state import State, TensorState
 from lmlab.core.system import System
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.training.config import TrainingConfig
-from lmlab.training.data import TrainingData
+from lmlab.training.data_loaders import TrainingData
+from lmlab.training.distributed import make_accelerator
 from lmlab.training.loop import Job
-from lmlab.training.processes import make_accelerator
 from lmlab.training.reporting import Reporter
-from lmlab.training.runs import RunFolder
+from lmlab.training.run_folder import RunFolder
 
 WALL_CLOCK = ("seconds", "tokens_per_second")
 

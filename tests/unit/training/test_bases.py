@@ -12,7 +12,7 @@ import torch
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.registry import catalogue
-from lmlab.training.runs import load_run
+from lmlab.training.run_folder import load_run
 from lmlab.training.train import train
 
 NAME = "autoencoder-vae"

@@ -8,8 +8,8 @@ import torch
 from lmlab.core.batch import Batch
 from lmlab.core.loss import Loss
 from lmlab.core.system import System
-from lmlab.training.evaluate import evaluate
-from lmlab.training.processes import make_accelerator
+from lmlab.training.distributed import make_accelerator
+from lmlab.training.validation import evaluate
 
 
 class Source:

@@ -15,7 +15,7 @@ from lmlab.core.batch import Batch
 from lmlab.core.tensor_files import read_tensors
 from lmlab.training.fitters import FITTERS, expected_counts, fit_by_em
 from lmlab.training.loop import Job
-from lmlab.training.runs import load_run
+from lmlab.training.run_folder import load_run
 from lmlab.training.train import train
 
 MakeJob = Callable[..., Job]

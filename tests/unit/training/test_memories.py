@@ -8,10 +8,20 @@ import pytest
 
 from lmlab.core.card import Card
 from lmlab.core.errors import UserError
-from lmlab.knowledge.knowledge import Entity, Fact, Knowledge
-from lmlab.knowledge.opening import open_knowledge
+from lmlab.knowledge.knowledge_base import (
+    Entity,
+    Fact,
+    Knowledge,
+)
+from lmlab.knowledge.load_knowledge import open_knowledge
 from lmlab.retrieval.documents import Document, Documents, open_documents
-from lmlab.training.memories import FILES, Memories, find_memories, load_memories, tiny_memories
+from lmlab.training.external_memory import (
+    FILES,
+    Memories,
+    find_memories,
+    load_memories,
+    tiny_memories,
+)
 
 
 def card(*needs: str, **tries: str) -> Card:

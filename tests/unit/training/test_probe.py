@@ -7,8 +7,13 @@ import pytest
 import torch
 
 from lmlab.training.config import TrainingConfig
+from lmlab.training.cost_estimate import (
+    Expectation,
+    memory_words,
+    probe,
+    saved_bytes,
+)
 from lmlab.training.loop import Job
-from lmlab.training.probe import Expectation, memory_words, probe, saved_bytes
 
 
 def test_a_probe_changes_neither_weights_nor_random_states(

@@ -7,7 +7,12 @@ import pytest
 import torch
 
 from lmlab.core.batch import Batch
-from lmlab.training.processes import gather_rows, own_rows, seed_step, share
+from lmlab.training.distributed import (
+    gather_rows,
+    own_rows,
+    seed_step,
+    share,
+)
 
 
 def process(index: int, world: int) -> Any:

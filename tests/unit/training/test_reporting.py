@@ -7,9 +7,9 @@ import pytest
 
 from lmlab.core.errors import UserError
 from lmlab.training.config import TrainingConfig
-from lmlab.training.evaluate import Evaluation
 from lmlab.training.progress import Budget, Progress
 from lmlab.training.reporting import Reporter, duration, exact_duration, read_metrics
+from lmlab.training.validation import Evaluation
 
 
 def reporter(path: Path, *, quiet: bool = True, silent: bool = False) -> Reporter:

@@ -11,9 +11,9 @@ import torch
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.training.config import TrainingConfig
-from lmlab.training.evaluate import evaluate
-from lmlab.training.runs import load_run
+from lmlab.training.run_folder import load_run
 from lmlab.training.train import RunResult, train
+from lmlab.training.validation import evaluate
 
 Losses = Callable[[Path], list[dict[str, Any]]]
 QUICK: dict[str, Any] = {"size": "tiny", "quiet": True}

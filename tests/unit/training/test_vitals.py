@@ -15,7 +15,12 @@ from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.training.loop import Job, fit_by_gradient
 from lmlab.training.reporting import NOT_FINITE, _flat, read_metrics
-from lmlab.training.vitals import Watch, mean_length, token_vectors, update_ratio
+from lmlab.training.weight_statistics import (
+    Watch,
+    mean_length,
+    token_vectors,
+    update_ratio,
+)
 
 MakeJob = Callable[..., Job]
 

@@ -11,11 +11,12 @@ import torch
 
 from lmlab.core.registry import system_module
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.objectives.negative_sampling import WordModel, sampled_loss
+from lmlab.models.word2vec import WordModel
+from lmlab.objectives.negative_sampling import sampled_loss
 
 pytest.importorskip("numba", reason="compiled code needs numba: pip install lmlab[words]")
 
-from lmlab.training import word_kernels as kernels
+from lmlab.training import word2vec_kernels as kernels
 
 FAR = 40.0
 """Pearson's statistic with up to 5 degrees of freedom exceeds it with probability below 1e-6."""
@@ -144,7 +145,7 @@ def descend_against(system: WordModel, around: list[int], drawn: int, rate: floa
     ids=["skipgram", "mean", "true-mean", "sum", "product"],
 )
 def test_compiled_steps_are_those_of_torchs_gradient(name: str, settings: dict[str, Any]):
-    from lmlab.training.words import _learner
+    from lmlab.training.word2vec_fitter import _learner
 
     ours, clear = build(name, **settings), build(name, **settings)
     lost, looked = _learner(ours)(*small_case(), np.float32(0.1))

@@ -12,7 +12,10 @@ import pytest
 import torch
 
 from lmlab.core.tensor_files import read_tensors
-from lmlab.training.runs import RunFolder, load_run
+from lmlab.training.run_folder import (
+    RunFolder,
+    load_run,
+)
 from lmlab.training.train import RunResult, train
 
 needs_numba = pytest.mark.skipif(
@@ -105,7 +108,7 @@ def test_text_on_disk_is_read_a_stretch_at_a_time(tmp_path: Path):
     """Every stretch comes once an epoch, in another order the next time."""
     from lmlab.core.registry import system_module
     from lmlab.core.vocabulary import Vocabulary
-    from lmlab.training.words import Stretches
+    from lmlab.training.word2vec_fitter import Stretches
 
     ids = np.memmap(tmp_path / "ids", dtype=np.uint16, mode="w+", shape=(1050,))
     ids[:] = np.random.default_rng(0).integers(5, 9, 1050)

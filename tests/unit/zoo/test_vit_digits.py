@@ -10,7 +10,7 @@ import torch
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.data.corpus import open_corpus
-from lmlab.training.runs import load_run
+from lmlab.training.run_folder import load_run
 from lmlab.training.train import train
 
 pytest.importorskip("sklearn")

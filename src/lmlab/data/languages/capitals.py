@@ -9,10 +9,19 @@ from __future__ import annotations
 from functools import cache
 
 from lmlab.data.corpus import Corpus
-from lmlab.data.languages._capitals import Template, capitals_truth
-from lmlab.data.languages._countries import Country, pairs
-from lmlab.data.languages._draw import SENTENCES, drawn_corpus
+from lmlab.data.countries import (
+    Country,
+    pairs,
+)
+from lmlab.data.languages._capital_templates import (
+    Template,
+    capitals_truth,
+)
 from lmlab.data.languages._finite import FiniteTruth
+from lmlab.data.languages._sampled_corpus import (
+    SENTENCES,
+    drawn_corpus,
+)
 
 __all__ = ["DESCRIPTION", "TEMPLATES", "Country", "corpus", "pairs", "truth"]
 

@@ -12,7 +12,10 @@ from __future__ import annotations
 import hashlib
 
 from lmlab.data.corpus import Corpus, Layout, Split
-from lmlab.data.languages._countries import Country, pairs
+from lmlab.data.countries import (
+    Country,
+    pairs,
+)
 from lmlab.data.readers import Example
 
 DESCRIPTION = "questions for capitals, and answers; every fifth country is held out of training"

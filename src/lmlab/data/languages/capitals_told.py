@@ -22,9 +22,16 @@ import numpy as np
 from lmlab.core.errors import UserError
 from lmlab.core.vocabulary import MASK
 from lmlab.data.corpus import Corpus, Split
-from lmlab.data.languages._capitals import Template
-from lmlab.data.languages._countries import Country, country_law, pairs
-from lmlab.data.languages._draw import HELD_OUT, SENTENCES
+from lmlab.data.countries import (
+    Country,
+    country_law,
+    pairs,
+)
+from lmlab.data.languages._capital_templates import Template
+from lmlab.data.languages._sampled_corpus import (
+    HELD_OUT,
+    SENTENCES,
+)
 from lmlab.data.readers import Example, Mention
 
 DESCRIPTION = "capitals-en with mentions told, every fifth country's capital stated in no text"

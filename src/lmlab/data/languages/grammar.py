@@ -11,8 +11,11 @@ from __future__ import annotations
 from functools import cache
 
 from lmlab.data.corpus import Corpus
-from lmlab.data.languages._draw import SENTENCES, drawn_corpus
 from lmlab.data.languages._pcfg import GrammarTruth, Rule, rule, words
+from lmlab.data.languages._sampled_corpus import (
+    SENTENCES,
+    drawn_corpus,
+)
 
 DESCRIPTION = "English sentences of a probabilistic grammar, clauses inside clauses"
 

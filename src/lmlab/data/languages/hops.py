@@ -16,7 +16,10 @@ import numpy as np
 
 from lmlab.core.errors import UserError
 from lmlab.data.corpus import Corpus
-from lmlab.data.languages._draw import SENTENCES, drawn_corpus
+from lmlab.data.languages._sampled_corpus import (
+    SENTENCES,
+    drawn_corpus,
+)
 
 DESCRIPTION = "a ring of letters told in pairs, then where k hops lead: relations of relations"
 

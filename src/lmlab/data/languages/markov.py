@@ -13,7 +13,10 @@ from functools import cache
 import numpy as np
 
 from lmlab.data.corpus import Corpus
-from lmlab.data.languages._draw import SENTENCES, drawn_corpus
+from lmlab.data.languages._sampled_corpus import (
+    SENTENCES,
+    drawn_corpus,
+)
 
 DESCRIPTION = "a Markov chain over ten words, with peaked and flat rows"
 

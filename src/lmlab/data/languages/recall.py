@@ -15,7 +15,10 @@ import numpy as np
 
 from lmlab.core.errors import UserError
 from lmlab.data.corpus import Corpus
-from lmlab.data.languages._draw import SENTENCES, drawn_corpus
+from lmlab.data.languages._sampled_corpus import (
+    SENTENCES,
+    drawn_corpus,
+)
 
 DESCRIPTION = "keys with values, then a key again and its value: associative memory"
 

@@ -10,8 +10,12 @@ synset are in the split of the synset, so that those held out ask for glosses ne
 from __future__ import annotations
 
 from lmlab.data.corpus import Corpus
-from lmlab.data.wordnet.examples import Question, gloss_text, question_corpus
-from lmlab.data.wordnet.reader import load
+from lmlab.data.wordnet.cloze_questions import (
+    Question,
+    gloss_text,
+    question_corpus,
+)
+from lmlab.data.wordnet.database import load
 
 DESCRIPTION = "WordNet's examples with a blank, and the gloss of the word that is left out"
 

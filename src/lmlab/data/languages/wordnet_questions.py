@@ -9,7 +9,10 @@ documents called `wordnet`. Questions of a synset are in the split of the synset
 from __future__ import annotations
 
 from lmlab.data.corpus import Corpus
-from lmlab.data.wordnet.examples import Question, question_corpus
+from lmlab.data.wordnet.cloze_questions import (
+    Question,
+    question_corpus,
+)
 
 DESCRIPTION = "WordNet's examples with a blank, and the word that is left out"
 

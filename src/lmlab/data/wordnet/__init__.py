@@ -12,9 +12,16 @@ Princeton University gives them, and which must go with every copy, is beside it
 from __future__ import annotations
 
 from lmlab.data.corpus import Corpus
+from lmlab.data.wordnet.database import (
+    WordNet,
+    load,
+)
 from lmlab.data.wordnet.glosses import gloss_corpus
-from lmlab.data.wordnet.reader import WordNet, load
-from lmlab.data.wordnet.records import Relation, Sense, Synset
+from lmlab.data.wordnet.synsets import (
+    Relation,
+    Sense,
+    Synset,
+)
 
 __all__ = ["DESCRIPTION", "Relation", "Sense", "Synset", "WordNet", "corpus", "load"]
 

@@ -12,7 +12,10 @@ from pathlib import Path
 from lmlab.data.corpus import SPLITS, Corpus, Split
 from lmlab.data.lines import ReadingReport
 from lmlab.data.readers import Example
-from lmlab.data.wordnet.reader import data_hash, load
+from lmlab.data.wordnet.database import (
+    data_hash,
+    load,
+)
 
 VERSION = 1
 """Raised whenever the texts made from the same WordNet change, so that caches do not outlive it."""

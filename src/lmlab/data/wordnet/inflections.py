@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
-from lmlab.data.wordnet.reader import load
+from lmlab.data.wordnet.database import load
 
 ENDINGS: dict[str, tuple[tuple[str, str], ...]] = {
     "n": (

@@ -11,9 +11,19 @@ from torch import Tensor
 
 from lmlab.core.errors import UserError
 from lmlab.core.vocabulary import Vocabulary
+from lmlab.interop.hf.config_fields import (
+    Setting,
+    activation,
+)
 from lmlab.interop.hf.family import Family, Shape, blocks
-from lmlab.interop.hf.settings import Setting, activation
-from lmlab.interop.hf.tables import SAME, Pair, Way, joined, linear, pair
+from lmlab.interop.hf.weight_mapping import (
+    SAME,
+    Pair,
+    Way,
+    joined,
+    linear,
+    pair,
+)
 
 ENCODER_SETTINGS = (
     Setting("width", "hidden_size", 768),

@@ -14,9 +14,17 @@ from lmlab.core.errors import UserError
 from lmlab.core.registry import system_module
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.tokenizers import Tokenizer
-from lmlab.interop.hf.folders import read_weights
-from lmlab.interop.hf.settings import Setting, as_set, plain
-from lmlab.interop.hf.tables import NameTable, Pair, Rows
+from lmlab.interop.hf.checkpoint_files import read_weights
+from lmlab.interop.hf.config_fields import (
+    Setting,
+    as_set,
+    plain,
+)
+from lmlab.interop.hf.weight_mapping import (
+    NameTable,
+    Pair,
+    Rows,
+)
 from lmlab.training.config import apply_settings
 
 OF_A_CONTRAST = frozenset({"noise", "noise_samples", "noise_shared", "log_z"})

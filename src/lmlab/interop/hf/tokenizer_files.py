@@ -12,11 +12,14 @@ from typing import Any
 import tokenizers as hf
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
 
+from lmlab.core.atomic_files import (
+    write_json,
+    write_text,
+)
 from lmlab.core.errors import UserError
-from lmlab.core.files import write_json, write_text
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.tokenizers import Tokenizer
-from lmlab.interop.hf.folders import read_json
+from lmlab.interop.hf.checkpoint_files import read_json
 
 SENTENCEPIECE = ("spiece.model", "sentencepiece.bpe.model", "tokenizer.model", "spm.model")
 ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")

@@ -16,9 +16,16 @@ from lmlab.interop.hf.bert_like import (
     MaskedFamily,
     pooled_pairs,
 )
+from lmlab.interop.hf.config_fields import (
+    Setting,
+    activation,
+)
 from lmlab.interop.hf.family import Shape
-from lmlab.interop.hf.settings import Setting, activation
-from lmlab.interop.hf.tables import Pair, joined, linear
+from lmlab.interop.hf.weight_mapping import (
+    Pair,
+    joined,
+    linear,
+)
 
 CLASSIFIER = "sop_classifier.classifier"
 LAYER = "albert.encoder.albert_layer_groups.0.albert_layers.0"

@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from lmlab.interop.hf.encoder_decoders import RestoringFamily
+from lmlab.interop.hf.bart_like import RestoringFamily
 from lmlab.interop.hf.family import Shape
-from lmlab.interop.hf.tables import Pair, Rows, linear, pair
+from lmlab.interop.hf.weight_mapping import (
+    Pair,
+    Rows,
+    linear,
+    pair,
+)
 
 FIRST = 2
 """The row of position 0."""

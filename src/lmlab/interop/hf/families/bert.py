@@ -6,21 +6,109 @@ Systems that hide other tokens than BERT does have the same weights.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
+
+from torch import Tensor
 
 from lmlab.core.errors import UserError
 from lmlab.data.tokenizers import Tokenizer
-from lmlab.interop.hf.bert_encoder import BertEncoder
 from lmlab.interop.hf.bert_like import (
+    ENCODER_FIXED,
+    ENCODER_REQUIRED,
     ENCODER_SETTINGS,
     LENGTH,
     MASKED_FREE,
     SEGMENTS,
     MaskedFamily,
+    embedding_pairs,
+    layer_pairs,
     pooled_pairs,
 )
-from lmlab.interop.hf.family import Shape
-from lmlab.interop.hf.tables import Pair
+from lmlab.interop.hf.checkpoint_files import read_weights
+from lmlab.interop.hf.family import Family, Shape
+from lmlab.interop.hf.sentence_encoders import (
+    Conventions,
+    read_conventions,
+)
+from lmlab.interop.hf.weight_mapping import Pair
+
+CONVENTIONS = "sentences"
+"""The entry of a config under which we keep what the other files of its folder say."""
+POSITIONS = "positions_of_the_checkpoint"
+"""The entry under which we keep how many positions it has, where its own files use fewer."""
+POSITION_TABLE = "embeddings.position_embeddings.weight"
+POOLING = {"cls": "first", "mean": "mean"}
+"""Their ways of pooling and ours."""
+LENGTH_OF_NORMALIZED = 20**0.5
+"""Vectors of length one have scores between -1 and 1, among which no softmax could choose.
+sentence-transformers trains such encoders on cosines times 20, which is this length squared."""
+
+
+class BertEncoder(Family):
+    """One encoder that reads questions as it reads documents, without a projection."""
+
+    model_type = "bert"
+    systems = ("dpr",)
+    predicts_tokens = False
+    settings = (*ENCODER_SETTINGS, LENGTH, SEGMENTS)
+    fixed = {**ENCODER_FIXED, "shared": "all", "vector_width": 0}
+    # There is no head whose vectors could be tied.
+    required = {k: v for k, v in ENCODER_REQUIRED.items() if k != "tie_word_embeddings"}
+    prefix = "bert."
+    optional = {r"^bert\.pooler\.": "the pooler"}
+    from_data = frozenset({"others", "other_lengths"})
+    saved_whole = "fetch or copy it again"
+
+    def pairs(self, shape: Shape) -> Iterator[Pair]:
+        yield from embedding_pairs(shape, "questions.backbone.embedding", "bert.embeddings")
+        yield from layer_pairs(shape, "questions.backbone.stack.blocks", "bert.encoder.layer")
+
+    def our_copies(self, shape: Shape) -> Mapping[str, str]:
+        names = [each.ours for each in self.pairs(shape)]
+        return {name.replace("questions", "documents", 1): name for name in names}
+
+    def gather(
+        self, folder: Path, config: Mapping[str, Any]
+    ) -> tuple[Mapping[str, Any], Mapping[str, Tensor]]:
+        """Positions beyond the longest text that the folder's own files allow are left out."""
+        told, weights = read_conventions(folder), dict(read_weights(folder))
+        longest = LENGTH.ours_of(config)
+        if told.window is not None and told.window < longest:
+            config = {**config, LENGTH.theirs: told.window, POSITIONS: longest}
+            for name in [each for each in weights if each.endswith(POSITION_TABLE)]:
+                weights[name] = weights[name][: told.window]
+        return {**config, CONVENTIONS: asdict(told)}, weights
+
+    def read_more(
+        self, config: Mapping[str, Any], names: frozenset[str], tokenizer: Tokenizer
+    ) -> dict[str, Any]:
+        told = Conventions(**config[CONVENTIONS])
+        ours = [POOLING.get(name) for name in told.pools]
+        if ours not in (["first"], ["mean"]):
+            raise UserError(
+                f"the checkpoint pools hidden states by {' and '.join(told.pools)}, and a run "
+                f"takes one of {' or '.join(POOLING)}; use its folder as it is (lmlab index build "
+                "DOCS --encoder FOLDER)."
+            )
+        length = LENGTH_OF_NORMALIZED if told.normalized else 0.0
+        return {"pooling": ours[0], "vector_length": length}
+
+    def remarks(self, config: Mapping[str, Any]) -> list[str]:
+        told, found = Conventions(**config[CONVENTIONS]), []
+        if POSITIONS in config:
+            found.append(
+                f"texts are cut after {told.window} tokens, as the checkpoint's own files say; it "
+                f"has positions for {config[POSITIONS]}."
+            )
+        if told.lower:
+            found.append("the checkpoint is given texts in small letters; write them so.")
+        for what, prompt in (("query", told.query_prompt), ("document", told.document_prompt)):
+            if prompt:
+                found.append(f"the checkpoint is given {prompt!r} before a {what}; write it there.")
+        return found
+
 
 CLASSIFIER = "cls.seq_relationship"
 

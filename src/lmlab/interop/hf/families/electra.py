@@ -31,10 +31,20 @@ from lmlab.interop.hf.bert_like import (
     segment_filler,
     with_defaults,
 )
+from lmlab.interop.hf.checkpoint_files import (
+    read_config,
+    read_weights,
+)
+from lmlab.interop.hf.config_fields import (
+    number,
+    resolved,
+)
 from lmlab.interop.hf.family import Shape
-from lmlab.interop.hf.folders import read_config, read_weights
-from lmlab.interop.hf.settings import number, resolved
-from lmlab.interop.hf.tables import Pair, linear, pair
+from lmlab.interop.hf.weight_mapping import (
+    Pair,
+    linear,
+    pair,
+)
 
 GENERATOR = "generator"
 """The subfolder, and what stands before the generator's names while both are in one table."""

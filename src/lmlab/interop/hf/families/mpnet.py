@@ -13,9 +13,16 @@ from lmlab.interop.hf.bert_like import (
     MaskedFamily,
     with_defaults,
 )
+from lmlab.interop.hf.config_fields import number
 from lmlab.interop.hf.family import Shape, blocks
-from lmlab.interop.hf.settings import number
-from lmlab.interop.hf.tables import Pair, Rows, Way, joined, linear, pair
+from lmlab.interop.hf.weight_mapping import (
+    Pair,
+    Rows,
+    Way,
+    joined,
+    linear,
+    pair,
+)
 
 PAD = 1
 """The id that their code takes for padding, whatever config.json says."""

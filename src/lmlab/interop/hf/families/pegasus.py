@@ -10,10 +10,16 @@ from torch import Tensor
 
 from lmlab.core.errors import UserError
 from lmlab.data.tokenizers import Tokenizer
-from lmlab.interop.hf.encoder_decoders import SIDES, RestoringFamily
+from lmlab.interop.hf.bart_like import (
+    SIDES,
+    RestoringFamily,
+)
 from lmlab.interop.hf.family import Shape
-from lmlab.interop.hf.tables import Pair, linear
-from lmlab.layers.positions import SinusoidalPositions
+from lmlab.interop.hf.weight_mapping import (
+    Pair,
+    linear,
+)
+from lmlab.layers.positional_embedding import SinusoidalPositions
 
 GAP = "<mask_1>"
 """What stands for a gap sentence in the published tokenisers; they have no other mask symbol."""

@@ -15,9 +15,12 @@ from lmlab.interop.hf.bert_like import (
     MaskedFamily,
     with_defaults,
 )
+from lmlab.interop.hf.config_fields import number
 from lmlab.interop.hf.family import Shape
-from lmlab.interop.hf.settings import number
-from lmlab.interop.hf.tables import Rows, Way
+from lmlab.interop.hf.weight_mapping import (
+    Rows,
+    Way,
+)
 
 
 class Roberta(MaskedFamily):

@@ -9,11 +9,21 @@ from typing import Any
 from lmlab.core.errors import UserError
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.tokenizers import Tokenizer
-from lmlab.interop.hf.encoder_decoders import SIDES
+from lmlab.interop.hf.bart_like import SIDES
+from lmlab.interop.hf.config_fields import (
+    ACTIVATIONS,
+    Setting,
+    number,
+    our_activation,
+)
 from lmlab.interop.hf.family import Family, Shape
-from lmlab.interop.hf.settings import ACTIVATIONS, Setting, number, our_activation
-from lmlab.interop.hf.tables import Pair, joined, linear, pair
-from lmlab.sampling.gaps import SENTINEL
+from lmlab.interop.hf.weight_mapping import (
+    Pair,
+    joined,
+    linear,
+    pair,
+)
+from lmlab.sampling.masked_text import SENTINEL
 
 GATED = "gated-"
 

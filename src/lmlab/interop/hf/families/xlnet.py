@@ -5,9 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from lmlab.interop.hf.config_fields import (
+    Setting,
+    activation,
+)
 from lmlab.interop.hf.family import Family, Shape, blocks
-from lmlab.interop.hf.settings import Setting, activation
-from lmlab.interop.hf.tables import Each, Pair, Reshaped, linear, pair
+from lmlab.interop.hf.weight_mapping import (
+    Each,
+    Pair,
+    Reshaped,
+    linear,
+    pair,
+)
 
 
 class XlNet(Family):

@@ -1,0 +1,266 @@
+"""What the doctor looks at: the run's files, its model, its corpus, each read when first asked for.
+
+A check takes an `Evidence` and uses what it needs. What is not to be had (a corpus that has moved,
+weights that were never saved) raises `Missing`, and the check is told as skipped, with the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lmlab.core.batch import Batch
+from lmlab.core.card import Card
+from lmlab.core.errors import UserError
+from lmlab.core.evaluation_mode import evaluating
+from lmlab.core.registry import find_system
+from lmlab.core.score_kind import NORMALISED
+from lmlab.core.system import A_TOKEN, System
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.data.batches import LengthBatches, StreamBatches
+from lmlab.data.corpus import Corpus, Layout, open_corpus
+from lmlab.data.dataset import TokenDataset
+from lmlab.data.tokenizers import Tokenizer
+from lmlab.diagnosis.baselines import levels_of
+from lmlab.diagnosis.findings import (
+    Band,
+    Level,
+)
+from lmlab.diagnosis.reference_bands import band_for
+from lmlab.diagnosis.training_history import (
+    History,
+    history_of,
+)
+from lmlab.inspection.gradient_flow import (
+    DistanceGradients,
+    LayerGradient,
+    gradient_by_distance,
+    gradient_by_layer,
+)
+from lmlab.training.reporting import read_metrics
+from lmlab.training.run_folder import (
+    Model,
+    RunFolder,
+    load_run,
+)
+
+SAMPLE_TOKENS = 3000
+"""Held-out tokens on which the model itself is looked at: a second or two for a small one."""
+SAMPLE_BATCH = 512
+LANES, SPAN = 8, 64
+"""Rows and tokens of a batch of contiguous text in the sample."""
+
+
+class Missing(Exception):
+    """Something a check needs is not to be had; the message says what, as half a sentence."""
+
+
+class Inapplicable(Exception):
+    """The check has no meaning for this system or corpus: nothing is missing."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Texts:
+    """A corpus as the run's own tokeniser and layout cut it."""
+
+    corpus: Corpus
+    train: TokenDataset
+    held_out: TokenDataset | None
+    split: str | None
+    """validation or test, as watched in training; None where nothing is held out."""
+
+
+class Evidence:
+    """A run and all that can be learnt of it."""
+
+    def __init__(self, run: Path | str, *, data: str | Path | Corpus | None = None) -> None:
+        self.folder = RunFolder(Path(run))
+        self.config: dict[str, Any] = self.folder.read_config()
+        self.folder.verify()
+        self.card: Card = find_system(self.config["system"])
+        self._data = data
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """The training's settings."""
+        settings: Mapping[str, Any] = self.config["training"]
+        return settings
+
+    @property
+    def normalised(self) -> bool:
+        """Whether the losses are those of a distribution, so that levels mean something.
+
+        What is watched of a contrast (data against made-up texts) is none of its score's kind.
+        """
+        return self.card.kind in NORMALISED and self.unit == A_TOKEN
+
+    @property
+    def unit(self) -> str:
+        """What the losses are counted in, as far as is known."""
+        try:
+            return self.system.unit
+        except Missing:
+            return A_TOKEN
+
+    @property
+    def by_gradient(self) -> bool:
+        """Whether the run was trained in steps; the system's config may choose otherwise."""
+        fitting = self.config["system_config"].get("fitting", self.card.fitting)
+        return bool(fitting == "gradient")
+
+    @cached_property
+    def history(self) -> History:
+        """The course of the training."""
+        found = history_of(read_metrics(self.folder.metrics))
+        if not found.train and not found.held_out:
+            raise Missing("its metrics.jsonl tells of no step")
+        return found
+
+    @cached_property
+    def model(self) -> Model:
+        """The trained model."""
+        try:
+            return load_run(self.folder.path)
+        except UserError as error:
+            raise Missing(str(error).rstrip(".")) from error
+
+    @property
+    def system(self) -> System:
+        return self.model.system
+
+    @property
+    def losses_compare(self) -> bool:
+        """Whether training losses are of the same sort as held-out ones, as far as is known."""
+        try:
+            return self.system.loss_compares
+        except Missing:
+            return True
+
+    @cached_property
+    def texts(self) -> Texts:
+        """What it was trained on, tokenised as then."""
+        corpus = self._corpus()
+        try:
+            tokenizer = Tokenizer.load(self.folder.tokenizer)
+            layout = Layout(**self.config["layout"])
+            split = next((name for name in ("validation", "test") if name in corpus.splits), None)
+            built = {
+                name: TokenDataset.build(corpus.splits[name], tokenizer, layout, progress=False)
+                for name in ("train", split)
+                if name is not None
+            }
+        except UserError as error:
+            raise Missing(str(error).rstrip(".")) from error
+        held_out = None if split is None else built[split]
+        return Texts(corpus=corpus, train=built["train"], held_out=held_out, split=split)
+
+    def _corpus(self) -> Corpus:
+        if isinstance(self._data, Corpus):
+            return self._data
+        trained = self.config["corpus"]
+        spec = trained["spec"] if self._data is None else str(self._data)
+        if not spec:
+            raise Missing("the model comes from elsewhere and does not know its corpus")
+        # Another spec is another place, not another division: the seed stays the run's.
+        how = {"errors": trained.get("errors", "strict"), "seed": int(trained["seed"])}
+        try:
+            corpus = open_corpus(spec, **how)
+        except UserError as error:
+            if self._data is not None:
+                raise
+            said = str(error).rstrip(".")
+            raise Missing(f"its corpus can't be read ({said}); --data says where it is") from error
+        if self._data is None and corpus.fingerprint() != trained["fingerprint"]:
+            raise Missing(f"{spec} has changed since; --data says where what it was trained on is")
+        return corpus
+
+    @cached_property
+    def sample(self) -> list[Batch]:
+        """Some held-out text (of train where nothing is held out), in batches."""
+        texts = self.texts
+        dataset = texts.train if texts.held_out is None else texts.held_out
+        source: LengthBatches | StreamBatches
+        if dataset.layout.kind == "contiguous":
+            source = StreamBatches(dataset, lanes=LANES, span=SPAN)
+        else:
+            source = LengthBatches(dataset, tokens_per_batch=SAMPLE_BATCH, seed=0)
+        chosen: list[Batch] = []
+        tokens = 0
+        for batch in source.epoch(0):
+            chosen.append(replace(batch, carries=False))
+            tokens += batch.count
+            if tokens >= SAMPLE_TOKENS:
+                break
+        return chosen
+
+    @cached_property
+    def watched(self) -> list[Batch]:
+        """All of the split that was watched in training (of train where nothing is held out)."""
+        texts = self.texts
+        dataset = texts.train if texts.held_out is None else texts.held_out
+        if dataset.layout.kind == "contiguous":
+            return list(StreamBatches(dataset, lanes=1, span=4096).epoch(0))
+        return list(LengthBatches(dataset, tokens_per_batch=8192, shuffle=False).epoch(0))
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        return Vocabulary(**self.config["vocabulary"])
+
+    @cached_property
+    def levels(self) -> dict[str, Level]:
+        """The losses to hold the run's own against, by name."""
+        if not self.normalised:
+            raise Inapplicable("its losses are those of no distribution over texts")
+        texts = self.texts
+        dataset = texts.train if texts.held_out is None else texts.held_out
+        split = texts.split or "train"
+        found = levels_of(texts.corpus, split, texts.train, dataset, self.watched, self.vocabulary)
+        return {level.name: level for level in found}
+
+    @cached_property
+    def band(self) -> Band | None:
+        """Where healthy runs are, for built-in corpora."""
+        return band_for(self.config, self.card.family) if self.normalised else None
+
+    @cached_property
+    def captures(self) -> dict[str, Tensor]:
+        """What the system reveals of itself and no single sentence: the mean over the sample.
+
+        By name; values with the axes of sequences or places are averaged over those.
+        """
+        sums: dict[str, Tensor] = {}
+        weight = 0.0
+        with evaluating(self.system), torch.random.fork_rng():
+            torch.manual_seed(0)
+            for batch in self.sample:
+                weight += len(batch)
+                for name, capture in self.system.reveal(batch).items():
+                    over = [i for i, axis in enumerate(capture.axes) if axis in ("batch", "time")]
+                    values = capture.values.double().cpu()
+                    mean = values.mean(dim=over) if over else values
+                    if name not in sums:
+                        sums[name] = torch.zeros_like(mean)
+                    if sums[name].shape == mean.shape:
+                        sums[name] += mean * len(batch)
+        return {name: total / max(weight, 1.0) for name, total in sums.items()}
+
+    @cached_property
+    def distance_gradients(self) -> DistanceGradients:
+        """How the gradient fares back in time."""
+        try:
+            return gradient_by_distance(self.system, self.sample)
+        except UserError as error:
+            raise Inapplicable(str(error).rstrip(".")) from error
+
+    @cached_property
+    def layer_gradients(self) -> dict[str, LayerGradient]:
+        """The gradient in each tensor of weights."""
+        if not self.by_gradient:
+            raise Inapplicable("it was not trained by gradient")
+        return gradient_by_layer(self.system, self.sample)

@@ -1,0 +1,193 @@
+"""The cognitive graph of an answer: hops from left to right, the path to the answer marked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+
+from lmlab.core.atomic_files import (
+    telling_disk_errors,
+    write_bytes,
+    write_text,
+)
+from lmlab.core.errors import UserError
+from lmlab.objective_figures.objective_figure import alone
+from lmlab.plotting.canvas import (
+    COLOURS,
+    INK,
+    shown_name,
+)
+from lmlab.plotting.charts import short_label
+from lmlab.plotting.figure import (
+    Picture,
+    numbered,
+    render,
+)
+from lmlab.tasks.multihop.answer_selection import HopAnswer
+from lmlab.tasks.multihop.cognitive_graph import CognitiveGraph
+
+FORMS = (".svg", ".png")
+COLUMN, ROW = 2.2, 0.62
+"""Inches from hop to hop, and from a node to the one below it."""
+READING = (
+    "Boxes are entities whose paragraphs were read, from those that the question names on the left "
+    "to the last hops on the right; round ones are candidate answers. Numbers are probabilities by "
+    "which a paragraph led on. The path to the answer is thick, the answer has a colour of its own."
+)
+
+
+def graph_picture(answer: HopAnswer, *, name: str = "graph") -> Picture:
+    """The graph that an answer stands on."""
+    places = layout(answer.graph)
+    columns = 1 + max((column for column, _ in places), default=0)
+    rows = 1 + max((row for _, row in places), default=0)
+    return Picture(
+        name=name,
+        title=answer.question,
+        reading=READING,
+        draw=lambda figure: _draw(figure, answer, places),
+        width=COLUMN * columns,
+        height=max(1.2, ROW * (rows + 0.4)),
+        text=answer.question,
+    )
+
+
+def layout(graph: CognitiveGraph) -> list[tuple[int, int]]:
+    """Column and row of each node: the fewest hops from a start, and its turn among those."""
+    hops = dict.fromkeys(graph.starts(), 0)
+    for _ in graph.nodes:
+        for origin, target in graph.links:
+            if origin in hops and hops[origin] + 1 < hops.get(target, len(graph) + 1):
+                hops[target] = hops[origin] + 1
+    filled: dict[int, int] = {}
+    found = []
+    for place in range(len(graph)):
+        column = hops.get(place, 0)
+        found.append((column, filled.get(column, 0)))
+        filled[column] = filled.get(column, 0) + 1
+    return found
+
+
+def write_graphs(answers: Sequence[HopAnswer], path: Path) -> list[Path]:
+    """Draw the graph of each answer as .svg or .png; several are numbered. Gives the files."""
+    if path.suffix.lower() not in FORMS:
+        raise UserError(
+            f"expected a file that ends in {' or '.join(FORMS)}, and {path.name} came; the ending "
+            "says in which form the picture is drawn."
+        )
+    written = []
+    for place, answer in enumerate(answers):
+        name = numbered(path.stem, place, len(answers))
+        drawn, file = render(graph_picture(answer, name=name)), path.with_stem(name)
+        with telling_disk_errors(file):
+            file.parent.mkdir(parents=True, exist_ok=True)
+        if file.suffix.lower() == ".svg":
+            write_text(file, alone(drawn.svg))
+        else:
+            write_bytes(file, drawn.png)
+        written.append(file)
+    return written
+
+
+def _draw(figure: Figure, answer: HopAnswer, places: Sequence[tuple[int, int]]) -> None:
+    axes = figure.add_axes((0, 0, 1, 1))
+    axes.set_xlim(-0.5, max((column for column, _ in places), default=0) + 0.5)
+    axes.set_ylim(-max((row for _, row in places), default=0) - 0.6, 0.6)
+    axes.axis("off")
+    axes.set_title(shown_name(answer.question), loc="left", fontsize=11)
+    boxes = [
+        _draw_node(axes, places[place], node.name, round_=node.answer, chosen=chosen(answer, place))
+        for place, node in enumerate(answer.graph.nodes)
+    ]
+    path = path_links(answer)
+    for (origin, target), link in answer.graph.links.items():
+        ends = (boxes[origin], places[origin]), (boxes[target], places[target])
+        _draw_link(axes, *ends, link.probability, marked=(origin, target) in path)
+
+
+def chosen(answer: HopAnswer, place: int) -> bool:
+    """Whether a node is the answer."""
+    node = answer.graph.nodes[place]
+    return node.name.lower() == answer.answer.lower() and (
+        node.answer or answer.kind == "alternative"
+    )
+
+
+def path_links(answer: HopAnswer) -> set[tuple[int, int]]:
+    """The links of the path: the last one leads to the answer, those before it to entities.
+
+    An entity and a candidate answer may have one name, so a step by names is not one link alone.
+    """
+    nodes = answer.graph.nodes
+    found = set()
+    for origin, target in answer.graph.links:
+        step = nodes[origin].name, nodes[target].name
+        last = bool(answer.path) and step == answer.path[-1]
+        if step in answer.path and (answer.kind != "special" or nodes[target].answer == last):
+            found.add((origin, target))
+    return found
+
+
+End = tuple[Text, tuple[int, int]]
+"""A node's words with their box, and its column and row."""
+
+
+def _draw_link(axes: Axes, first: End, second: End, probability: float, *, marked: bool) -> None:
+    (box, origin), (goal, target) = first, second
+    start, end = (origin[0], -origin[1]), (target[0], -target[1])
+    # A way back is bent, so that it does not hide the way there; so is its number.
+    back = origin[0] >= target[0]
+    axes.annotate(
+        "",
+        end,
+        start,
+        zorder=2,
+        arrowprops={
+            "arrowstyle": "-|>",
+            "color": COLOURS[0] if marked else INK,
+            "linewidth": 2.2 if marked else 0.8,
+            "patchA": box.get_bbox_patch(),
+            "patchB": goal.get_bbox_patch(),
+            "shrinkA": 1,
+            "shrinkB": 1,
+            "connectionstyle": "arc3,rad=0.12" if back else "arc3,rad=0",
+        },
+    )
+    # Beyond the middle, where lines of one node are further apart and crossing ones rarely meet;
+    # beside a line that is not level.
+    along = 0.5 if origin[0] == target[0] else 0.62
+    middle = (start[0] + along * (end[0] - start[0]), start[1] + along * (end[1] - start[1]))
+    level = origin[1] == target[1]
+    axes.text(
+        middle[0] + (0 if level else 0.05),
+        middle[1] + (0.22 if back and level else 0.0),
+        f"{probability:.2f}",
+        fontsize=7,
+        ha="center" if level else "left",
+        va="bottom",
+        color=INK,
+    )
+
+
+def _draw_node(
+    axes: Axes, place: tuple[int, int], name: str, *, round_: bool, chosen: bool
+) -> Text:
+    return axes.text(
+        place[0],
+        -place[1],
+        short_label(shown_name(name)),
+        ha="center",
+        va="center",
+        fontsize=9,
+        color="white",
+        zorder=1,  # before the links, which end where the boxes do
+        bbox={
+            "boxstyle": "round,pad=0.4,rounding_size=0.9" if round_ else "round,pad=0.4",
+            "facecolor": COLOURS[1] if chosen else COLOURS[2] if round_ else COLOURS[0],
+            "edgecolor": "none",
+        },
+    )

@@ -1,0 +1,179 @@
+"""What a picture of an objective is made of: cells, strips of them, and who sees whom."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, Protocol, runtime_checkable
+
+from lmlab.backbones.backbone_interfaces import SeeingBackbone
+from lmlab.core.attention_mask import LayerSight
+from lmlab.core.system import Assembly
+from lmlab.core.view import View
+from lmlab.core.vocabulary import Vocabulary
+
+Look = Literal["plain", "hidden", "mask", "changed", "other", "answer", "target", "number"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """A word or a number, and what it is in the story."""
+
+    text: str
+    look: Look = "plain"
+    pixels: tuple[tuple[float, ...], ...] = ()
+    """Rows of intensities from -1 to 1, where it is an image or a patch of one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Strip:
+    """A line of cells; None where a column has nothing to tell."""
+
+    name: str
+    cells: tuple[Cell | None, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Panel:
+    """Strips below each other whose columns belong together."""
+
+    name: str = ""
+    strips: tuple[Strip, ...]
+
+    def strip(self, name: str) -> Strip:
+        """The one of this name."""
+        return next(strip for strip in self.strips if strip.name == name)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Matrix:
+    """Who may see whom: rows ask, columns are looked at."""
+
+    name: str
+    rows: tuple[Cell, ...]
+    columns: tuple[Cell, ...]
+    seen: tuple[tuple[bool, ...], ...]
+    asked: tuple[str, ...]
+    """What is predicted at each row, "" where nothing is."""
+    told: bool = True
+    """Whether what is predicted is written beside the rows."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Showing:
+    """One text as an objective shows it."""
+
+    panels: tuple[Panel, ...]
+    matrices: tuple[Matrix, ...]
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def looks(self) -> set[Look]:
+        """What kinds of cells there are."""
+        strips = (strip for panel in self.panels for strip in panel.strips)
+        return {cell.look for strip in strips for cell in strip.cells if cell is not None}
+
+
+@runtime_checkable
+class NamesSymbols(Protocol):
+    """An objective with symbols of its own, beyond the tokeniser's, that says how to call them."""
+
+    symbols: Mapping[int, str]
+
+
+@runtime_checkable
+class NamesOutcomes(Protocol):
+    """An emission whose outcomes are no tokens, and that says what they are."""
+
+    outcomes: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Names:
+    """How ids are written."""
+
+    token: Callable[[int], str]
+    """The text of an id of the tokeniser."""
+    vocabulary: Vocabulary
+    """The tokeniser's; what lies beyond are symbols of the system."""
+    symbols: Mapping[int, str]
+    """Names of such symbols, where the objective tells them; the others are numbered."""
+    outcomes: tuple[str, ...] = ()
+    """What targets are called where they are no tokens."""
+
+    def target(self, id: int) -> str:
+        """What is predicted."""
+        return self.outcomes[id] if self.outcomes else self.of(id)
+
+    def of(self, id: int) -> str:
+        """The text of any id."""
+        if id in self.symbols:
+            return self.symbols[id]
+        beyond = id - self.vocabulary.size
+        return self.token(id) if beyond < 0 else f"⟨{beyond + 1}⟩"
+
+
+@runtime_checkable
+class Explains(Protocol):
+    """An objective that says in sentences what was drawn and what its labels mean."""
+
+    def explain(self, view: View) -> tuple[str, ...]:
+        """Sentences on the first row."""
+        ...
+
+
+@runtime_checkable
+class NamesMentions(Protocol):
+    """An objective that knows the mentions of its views by name."""
+
+    def mention(self, id: int) -> str:
+        """What a mention is called."""
+        ...
+
+
+@runtime_checkable
+class AsksFromOutside(Protocol):
+    """An objective that asks a target once more, from hidden states of other places."""
+
+    def asked_from(self, view: View) -> Mapping[int, tuple[int, ...]]:
+        """By asked place of the first row, those places; empty where nothing is asked so."""
+        ...
+
+
+@runtime_checkable
+class LooksNarrowly(Protocol):
+    """A backbone whose layers look at less than a view allows."""
+
+    def layer_sight(self, length: int) -> LayerSight:
+        """What one layer looks at in a text of so many places."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Told:
+    """What is added to a view in its picture."""
+
+    remarks: tuple[str, ...] | None = None
+    """Sentences below the strips; None where the bare label must do."""
+    mention: Callable[[int], str] = str
+    asked_from: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    sight: LayerSight | None = None
+    stack: View | None = None
+    """Image and text in one row, where one stack reads both."""
+
+
+def told_of(system: Assembly, view: View) -> Told:
+    """What objective and backbone have to say of a view."""
+    objective, backbone = system.objective, system.backbone
+    sight = stack = None
+    if view.decoder is None and isinstance(backbone, LooksNarrowly):
+        sight = backbone.layer_sight(int(view.lengths[0]))
+    if view.decoder is not None and isinstance(backbone, SeeingBackbone):
+        stack = backbone.joined(view)
+    return Told(
+        remarks=objective.explain(view) if isinstance(objective, Explains) else None,
+        mention=objective.mention if isinstance(objective, NamesMentions) else str,
+        asked_from=objective.asked_from(view) if isinstance(objective, AsksFromOutside) else {},
+        sight=sight,
+        stack=stack,
+    )

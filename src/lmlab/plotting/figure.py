@@ -1,0 +1,82 @@
+"""A picture before it is drawn: what it is called, how to read it, and what draws it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from matplotlib.figure import Figure
+
+from lmlab.plotting.canvas import (
+    as_png,
+    as_svg,
+    canvas,
+    extent,
+)
+from lmlab.plotting.fonts import (
+    use_installed_fonts,
+    warn_of_boxes,
+)
+from lmlab.plotting.html import Cell
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rows:
+    """A table that stands beside a picture where words say more than marks."""
+
+    header: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Picture:
+    """One picture of a run, or of several side by side."""
+
+    name: str
+    """What its files are called, without an ending."""
+    title: str
+    reading: str
+    """One or two sentences on how to read it."""
+    draw: Callable[[Figure], None]
+    """Draws on an empty figure of `width` × `height` inches; labels may stand beyond its edge."""
+    width: float = 7.0
+    height: float = 3.0
+    text: str = ""
+    """The sentence it shows, where it shows one."""
+    table: Rows | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drawn:
+    """A finished picture."""
+
+    svg: str
+    pixels: bytes
+    """The PNG."""
+    boxes: str = ""
+    """Letters that the PNG shows as boxes, because no installed font has them."""
+
+    @property
+    def png(self) -> bytes:
+        """The PNG; warns, once, where it shows letters as boxes."""
+        warn_of_boxes(self.boxes)
+        return self.pixels
+
+
+def render(picture: Picture) -> Drawn:
+    """Draw a picture; its name keeps its ids apart from those of others on a page."""
+    with canvas(picture.name, width=picture.width, height=picture.height) as figure:
+        picture.draw(figure)
+        boxes = use_installed_fonts(figure)
+        box = extent(figure)
+        return Drawn(svg=as_svg(figure, box), pixels=as_png(figure, box), boxes=boxes)
+
+
+def numbered(name: str, place: int, of: int) -> str:
+    """`surprisal-2`, or `surprisal` where it is the only one."""
+    return f"{name}-{place + 1}" if of > 1 else name
+
+
+def in_a_row(parts: Sequence[str]) -> str:
+    """Remarks one after another, those that are empty left out."""
+    return " ".join(part.strip() for part in parts if part.strip())
