@@ -21,7 +21,7 @@ import torch
 
 from lmlab.core.manifest import verification
 from lmlab.data.corpus import Layout
-from lmlab.data.tokenizer_training import word_level
+from lmlab.data.tokenizer_training import word_level_tokenizer
 from lmlab.data.tokenizers import Tokenizer
 from lmlab.training.config import TrainingConfig
 from lmlab.training.run_folder import (
@@ -38,7 +38,7 @@ ROUNDS = 9
 def write_run(folder: Path, width: int, layers: int) -> None:
     """A run of an untrained GPT."""
     spellings = ("<pad>", "<unk>", "<s>", "</s>", "<mask>", *(f"word{n}" for n in range(95)))
-    tokenizer = Tokenizer(word_level({word: n for n, word in enumerate(spellings)}))
+    tokenizer = Tokenizer(word_level_tokenizer({word: n for n, word in enumerate(spellings)}))
     settings = {"width": width, "layers": layers, "heads": 4}
     config = {
         "system": "gpt",

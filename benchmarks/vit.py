@@ -60,7 +60,7 @@ def named_by_vit(run: Path, corpus: Corpus, split: str) -> tuple[NDArray[np.bool
         [vocabulary.start, *tokenizer.encode(str(each.condition)), vocabulary.end]
         for each in examples
     ]
-    condition = Batch.from_sequences(images, pad=vocabulary.pad)
+    condition = Batch.collate(images, pad=vocabulary.pad)
     labels = torch.tensor([tokenizer.encode(each.text)[0] for each in examples])
     first = system.peek(system.start(len(examples), condition=condition))
     right = (first.log_probs.argmax(-1) == labels).numpy()

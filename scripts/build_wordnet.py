@@ -22,7 +22,9 @@ def main() -> None:
     parser.add_argument("out", type=Path, help="the compact file to write")
     arguments = parser.parse_args()
     synsets = princeton.read_synsets(arguments.folder)
-    compact_format.write(arguments.out, synsets, princeton.read_exceptions(arguments.folder))
+    compact_format.write_compact(
+        arguments.out, synsets, princeton.read_exceptions(arguments.folder)
+    )
     print(f"{arguments.out}: {len(synsets):,} synsets, {arguments.out.stat().st_size:,} bytes")
 
 

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from lmlab.core.errors import UserError as UserError
     from lmlab.language_model import LanguageModel as LanguageModel
     from lmlab.tasks.finetune import finetune as finetune
-    from lmlab.tasks.finetuned_model import load_task
-    from lmlab.tasks.setting_listing import settings
+    from lmlab.tasks.finetuned_model import load_finetuned
+    from lmlab.tasks.setting_listing import list_settings
 
 __version__ = "0.1.0"
 __all__ = [
@@ -47,18 +47,18 @@ __all__ = [
     "evaluate",
     "finetune",
     "inspect",
+    "list_settings",
     "load",
-    "load_task",
+    "load_finetuned",
     "open_index",
     "pairs",
-    "settings",
     "show_objective",
     "systems",
     "train",
     "wrap",
 ]
 
-_HOMES = {
+PUBLIC_NAMES = {
     "LanguageModel": "lmlab.language_model",
     "UserError": "lmlab.core.errors",
     "ablate": "lmlab.api",
@@ -82,11 +82,11 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     """Public names, each imported when it is first asked for."""
-    if name not in _HOMES:
+    if name not in PUBLIC_NAMES:
         raise AttributeError(f"module 'lmlab' has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(_HOMES[name]), name)
+    return getattr(import_module(PUBLIC_NAMES[name]), name)
 
 
 def __dir__() -> list[str]:

@@ -12,7 +12,7 @@ import pytest
 from lmlab.core.registry import catalogue
 from lmlab.core.system import System
 from lmlab.training.run_folder import (
-    Model,
+    TrainedModel,
     load_run,
 )
 from lmlab.training.train import train
@@ -113,7 +113,7 @@ class Specimen:
     name: str
     corpus: Path
     run: Path
-    model: Model
+    model: TrainedModel
 
     @property
     def system(self) -> System:

@@ -14,7 +14,7 @@ from lmlab.scoring.hidden_states import (
     EncodeLayers,
     LayerStates,
 )
-from lmlab.scoring.text_embeddings import EncodedText
+from lmlab.scoring.text_embeddings import TextEmbedding
 
 from .claims import claim
 from .conftest import Specimen
@@ -69,7 +69,7 @@ def test_vectors_of_a_text_do_not_depend_on_its_neighbours(specimen: Specimen) -
     claim(apart > 1e-6, f"{TEXTS[0]!r} and {TEXTS[2]!r} have one and the same vector")
 
 
-def claim_tokens(encoded: EncodedText) -> None:
+def claim_tokens(encoded: TextEmbedding) -> None:
     """The tokens of "a a a b", their characters, and which of them are special."""
     claim(encoded.tokens[1:5] == ("a", "a", "a", "b"), f"the tokens are {encoded.tokens}")
     spans = ((0, 1), (2, 3), (4, 5), (6, 7))

@@ -32,7 +32,7 @@ def tiny(name: str) -> Autoencoder:
 
 
 def batch_of(sentences: list[list[int]]) -> Batch:
-    return Batch.from_sequences(sentences, pad=VOCABULARY.pad)
+    return Batch.collate(sentences, pad=VOCABULARY.pad)
 
 
 def weights_of(system: Autoencoder) -> dict[str, np.ndarray]:

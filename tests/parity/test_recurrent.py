@@ -14,8 +14,8 @@ from lmlab.core.registry import system_module
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.layers.recurrent_cells import (
     CoupledLSTMCell,
+    InputResetGRUCell,
     LinearCell,
-    NotesGRUCell,
     PeepholeLSTMCell,
 )
 from lmlab.layers.softmax_log_prob import (
@@ -31,7 +31,7 @@ def sigmoid(x: float) -> float:
 
 
 def batch_of(*sequences: list[int]) -> Batch:
-    return Batch.from_sequences(sequences, pad=0)
+    return Batch.collate(sequences, pad=0)
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_coupled_step_by_hand():
 
 
 def test_notes_gru_step_by_hand():
-    cell = NotesGRUCell(1, 1)
+    cell = InputResetGRUCell(1, 1)
     fill(cell.gates_from_input.weight, [0.5, -1.0])  # z, r
     fill(cell.from_hidden, [1.0, 2.0, 0.5])  # z, r, candidate
     fill(cell.candidate_from_input, [3.0])

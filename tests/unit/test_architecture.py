@@ -191,12 +191,12 @@ def test_package_files_are_empty():
 
 def test_the_glossary_has_the_words_of_the_contracts():
     from lmlab.core.protocols import PROTOCOLS
-    from lmlab.core.score_kind import KINDS
+    from lmlab.core.score_kind import SCORE_KINDS
 
     text = (SOURCE / "core" / "glossary.md").read_text(encoding="utf-8")
     rows = [line.split("|") for line in text.splitlines() if line.startswith("|")]
     words = {row[1].strip(" `") for row in rows}
-    assert {*KINDS, *PROTOCOLS, *"BTWVHK"} <= words
+    assert {*SCORE_KINDS, *PROTOCOLS, *"BTWVHK"} <= words
     assert {"tokens", "hidden", "width", "heads", "layers", "log_probs", "view", "kind"} <= words
     visibilities = ast.parse((SOURCE / "core" / "visibility.py").read_text(encoding="utf-8"))
     for node in visibilities.body:

@@ -1,4 +1,4 @@
-"""TODO"""
+"""Interfaces of backbones that do more than encode a sequence: two streams, a source, copying, latents, images."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from torch import Tensor, nn
 from lmlab.core.capture import Capture
 from lmlab.core.parts import (
     Backbone,
-    Hidden,
+    HiddenStates,
 )
 from lmlab.core.state import State, TensorState
 from lmlab.core.view import View
-from lmlab.layers.pointer import Mixture
+from lmlab.layers.pointer import CopyDistribution
 
 
-class AskingBackbone(Backbone):
+class TwoStreamBackbone(Backbone):
     """A backbone with a stream of queries beside its content (XLNet)."""
 
     def step(self, state: State, tokens: Tensor, segments: Tensor) -> State:
@@ -29,21 +29,21 @@ class AskingBackbone(Backbone):
         raise TypeError(f"{type(self).__name__} does not define ask")
 
 
-class CopyingState(State, Protocol):
+class CopyState(State, Protocol):
     """A state that knows what may be copied next."""
 
     @property
-    def copies(self) -> Mixture: ...
+    def copies(self) -> CopyDistribution: ...
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class CopyingHidden(Hidden):
+class CopyHiddenStates(HiddenStates):
     """Hidden states, and what each place would copy."""
 
-    copies: Mixture
+    copies: CopyDistribution
 
 
-class Encoder(nn.Module):
+class SentenceEncoder(nn.Module):
     """A sentence to one vector: tokens (B, T) and their lengths (B,) to (B, `width`)."""
 
     width: int
@@ -54,7 +54,7 @@ class Encoder(nn.Module):
         raise TypeError(f"{type(self).__name__} does not define forward")
 
 
-class Decoder(Backbone):
+class LatentDecoder(Backbone):
     """A latent vector to hidden states, place after place; the latent travels in the state."""
 
     latent: int
@@ -62,35 +62,35 @@ class Decoder(Backbone):
     longest: int | None = None
     """Most tokens that it can write; None where there is no limit."""
 
-    def state_given(self, latents: Tensor) -> TensorState:
+    def state_from_latents(self, latents: Tensor) -> TensorState:
         """The state before the first token, for latents (B, L)."""
         raise TypeError(f"{type(self).__name__} does not define state_given")
 
     def initial_state(self, rows: int) -> TensorState:
         """Where no latent is given it is zero."""
         like = next(self.parameters())
-        return self.state_given(like.new_zeros(rows, self.latent))
+        return self.state_from_latents(like.new_zeros(rows, self.latent))
 
-    def reveal(self, view: View, state: State | None = None) -> dict[str, Capture]:
+    def capture_internals(self, view: View, state: State | None = None) -> dict[str, Capture]:
         """Inner values worth a picture, from the latent of `state` where it is given."""
         return {}
 
 
-class Compression(Backbone):
+class AutoencoderBackbone(Backbone):
     """A backbone that sees a sentence through one vector alone."""
 
-    encoder: Encoder
-    decoder: Decoder
+    encoder: SentenceEncoder
+    decoder: LatentDecoder
 
     def encode(self, view: View) -> Tensor:
         """(B, L) the latent of each row."""
         raise TypeError(f"{type(self).__name__} does not define encode")
 
 
-class SourceBackbone(Backbone):
+class EncoderDecoderBackbone(Backbone):
     """A backbone that reads a source and writes beside it; its hidden states are the writer's."""
 
-    def read_source(self, view: View) -> Tensor:
+    def run_encoder(self, view: View) -> Tensor:
         """(B, S, W) what the encoder makes of a source."""
         raise TypeError(f"{type(self).__name__} does not define read_source")
 
@@ -99,10 +99,10 @@ class SourceBackbone(Backbone):
         raise TypeError(f"{type(self).__name__} does not define begin")
 
 
-class SeeingBackbone(SourceBackbone):
+class ImageTextBackbone(EncoderDecoderBackbone):
     """A backbone that reads the start symbol together with an image."""
 
-    def opened(self, view: View) -> Hidden:
+    def opened(self, view: View) -> HiddenStates:
         """(B, 1, W) the start symbol's hidden state beside an image, and the state after it."""
         raise TypeError(f"{type(self).__name__} does not define opened")
 

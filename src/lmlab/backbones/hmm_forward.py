@@ -8,22 +8,22 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lmlab.core.attention_mask import Causal
+from lmlab.core.attention_mask import CausalMask
 from lmlab.core.capture import Capture
-from lmlab.core.parts import Backbone, Hidden
+from lmlab.core.parts import Backbone, HiddenStates
 from lmlab.core.state import State, TensorState
 from lmlab.core.view import View
-from lmlab.inference.forward_algorithm import filter_states
+from lmlab.inference.forward_algorithm import forward_filter
 from lmlab.layers.hmm_parameters import (
-    MarkovTables,
-    Tables,
+    HMMParameters,
+    HMMTables,
 )
 
-UNLIKELY = -80.0
+DROPPED_STATE_LOG_PROB = -80.0
 """Log-probability of a state that a batch before this one had dropped."""
 
 
-class Filter(Backbone):
+class HMMForward(Backbone):
     """log p(z_{t+1} | s_≤t) by the forward recursion; the first input of a text tells nothing.
 
     Inputs (B, T), values (B, T, K) log-weights. Its state is the prediction of the state that
@@ -31,9 +31,9 @@ class Filter(Backbone):
     """
 
     yields: ClassVar[str] = "states"
-    honours: ClassVar[tuple[type, ...]] = (Causal,)
+    supported_masks: ClassVar[tuple[type, ...]] = (CausalMask,)
 
-    def __init__(self, markov: MarkovTables) -> None:
+    def __init__(self, markov: HMMParameters) -> None:
         super().__init__()
         self.markov = markov
         self.width = markov.states
@@ -44,7 +44,7 @@ class Filter(Backbone):
         opened = torch.zeros(rows, dtype=torch.bool, device=device)
         return TensorState({"predicted": predicted, "opened": opened})
 
-    def forward(self, view: View, state: State | None = None) -> Hidden:
+    def forward(self, view: View, state: State | None = None) -> HiddenStates:
         before = self.initial_state(len(view.inputs)) if state is None else state
         assert isinstance(before, TensorState)
         tables = self.markov.tables()
@@ -54,21 +54,21 @@ class Filter(Backbone):
         emitted = F.embedding(view.inputs, tables.emission).masked_fill(untold[..., None], 0.0)
         first = tables.start.expand(len(view.inputs), -1)
         if before["opened"].any():
-            known = filter_states(
+            known = forward_filter(
                 _of_kept(before["predicted"], tables),
                 emitted[:, :1],
                 block[:, :1],
                 tables.transition,
             )[:, 0]
             first = torch.where(before["opened"][:, None], known, first)
-        later = filter_states(first, emitted[:, 1:], block[:, 1:], tables.transition)
+        later = forward_filter(first, emitted[:, 1:], block[:, 1:], tables.transition)
         values = torch.cat([first[:, None], later.view(len(first), -1, first.shape[1])], dim=1)
         predicted = _of_all(values[:, -1], tables, self.markov.states)
         opened = torch.ones_like(before["opened"])
         after = TensorState({"predicted": predicted, "opened": opened})
-        return Hidden(values=values, state=after)
+        return HiddenStates(values=values, state=after)
 
-    def reveal(self, view: View) -> dict[str, Capture]:
+    def capture_internals(self, view: View) -> dict[str, Capture]:
         tables = self.markov.tables()
         return {
             "transition": Capture(
@@ -86,16 +86,16 @@ class Filter(Backbone):
         }
 
 
-def _of_kept(predicted: Tensor, tables: Tables) -> Tensor:
+def _of_kept(predicted: Tensor, tables: HMMTables) -> Tensor:
     """A prediction over all states as one over those that state dropout kept."""
     if tables.kept is None:
         return predicted
     return torch.log_softmax(predicted[:, tables.kept], dim=-1)
 
 
-def _of_all(predicted: Tensor, tables: Tables, states: int) -> Tensor:
+def _of_all(predicted: Tensor, tables: HMMTables, states: int) -> Tensor:
     """A prediction over kept states as one over all of them."""
     if tables.kept is None:
         return predicted
-    spread = predicted.new_full((len(predicted), states), UNLIKELY)
+    spread = predicted.new_full((len(predicted), states), DROPPED_STATE_LOG_PROB)
     return spread.index_copy(1, tables.kept, predicted)

@@ -9,17 +9,17 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from lmlab.core.attention_mask import Causal
+from lmlab.core.attention_mask import CausalMask
 from lmlab.core.capture import Capture
 from lmlab.core.parts import Backbone, Predictions
 from lmlab.core.state import State, TensorState
 from lmlab.core.view import View
 
 
-class Latent(Backbone):
+class LatentChoiceBackbone(Backbone):
     """A backbone whose places each make a choice that nobody sees, and that is summed out."""
 
-    honours: ClassVar[tuple[type, ...]] = (Causal,)
+    supported_masks: ClassVar[tuple[type, ...]] = (CausalMask,)
 
     def initial_state(self, rows: int) -> TensorState:
         device = next(self.parameters()).device
@@ -38,7 +38,7 @@ class Latent(Backbone):
 
 
 @dataclass(frozen=True, eq=False)
-class Recalled:
+class TokenContext:
     """The tokens that the places of a view may look at."""
 
     ids: Tensor
@@ -54,7 +54,7 @@ class Recalled:
         return self.ids.shape[1] - self.before
 
 
-def recall(view: View, state: State | None, *, keep: int | None) -> Recalled:
+def token_context(view: View, state: State | None, *, keep: int | None) -> TokenContext:
     """The inputs behind what is remembered; at most `keep` tokens are carried on, all for None.
 
     A memory that is not full tells the place by its size, so nothing is counted beside it; once
@@ -66,10 +66,10 @@ def recall(view: View, state: State | None, *, keep: int | None) -> Recalled:
         before = state["tokens"].shape[1]
         ids = torch.cat([state["tokens"].to(ids.device), ids], dim=1)
     first = 0 if keep is None else max(0, ids.shape[1] - keep)
-    return Recalled(ids, before, TensorState({"tokens": ids[:, first:]}))
+    return TokenContext(ids, before, TensorState({"tokens": ids[:, first:]}))
 
 
-def stretches(view: View, longest: int) -> Iterator[View]:
+def split_view(view: View, longest: int) -> Iterator[View]:
     """A left-to-right view in pieces of at most `longest` places, to be read one after another."""
     for first in range(0, view.inputs.shape[1], longest):
         here = slice(first, first + longest)
@@ -79,11 +79,11 @@ def stretches(view: View, longest: int) -> Iterator[View]:
             lengths=(view.lengths - first).clamp(0, longest),
             targets=None if view.targets is None else view.targets[:, here],
             weights=None if view.weights is None else view.weights[:, here],
-            origins=None if view.origins is None else view.origins[:, here],
+            clean_positions=None if view.clean_positions is None else view.clean_positions[:, here],
         )
 
 
-def joined(parts: Sequence[Predictions]) -> Predictions:
+def concatenate_predictions(parts: Sequence[Predictions]) -> Predictions:
     """The predictions of stretches as those of the view they were cut from."""
     places = torch.cat([part.places for part in parts], dim=1)
     spread = torch.cat([part.spread() for part in parts], dim=1)

@@ -7,87 +7,89 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from lmlab.backbones.backbone_interfaces import Decoder
+from lmlab.backbones.backbone_interfaces import LatentDecoder
 from lmlab.core.attention_mask import (
-    Blind,
-    Causal,
-    Full,
+    CausalMask,
+    FullMask,
+    NoContextMask,
 )
 from lmlab.core.capture import UNIT_INTERVAL, Capture
 from lmlab.core.errors import UserError
-from lmlab.core.parts import Hidden
+from lmlab.core.parts import HiddenStates
 from lmlab.core.state import State, TensorState
 from lmlab.core.view import View
 from lmlab.layers.recurrent_cells import (
-    Cell,
     CellState,
+    RecurrentCell,
 )
 
 
-class FromLatent(nn.Module):
+class LatentToState(nn.Module):
     """The state of a cell that a latent begins: its free numbers are A z + a, (B, L) to (B, W)."""
 
-    def __init__(self, cell: Cell, latent: int) -> None:
+    def __init__(self, cell: RecurrentCell, latent: int) -> None:
         super().__init__()
         self.linear = nn.Linear(latent, len(cell.free) * cell.width)
 
-    def forward(self, cell: Cell, latents: Tensor) -> dict[str, Tensor]:
+    def forward(self, cell: RecurrentCell, latents: Tensor) -> dict[str, Tensor]:
         free: CellState = self.linear(latents).chunk(len(cell.free), dim=-1)
         return dict(zip(cell.names, cell.begin(free), strict=True))
 
 
-def run(cell: Cell, inputs: Tensor, before: TensorState) -> tuple[Tensor, dict[str, Tensor]]:
+def run_cell(
+    cell: RecurrentCell, inputs: Tensor, before: TensorState
+) -> tuple[Tensor, dict[str, Tensor]]:
     """A cell over inputs (B, T, D) from a state on: its outputs (B, T, W), and the state after."""
     values, parts = cell(inputs, tuple(before[name] for name in cell.names))
     return values, dict(zip(cell.names, parts, strict=True))
 
 
-class Guided(Decoder):
+class TeacherForcedDecoder(LatentDecoder):
     """A recurrent backbone that starts from a latent: h_0 = A z + a, h_t = cell(e(s_t), h_{t-1}).
 
-    With `every_step` the latent also joins each input, [e(s_t), z] (Bowman et al. 2016 try both),
+    With `latent_every_step` the latent also joins each input, [e(s_t), z] (Bowman et al. 2016 try both),
     and the cell is wider by L. Inputs (B, T), hidden (B, T, W).
     """
 
-    honours: ClassVar[tuple[type, ...]] = (Causal,)
+    supported_masks: ClassVar[tuple[type, ...]] = (CausalMask,)
 
     def __init__(
         self,
         embedding: nn.Embedding,
-        cell: Cell,
+        cell: RecurrentCell,
         *,
         latent: int,
-        every_step: bool = False,
+        latent_every_step: bool = False,
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
         self.latent = latent
-        self.every_step = every_step
+        self.latent_every_step = latent_every_step
         self.embedding = embedding
         self.cell = cell
-        self.from_latent = FromLatent(cell, latent)
+        self.from_latent = LatentToState(cell, latent)
         self.dropout = nn.Dropout(dropout)
         self.width = cell.width
 
-    def state_given(self, latents: Tensor) -> TensorState:
+    def state_from_latents(self, latents: Tensor) -> TensorState:
         begun = self.from_latent(self.cell, latents)
-        return TensorState({**begun, "latent": latents} if self.every_step else begun)
+        return TensorState({**begun, "latent": latents} if self.latent_every_step else begun)
 
-    def forward(self, view: View, state: State | None = None) -> Hidden:
+    def forward(self, view: View, state: State | None = None) -> HiddenStates:
         before = self.initial_state(len(view.inputs)) if state is None else state
         assert isinstance(before, TensorState)
-        values, after = run(self.cell, self._inputs(view, before), before)
-        kept = {"latent": before["latent"]} if self.every_step else {}
-        return Hidden(values=values, state=TensorState({**after, **kept}))
+        values, after = run_cell(self.cell, self._inputs(view, before), before)
+        kept = {"latent": before["latent"]} if self.latent_every_step else {}
+        return HiddenStates(values=values, state=TensorState({**after, **kept}))
 
     def _inputs(self, view: View, state: TensorState) -> Tensor:
         values: Tensor = self.dropout(self.embedding(view.inputs))
-        if not self.every_step:
+        if not self.latent_every_step:
             return values
         repeated = state["latent"][:, None].expand(-1, values.shape[1], -1)
         return torch.cat([values, repeated], dim=-1)
 
-    def reveal(self, view: View, state: State | None = None) -> dict[str, Capture]:
+    def capture_internals(self, view: View, state: State | None = None) -> dict[str, Capture]:
         before = self.initial_state(len(view.inputs)) if state is None else state
         assert isinstance(before, TensorState)
         inputs = self._inputs(view, before)
@@ -97,49 +99,49 @@ class Guided(Decoder):
                 values=gate,
                 axes=("batch", "time", "unit"),
                 reading=f"The {name} of every unit, at the step that predicts each token: "
-                f"{self.cell.gate_readings[name]}.",
+                f"{self.cell.gate_captions[name]}.",
                 bounds=UNIT_INTERVAL,
             )
             for name, gate in gates.items()
         }
 
 
-class Unrolled(Decoder):
+class FreeRunningDecoder(LatentDecoder):
     """A cell that hears nothing but the latent: h_0 = A z + a, h_t = cell(z, h_{t-1}).
 
     It is not told the words it wrote, so all of the sentence must be in the latent. Hidden
     (B, T, W); the inputs of a view only say how many places there are.
     """
 
-    honours: ClassVar[tuple[type, ...]] = (Causal, Full, Blind)
+    supported_masks: ClassVar[tuple[type, ...]] = (CausalMask, FullMask, NoContextMask)
 
-    def __init__(self, cell: Cell, *, latent: int, dropout: float = 0.0) -> None:
+    def __init__(self, cell: RecurrentCell, *, latent: int, dropout: float = 0.0) -> None:
         super().__init__()
         self.latent = latent
         self.cell = cell
-        self.from_latent = FromLatent(cell, latent)
+        self.from_latent = LatentToState(cell, latent)
         self.dropout = nn.Dropout(dropout)
         self.width = cell.width
 
-    def state_given(self, latents: Tensor) -> TensorState:
+    def state_from_latents(self, latents: Tensor) -> TensorState:
         return TensorState({**self.from_latent(self.cell, latents), "latent": latents})
 
-    def forward(self, view: View, state: State | None = None) -> Hidden:
+    def forward(self, view: View, state: State | None = None) -> HiddenStates:
         before = self.initial_state(len(view.inputs)) if state is None else state
         assert isinstance(before, TensorState)
         latents = before["latent"]
         heard = self.dropout(latents)[:, None].expand(-1, view.inputs.shape[1], -1)
-        values, after = run(self.cell, heard, before)
-        return Hidden(values=values, state=TensorState({**after, "latent": latents}))
+        values, after = run_cell(self.cell, heard, before)
+        return HiddenStates(values=values, state=TensorState({**after, "latent": latents}))
 
 
-class EachPlace(Decoder):
+class ParallelDecoder(LatentDecoder):
     """A network from the latent to the hidden states of all places at once: h = f(z), (n, W).
 
     With one linear layer this is the way back of 003's DLM55. Hidden (B, T, W).
     """
 
-    honours: ClassVar[tuple[type, ...]] = (Causal, Full, Blind)
+    supported_masks: ClassVar[tuple[type, ...]] = (CausalMask, FullMask, NoContextMask)
     longest: int
 
     def __init__(self, network: nn.Module, *, latent: int, places: int, width: int) -> None:
@@ -149,11 +151,11 @@ class EachPlace(Decoder):
         self.longest = places
         self.width = width
 
-    def state_given(self, latents: Tensor) -> TensorState:
+    def state_from_latents(self, latents: Tensor) -> TensorState:
         first = torch.zeros(len(latents), dtype=torch.long, device=latents.device)
         return TensorState({"latent": latents, "place": first})
 
-    def forward(self, view: View, state: State | None = None) -> Hidden:
+    def forward(self, view: View, state: State | None = None) -> HiddenStates:
         before = self.initial_state(len(view.inputs)) if state is None else state
         assert isinstance(before, TensorState)
         count, place = view.inputs.shape[1], before["place"]
@@ -166,15 +168,15 @@ class EachPlace(Decoder):
         every = self.network(before["latent"]).unflatten(-1, (self.longest, self.width))
         values = every.gather(1, asked[..., None].expand(-1, -1, self.width))
         after = TensorState({"latent": before["latent"], "place": place + count})
-        return Hidden(values=values, state=after)
+        return HiddenStates(values=values, state=after)
 
 
-class Through(Decoder):
+class MappedLatentDecoder(LatentDecoder):
     """A decoder whose latent is made from another one by a network: z = f(u)."""
 
-    honours: ClassVar[tuple[type, ...]] = (Causal,)
+    supported_masks: ClassVar[tuple[type, ...]] = (CausalMask,)
 
-    def __init__(self, network: nn.Module, decoder: Decoder, *, latent: int) -> None:
+    def __init__(self, network: nn.Module, decoder: LatentDecoder, *, latent: int) -> None:
         super().__init__()
         self.latent = latent
         self.network = network
@@ -182,14 +184,14 @@ class Through(Decoder):
         self.longest = decoder.longest
         self.width = decoder.width
 
-    def state_given(self, latents: Tensor) -> TensorState:
-        return self.inner.state_given(self.network(latents))
+    def state_from_latents(self, latents: Tensor) -> TensorState:
+        return self.inner.state_from_latents(self.network(latents))
 
-    def reveal(self, view: View, state: State | None = None) -> dict[str, Capture]:
+    def capture_internals(self, view: View, state: State | None = None) -> dict[str, Capture]:
         before = self.initial_state(len(view.inputs)) if state is None else state
-        return self.inner.reveal(view, before)
+        return self.inner.capture_internals(view, before)
 
-    def forward(self, view: View, state: State | None = None) -> Hidden:
+    def forward(self, view: View, state: State | None = None) -> HiddenStates:
         before = self.initial_state(len(view.inputs)) if state is None else state
-        result: Hidden = self.inner(view, before)
+        result: HiddenStates = self.inner(view, before)
         return result

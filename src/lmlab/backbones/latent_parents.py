@@ -9,11 +9,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lmlab.backbones.latent_choice import (
-    Latent,
-    recall,
+    LatentChoiceBackbone,
+    token_context,
 )
 from lmlab.core.capture import Capture
-from lmlab.core.parts import Hidden
+from lmlab.core.parts import HiddenStates
 from lmlab.core.state import State
 from lmlab.core.view import View
 
@@ -60,7 +60,7 @@ class UniformPrior(ParentPrior):
         return torch.zeros(back.shape, device=back.device)
 
 
-PACE = 8.0
+PRIOR_SCALE = 8.0
 """What an entry of a learned prior counts. A step of Adam moves a number by the learning rate at
 most, and a prior has several nats to go before it looks at one token: so a unit is worth eight."""
 
@@ -83,10 +83,10 @@ class LearnedPrior(ParentPrior):
         assert self.reach is not None
         row = place.clamp(max=self.reach - 1)
         inside = (row - back).clamp(min=0).minimum(row)
-        return PACE * self.table[row * (row + 1) // 2 + inside]
+        return PRIOR_SCALE * self.table[row * (row + 1) // 2 + inside]
 
 
-class Transitions(nn.Module):
+class TypedTransitions(nn.Module):
     """R matrices that turn a parent into what it predicts, the kind r latent with share π_r.
 
     (003, DLM6 and DLM8.) Vectors (B, S, W) become (B, S · R, W), the kinds of a token together.
@@ -110,7 +110,7 @@ class Transitions(nn.Module):
         return turned.reshape(len(vectors), -1, vectors.shape[-1])
 
 
-class Parents(Latent):
+class LatentParents(LatentChoiceBackbone):
     """h of source (a, r) is W_r e(s_a), with the weight P(a | i) π_r at place i.
 
     (003, DLM2, DLM5, DLM6.) Without `transitions` the source is the token's own vector. The token
@@ -125,7 +125,7 @@ class Parents(Latent):
         self,
         embedding: nn.Embedding,
         prior: ParentPrior,
-        transitions: Transitions | None = None,
+        transitions: TypedTransitions | None = None,
         *,
         dropout: float = 0.0,
     ) -> None:
@@ -141,21 +141,21 @@ class Parents(Latent):
         """R, sources of one token."""
         return 1 if self.transitions is None else self.transitions.types
 
-    def forward(self, view: View, state: State | None = None) -> Hidden:
-        recalled = recall(view, state, keep=self.prior.keep)
+    def forward(self, view: View, state: State | None = None) -> HiddenStates:
+        recalled = token_context(view, state, keep=self.prior.keep)
         values = self.dropout(self.embedding(recalled.ids))
         weights = self.prior(recalled.before, recalled.time, values)
         if self.transitions is not None:
             values = self.transitions(values)
             weights = (weights[..., None] + self.transitions.log_shares()).flatten(-2)
-        return Hidden(
+        return HiddenStates(
             values=values,
             log_weights=weights.expand(len(values), -1, -1),
             state=recalled.state,
         )
 
-    def reveal(self, view: View) -> dict[str, Capture]:
-        captures = {"parent prior": reveal_prior(self.prior, view, self.embedding.weight)}
+    def capture_internals(self, view: View) -> dict[str, Capture]:
+        captures = {"parent prior": capture_prior(self.prior, view, self.embedding.weight)}
         if self.transitions is not None and self.types > 1:
             captures["type shares"] = Capture(
                 values=self.transitions.log_shares().exp(),
@@ -187,7 +187,7 @@ class Parents(Latent):
         return captures
 
 
-def reveal_prior(prior: ParentPrior, view: View, like: Tensor) -> Capture:
+def capture_prior(prior: ParentPrior, view: View, like: Tensor) -> Capture:
     """The prior over the view's places, or over all rows that are learned."""
     time = view.inputs.shape[1]
     if isinstance(prior, LearnedPrior):

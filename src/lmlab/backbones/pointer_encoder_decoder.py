@@ -7,32 +7,32 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from lmlab.backbones.backbone_interfaces import CopyingHidden
-from lmlab.backbones.encoder_decoder import EncoderDecoder
+from lmlab.backbones.backbone_interfaces import CopyHiddenStates
+from lmlab.backbones.encoder_decoder import TransformerEncoderDecoder
 from lmlab.backbones.transformer import Transformer
 from lmlab.core.capture import UNIT_INTERVAL, Capture
-from lmlab.core.parts import Hidden
+from lmlab.core.parts import HiddenStates
 from lmlab.core.state import State
 from lmlab.core.view import View
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.layers.pointer import Copies, Pointer
+from lmlab.layers.pointer import CopyDistribution, Pointer
 
 
-class ReadingWriting(EncoderDecoder):
+class TwoOutputEncoderDecoder(TransformerEncoderDecoder):
     """An encoder-decoder that gives its encoder's hidden states beside its decoder's.
 
     For objectives that predict at both (PALM); the source is read once.
     """
 
-    def both(self, view: View) -> tuple[Hidden, Tensor]:
+    def both(self, view: View) -> tuple[HiddenStates, Tensor]:
         """The decoder's hidden states (B, T, W), and the encoder's (B, S, W)."""
         assert view.decoder is not None
         source = self.encode(view)
-        return Hidden(values=self.decoder.read(view.decoder, source=source)), source.values
+        return HiddenStates(values=self.decoder.read(view.decoder, source=source)), source.values
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class CopyingMemory:
+class PointerState:
     """A decoder's state with the source that it copies from."""
 
     inner: State
@@ -42,11 +42,11 @@ class CopyingMemory:
     """(B, S) its tokens."""
     copyable: Tensor
     """(B, S) bool: those that may be copied."""
-    copies: Copies
+    copies: CopyDistribution
     """What may be copied next; of no place before the first input."""
 
-    def select(self, rows: Tensor) -> CopyingMemory:
-        return CopyingMemory(
+    def select(self, rows: Tensor) -> PointerState:
+        return PointerState(
             inner=self.inner.select(rows),
             read=self.read[rows],
             source=self.source[rows],
@@ -54,7 +54,7 @@ class CopyingMemory:
             copies=self.copies.select(rows),
         )
 
-    def detach(self) -> CopyingMemory:
+    def detach(self) -> PointerState:
         return replace(
             self,
             inner=self.inner.detach(),
@@ -63,7 +63,7 @@ class CopyingMemory:
         )
 
 
-class Copying(ReadingWriting):
+class PointerEncoderDecoder(TwoOutputEncoderDecoder):
     """The same with a pointer on top, which says what of the source is copied (Bi et al. 2020).
 
     Words can be copied, symbols (the ends of the source, masks) can't. Cost: one head of attention
@@ -80,26 +80,26 @@ class Copying(ReadingWriting):
         symbols = [*vocabulary.unpredictable, *([] if vocabulary.end is None else [vocabulary.end])]
         self.register_buffer("never", torch.tensor(symbols), persistent=False)
 
-    def forward(self, view: View, state: State | None = None) -> Hidden:
+    def forward(self, view: View, state: State | None = None) -> HiddenStates:
         if state is None:
             return self.both(view)[0]
-        assert isinstance(state, CopyingMemory)
+        assert isinstance(state, PointerState)
         hidden = self.decoder(view, state.inner)
         assert hidden.state is not None
         copies = self.pointer(hidden.values, state.read, state.source, state.copyable)
         after = replace(state, inner=hidden.state, copies=copies)
-        return CopyingHidden(values=hidden.values, copies=copies, state=after)
+        return CopyHiddenStates(values=hidden.values, copies=copies, state=after)
 
-    def both(self, view: View) -> tuple[Hidden, Tensor]:
+    def both(self, view: View) -> tuple[HiddenStates, Tensor]:
         hidden, read = super().both(view)
         copies = self.pointer(hidden.values, read, view.inputs, self.copyable(view))
-        return CopyingHidden(values=hidden.values, copies=copies), read
+        return CopyHiddenStates(values=hidden.values, copies=copies), read
 
-    def begin(self, view: View) -> CopyingMemory:  # type: ignore[override]
+    def begin(self, view: View) -> PointerState:  # type: ignore[override]
         source = self.encode(view)
         inner = self.decoder.initial_state(len(view.inputs), source)
         copyable, nothing = self.copyable(view), source.values[:, :0]
-        return CopyingMemory(
+        return PointerState(
             inner=inner,
             read=source.values,
             source=view.inputs,
@@ -112,9 +112,9 @@ class Copying(ReadingWriting):
         place = torch.arange(view.inputs.shape[1], device=view.inputs.device)
         return (place < view.lengths[:, None]) & ~torch.isin(view.inputs, self.never)
 
-    def reveal(self, view: View) -> dict[str, Capture]:
+    def capture_internals(self, view: View) -> dict[str, Capture]:
         hidden, _ = self.both(view)
-        assert isinstance(hidden, CopyingHidden) and isinstance(hidden.copies, Copies)
+        assert isinstance(hidden, CopyHiddenStates) and isinstance(hidden.copies, CopyDistribution)
         copied = Capture(
             values=hidden.copies.copied.detach(),
             axes=("batch", "time", "source"),
@@ -122,4 +122,4 @@ class Copying(ReadingWriting):
             "token; what is missing to 1 is the probability that it was generated.",
             bounds=UNIT_INTERVAL,
         )
-        return {**super().reveal(view), "copied": copied}
+        return {**super().capture_internals(view), "copied": copied}

@@ -12,14 +12,14 @@ from lmlab.backbones.transformer import Transformer
 from lmlab.core.errors import UserError
 from lmlab.core.system import Assembly, System
 
-TELLING = (bool, int, float, str, tuple, frozenset, FunctionType, BuiltinFunctionType)
+COMPARED_TYPES = (bool, int, float, str, tuple, frozenset, FunctionType, BuiltinFunctionType)
 """Kinds of values by which two parts of one class differ."""
-OF_TRAINING = frozenset({"training", "p", "dropout"})
+IGNORED_SETTINGS = frozenset({"training", "p", "dropout"})
 """Such values that may differ: what is dropped is no part of what was learnt."""
 
 
 @torch.no_grad()
-def begin_as(own: Transformer, encoder: System) -> None:
+def copy_encoder_weights(own: Transformer, encoder: System) -> None:
     """Copy the weights of the encoder's backbone, which must be built like `own` part by part.
 
     Whatever the encoder looked at in its training, `own` looks as its own objective says: so one
@@ -49,6 +49,10 @@ def _build(module: nn.Module) -> dict[str, Any]:
     for path, part in module.named_modules():
         found[f"{path} itself".lstrip()] = type(part).__name__
         for name, value in vars(part).items():
-            if isinstance(value, TELLING) and name not in OF_TRAINING and name[0] != "_":
+            if (
+                isinstance(value, COMPARED_TYPES)
+                and name not in IGNORED_SETTINGS
+                and name[0] != "_"
+            ):
                 found[f"{path}.{name}".lstrip(".")] = getattr(value, "__name__", value)
     return found

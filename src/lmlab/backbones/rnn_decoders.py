@@ -9,13 +9,13 @@ from torch import Tensor, nn
 
 from lmlab.core.state import TensorState
 from lmlab.layers.recurrent_cells import (
-    Cell,
     CellState,
+    RecurrentCell,
 )
-from lmlab.layers.rnn_attention import Glance
+from lmlab.layers.rnn_attention import DotAttention
 
 
-class Writer(nn.Module):
+class RNNDecoder(nn.Module):
     """Stacked cells that begin at the reader's last states (Sutskever et al. 2014).
 
     With `everywhere` the reader's last output also joins every input (Cho et al. 2014), which the
@@ -25,7 +25,7 @@ class Writer(nn.Module):
     def __init__(
         self,
         embedding: nn.Embedding,
-        cells: Sequence[Cell],
+        cells: Sequence[RecurrentCell],
         *,
         dropout: float = 0.0,
         everywhere: bool = False,
@@ -48,7 +48,7 @@ class Writer(nn.Module):
             tensors["summary"] = last[-1][0]
         return TensorState(tensors)
 
-    def free_widths(self) -> dict[str, int]:
+    def free_state_widths(self) -> dict[str, int]:
         """The cells' own tensors in a state, each with its width."""
         return {name: cell.width for layer, cell in self._layers() for name in _names(layer, cell)}
 
@@ -72,13 +72,13 @@ class Writer(nn.Module):
             tensors.update(zip(names, parts, strict=True))
         return values, TensorState(tensors)
 
-    def _layers(self) -> Iterator[tuple[int, Cell]]:
+    def _layers(self) -> Iterator[tuple[int, RecurrentCell]]:
         for layer, cell in enumerate(self.cells):
-            assert isinstance(cell, Cell)
+            assert isinstance(cell, RecurrentCell)
             yield layer, cell
 
 
-class LookingWriter(Writer):
+class AttentionDecoder(RNNDecoder):
     """A writer that glances at the whole source; what it is asked of is h and the context c,
 
     o_t = tanh(A [h_t, c_t] + b). The source, its keys and what stands behind it are in the state.
@@ -87,8 +87,8 @@ class LookingWriter(Writer):
     def __init__(
         self,
         embedding: nn.Embedding,
-        cells: Sequence[Cell],
-        glance: Glance,
+        cells: Sequence[RecurrentCell],
+        glance: DotAttention,
         *,
         dropout: float = 0.0,
     ) -> None:
@@ -115,7 +115,7 @@ class LookingWriter(Writer):
         """Hidden (B, T, W), the weights of the glances (B, T, S), and the state after them."""
         raise TypeError(f"{type(self).__name__} does not define looking")
 
-    def _glance(self, queries: Tensor, state: TensorState) -> tuple[Tensor, Tensor]:
+    def _attend(self, queries: Tensor, state: TensorState) -> tuple[Tensor, Tensor]:
         found: tuple[Tensor, Tensor] = self.glance(
             queries, state["keys"], state["source"], state["behind"]
         )
@@ -127,7 +127,7 @@ class LookingWriter(Writer):
         return dropped
 
 
-class LookingBefore(LookingWriter):
+class BahdanauDecoder(AttentionDecoder):
     """002's: h_{t-1} asks, and the context joins the input, h_t = cell([e(s_{t-1}), c_t], h_{t-1}).
 
     p_i = softmax_i(score(h_{t-1}, k_i)) (Bahdanau et al. 2015). One step after another.
@@ -138,7 +138,7 @@ class LookingBefore(LookingWriter):
         inputs = self.dropout(self.embedding(tokens))
         hidden, contexts, weights = [], [], []
         for vector in inputs.split(1, dim=1):
-            context, weight = self._glance(state[top][:, None], state)
+            context, weight = self._attend(state[top][:, None], state)
             value, state = self._run(torch.cat([vector, context], -1), state)
             hidden.append(value)
             contexts.append(context)
@@ -147,49 +147,51 @@ class LookingBefore(LookingWriter):
         return values, torch.cat(weights, 1), state
 
 
-class LookingAfter(LookingWriter):
+class LuongDecoder(AttentionDecoder):
     """Luong's: h_t = cell(e(s_{t-1}), h_{t-1}) asks, and the context meets it after the cell.
 
-    With `feeding` o_{t-1} joins the input too, so that it knows where it has looked (input feeding,
+    With `input_feeding` o_{t-1} joins the input too, so that it knows where it has looked (input feeding,
     Luong et al. 2015), and steps go one after another; without, all glances are made at once.
     """
 
     def __init__(
         self,
         embedding: nn.Embedding,
-        cells: Sequence[Cell],
-        glance: Glance,
+        cells: Sequence[RecurrentCell],
+        glance: DotAttention,
         *,
         dropout: float = 0.0,
-        feeding: bool = False,
+        input_feeding: bool = False,
     ) -> None:
         super().__init__(embedding, cells, glance, dropout=dropout)
-        self.feeding = feeding
+        self.input_feeding = input_feeding
 
     def begin(self, values: Tensor, lengths: Tensor, last: Sequence[CellState]) -> TensorState:
         state = super().begin(values, lengths, last)
-        if not self.feeding:
+        if not self.input_feeding:
             return state
         return TensorState({**state.tensors, "fed": torch.zeros_like(last[-1][0])})
 
     def looking(self, tokens: Tensor, state: TensorState) -> tuple[Tensor, Tensor, TensorState]:
         inputs = self.dropout(self.embedding(tokens))
-        if not self.feeding:
-            return self._stretch(inputs, state)
+        if not self.input_feeding:
+            return self._decode_segment(inputs, state)
         hidden, weights = [], []
         for vector in inputs.split(1, dim=1):
             joined = torch.cat([vector, state["fed"][:, None]], -1)
-            value, weight, state = self._stretch(joined, state)
+            value, weight, state = self._decode_segment(joined, state)
             state = TensorState({**state.tensors, "fed": value[:, 0]})
             hidden.append(value)
             weights.append(weight)
         return torch.cat(hidden, 1), torch.cat(weights, 1), state
 
-    def _stretch(self, inputs: Tensor, state: TensorState) -> tuple[Tensor, Tensor, TensorState]:
+    def _decode_segment(
+        self, inputs: Tensor, state: TensorState
+    ) -> tuple[Tensor, Tensor, TensorState]:
         values, state = self._run(inputs, state)
-        contexts, weights = self._glance(values, state)
+        contexts, weights = self._attend(values, state)
         return self._combined(values, contexts), weights, state
 
 
-def _names(layer: int, cell: Cell) -> list[str]:
+def _names(layer: int, cell: RecurrentCell) -> list[str]:
     return [f"{layer}.{name}" for name in cell.names]

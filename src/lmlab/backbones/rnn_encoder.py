@@ -8,12 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from lmlab.layers.recurrent_cells import (
-    Cell,
     CellState,
+    RecurrentCell,
 )
 
 
-class Reader(nn.Module):
+class RNNEncoder(nn.Module):
     """Stacked cells over a source: what each place is once it has been read, and the last states.
 
     `reversed_` reads from the end to the beginning (Sutskever et al. 2014). With `backwards`, one
@@ -24,8 +24,8 @@ class Reader(nn.Module):
     def __init__(
         self,
         embedding: nn.Embedding,
-        forwards: Sequence[Cell],
-        backwards: Sequence[Cell] = (),
+        forwards: Sequence[RecurrentCell],
+        backwards: Sequence[RecurrentCell] = (),
         *,
         dropout: float = 0.0,
         reversed_: bool = False,
@@ -42,26 +42,26 @@ class Reader(nn.Module):
     def forward(self, tokens: Tensor, lengths: Tensor) -> tuple[Tensor, list[CellState]]:
         values, last = self.embedding(tokens), []
         if self.reversed:
-            values = turned(values, lengths)
+            values = reverse_padded(values, lengths)
         for layer in range(len(self.forwards)):
             values, state = self._layer(layer, self.dropout(values), lengths)
             last.append(state)
-        return (turned(values, lengths) if self.reversed else values), last
+        return (reverse_padded(values, lengths) if self.reversed else values), last
 
     def _layer(self, layer: int, values: Tensor, lengths: Tensor) -> tuple[Tensor, CellState]:
         there = self.forwards[layer]
-        assert isinstance(there, Cell)
+        assert isinstance(there, RecurrentCell)
         outputs, state = there.read(values, lengths)
         if not self.backwards:
             return outputs, state
         back = self.backwards[layer]
-        assert isinstance(back, Cell)
-        found, other = back.read(turned(values, lengths), lengths)
+        assert isinstance(back, RecurrentCell)
+        found, other = back.read(reverse_padded(values, lengths), lengths)
         both = tuple(torch.cat(parts, -1) for parts in zip(state, other, strict=True))
-        return torch.cat([outputs, turned(found, lengths)], -1), both
+        return torch.cat([outputs, reverse_padded(found, lengths)], -1), both
 
 
-def turned(values: Tensor, lengths: Tensor) -> Tensor:
+def reverse_padded(values: Tensor, lengths: Tensor) -> Tensor:
     """Each row (B, T, W) from its last place to its first; what stands behind it stays there."""
     place = torch.arange(values.shape[1], device=values.device)
     mirrored = lengths[:, None] - 1 - place

@@ -6,14 +6,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lmlab.backbones.backbone_interfaces import Encoder
+from lmlab.backbones.backbone_interfaces import SentenceEncoder
 from lmlab.layers.recurrent_cells import (
-    Cell,
     CellState,
+    RecurrentCell,
 )
 
 
-class RightToLeft(Encoder):
+class ReverseRNNEncoder(SentenceEncoder):
     """The last output of a cell that reads from the end of the sentence to its beginning.
 
     So the words that a decoder writes first are those read last (Sutskever et al. 2014). It starts
@@ -21,13 +21,15 @@ class RightToLeft(Encoder):
     (B, W), T steps; padding is never read before a token.
     """
 
-    def __init__(self, embedding: nn.Embedding, cell: Cell, *, dropout: float = 0.0) -> None:
+    def __init__(
+        self, embedding: nn.Embedding, cell: RecurrentCell, *, dropout: float = 0.0
+    ) -> None:
         super().__init__()
         self.embedding = embedding
         self.cell = cell
         self.dropout = nn.Dropout(dropout)
         self.width = cell.width
-        learned = None if cell.leaves_zero else torch.randn(len(cell.free), cell.width)
+        learned = None if cell.can_leave_zero else torch.randn(len(cell.free), cell.width)
         self.first = None if learned is None else nn.Parameter(learned)
 
     def _start(self, rows: int, like: Tensor) -> CellState:
@@ -46,7 +48,7 @@ class RightToLeft(Encoder):
         return self.dropout(outputs.gather(1, read).squeeze(1))
 
 
-class AllPlaces(Encoder):
+class FlattenedEncoder(SentenceEncoder):
     """A network over the embeddings of all places side by side: z = f([e(s_1), …, e(s_n)]).
 
     Behind the sentence are zeros, so that there are always `places` of them; `network` reads
@@ -75,10 +77,10 @@ class AllPlaces(Encoder):
         return result
 
 
-class Projected(Encoder):
+class ProjectedEncoder(SentenceEncoder):
     """An encoder followed by a network, as by the layer that makes a latent of its vector."""
 
-    def __init__(self, encoder: Encoder, network: nn.Module, *, width: int) -> None:
+    def __init__(self, encoder: SentenceEncoder, network: nn.Module, *, width: int) -> None:
         super().__init__()
         self.encoder = encoder
         self.network = network

@@ -8,14 +8,14 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from lmlab.backbones.transformer import note_hidden, positions_of
-from lmlab.core.attention_mask import Full, LayerSight
+from lmlab.backbones.transformer import capture_hidden, position_ids
+from lmlab.core.attention_mask import FullMask, LayerMask
 from lmlab.core.capture import Capture
-from lmlab.core.parts import Backbone, Hidden
+from lmlab.core.parts import Backbone, HiddenStates
 from lmlab.core.state import State
 from lmlab.core.view import View
-from lmlab.layers.attention_context import Scope
-from lmlab.layers.inducing_points import InducedBlock
+from lmlab.layers.attention_context import AttentionContext
+from lmlab.layers.inducing_points import InducedSetAttentionBlock
 from lmlab.layers.input_embedding import InputEmbedding
 
 
@@ -27,12 +27,12 @@ class SetTransformer(Backbone):
     inducing points.
     """
 
-    honours: ClassVar[tuple[type, ...]] = (Full,)
+    supported_masks: ClassVar[tuple[type, ...]] = (FullMask,)
 
     def __init__(
         self,
         embedding: InputEmbedding,
-        layers: Sequence[InducedBlock],
+        layers: Sequence[InducedSetAttentionBlock],
         *,
         width: int,
         norm: nn.Module | None = None,
@@ -44,29 +44,29 @@ class SetTransformer(Backbone):
         self.norm = norm
         self.width = width
 
-    def forward(self, view: View, state: State | None = None) -> Hidden:
-        return Hidden(values=self.read(view))
+    def forward(self, view: View, state: State | None = None) -> HiddenStates:
+        return HiddenStates(values=self.read(view))
 
     def read(self, view: View, *, record: dict[str, Capture] | None = None) -> Tensor:
         """(B, T, W) all places at once; inner values go into `record` where it is given."""
-        positions = positions_of(view)
+        positions = position_ids(view)
         values: Tensor = self.embedding(view.inputs, positions, view.segments)
         real = torch.arange(values.shape[1], device=values.device) < view.lengths[:, None]
-        scope = Scope(query_positions=positions, key_positions=positions, record=record)
+        scope = AttentionContext(query_positions=positions, key_positions=positions, record=record)
         for number, layer in enumerate(self.layers, start=1):
             inside = scope.named(f"layer {number}")
             values = layer(values, real, inside)
-            note_hidden(inside, values)
+            capture_hidden(inside, values)
         return values if self.norm is None else self.norm(values)
 
-    def layer_sight(self, length: int) -> LayerSight:
+    def layer_mask(self, length: int) -> LayerMask:
         """The points look at all words, and a word at itself and at them; as one they stand here,
         for all of them do alike."""
         allowed = torch.eye(length + 1, dtype=torch.bool)
         allowed[:, length] = allowed[length] = True
-        return LayerSight(allowed=allowed, helpers=(f"{self.points} points",))
+        return LayerMask(allowed=allowed, auxiliary_nodes=(f"{self.points} points",))
 
-    def reveal(self, view: View) -> dict[str, Capture]:
+    def capture_internals(self, view: View) -> dict[str, Capture]:
         """How points divide their attention over places, and places theirs over points."""
         record: dict[str, Capture] = {}
         self.read(view, record=record)

@@ -9,13 +9,13 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from lmlab.backbones.transformer import note_hidden, positions_of
-from lmlab.core.attention_mask import Full, LayerSight
+from lmlab.backbones.transformer import capture_hidden, position_ids
+from lmlab.core.attention_mask import FullMask, LayerMask
 from lmlab.core.capture import Capture
-from lmlab.core.parts import Backbone, Hidden
+from lmlab.core.parts import Backbone, HiddenStates
 from lmlab.core.state import State
 from lmlab.core.view import View
-from lmlab.layers.attention_context import Scope
+from lmlab.layers.attention_context import AttentionContext
 from lmlab.layers.input_embedding import InputEmbedding
 from lmlab.layers.star_attention import (
     RelayAttention,
@@ -47,7 +47,12 @@ class StarLayer(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(
-        self, values: Tensor, inputs: Tensor, relay: Tensor, lengths: Tensor, scope: Scope
+        self,
+        values: Tensor,
+        inputs: Tensor,
+        relay: Tensor,
+        lengths: Tensor,
+        scope: AttentionContext,
     ) -> tuple[Tensor, Tensor]:
         """The words (B, T, W) and the relay (B, 1, W) after the layer."""
         values = self.norm(self.dropout(self.ring(values, inputs, relay, lengths, scope)).relu())
@@ -64,7 +69,7 @@ class StarTransformer(Backbone):
     (B, T, W); cost O(T · W²) a layer.
     """
 
-    honours: ClassVar[tuple[type, ...]] = (Full,)
+    supported_masks: ClassVar[tuple[type, ...]] = (FullMask,)
 
     def __init__(
         self, embedding: InputEmbedding, layers: Sequence[StarLayer], *, width: int
@@ -75,19 +80,19 @@ class StarTransformer(Backbone):
         self.reach = max(layer.ring.reach for layer in layers)
         self.width = width
 
-    def forward(self, view: View, state: State | None = None) -> Hidden:
-        return Hidden(values=self.read(view))
+    def forward(self, view: View, state: State | None = None) -> HiddenStates:
+        return HiddenStates(values=self.read(view))
 
     def read(self, view: View, *, record: dict[str, Capture] | None = None) -> Tensor:
         """(B, T, W) all places at once; inner values go into `record` where it is given."""
-        positions, lengths = positions_of(view), view.lengths
+        positions, lengths = position_ids(view), view.lengths
         inputs = self.embedding(view.inputs, positions, view.segments)
         real = torch.arange(inputs.shape[1], device=lengths.device) < lengths[:, None]
         relay = (inputs * real[..., None]).sum(1, keepdim=True) / lengths.clamp(min=1)[
             :, None, None
         ]
         itself_and_words = torch.cat([torch.ones_like(real[:, :1]), real], dim=1)
-        scope = Scope(
+        scope = AttentionContext(
             mask=itself_and_words[:, None, None],
             query_positions=positions,
             key_positions=positions,
@@ -97,18 +102,18 @@ class StarTransformer(Backbone):
         for number, layer in enumerate(self.layers, start=1):
             inside = replace(scope, name=f"layer {number}")
             values, relay = layer(values, inputs, relay, lengths, inside)
-            note_hidden(inside, values)
+            capture_hidden(inside, values)
         return values
 
-    def layer_sight(self, length: int) -> LayerSight:
+    def layer_mask(self, length: int) -> LayerMask:
         """A word looks at itself, its neighbours on the ring and the relay; the relay at all."""
         near = ring_slots(torch.tensor([length]), length, self.reach)[0, :, : 2 * self.reach + 1]
         allowed = torch.zeros(length + 1, length + 1, dtype=torch.bool)
         allowed[:length].scatter_(1, near, True)
         allowed[:, length] = allowed[length] = True
-        return LayerSight(allowed=allowed, helpers=("the relay",))
+        return LayerMask(allowed=allowed, auxiliary_nodes=("the relay",))
 
-    def reveal(self, view: View) -> dict[str, Capture]:
+    def capture_internals(self, view: View) -> dict[str, Capture]:
         """How words divide their attention in each layer, and the relay its own."""
         record: dict[str, Capture] = {}
         self.read(view, record=record)

@@ -8,26 +8,26 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from lmlab.backbones.backbone_interfaces import AskingBackbone
-from lmlab.backbones.transformer import Stack, note_hidden, positions_of
+from lmlab.backbones.backbone_interfaces import TwoStreamBackbone
+from lmlab.backbones.transformer import TransformerStack, capture_hidden, position_ids
 from lmlab.core.attention_mask import (
-    Blind,
-    Causal,
-    Explicit,
-    Full,
+    CausalMask,
+    ExplicitMask,
+    FullMask,
+    NoContextMask,
 )
 from lmlab.core.capture import Capture
-from lmlab.core.parts import Hidden, target_places
+from lmlab.core.parts import HiddenStates, prediction_mask
 from lmlab.core.state import State, TensorState
 from lmlab.core.view import View
 from lmlab.layers.attention_context import (
-    Scope,
-    mask_of,
+    AttentionContext,
+    attention_mask_tensor,
 )
 from lmlab.layers.input_embedding import InputEmbedding
-from lmlab.layers.kv_cache import KeyValues
-from lmlab.layers.position_subset import AskedPlaces
-from lmlab.layers.transformer_block import Block, BlockCache
+from lmlab.layers.kv_cache import KVCache
+from lmlab.layers.position_subset import PositionSubset
+from lmlab.layers.transformer_block import BlockCache, TransformerBlock
 
 
 class QueryVector(nn.Module):
@@ -45,7 +45,7 @@ class QueryVector(nn.Module):
 
 
 @dataclass(frozen=True, eq=False)
-class StepsState:
+class TwoStreamCache:
     """What is remembered while a text is written: content alone, all rows of one length."""
 
     layers: tuple[BlockCache, ...]
@@ -56,21 +56,21 @@ class StepsState:
     count: int = 0
     """Places so far, which is the position of the next."""
 
-    def select(self, rows: Tensor) -> StepsState:
+    def select(self, rows: Tensor) -> TwoStreamCache:
         layers = tuple(layer.select(rows) for layer in self.layers)
-        return StepsState(layers, self.positions[rows], self.segments[rows], self.count)
+        return TwoStreamCache(layers, self.positions[rows], self.segments[rows], self.count)
 
-    def detach(self) -> StepsState:
+    def detach(self) -> TwoStreamCache:
         return replace(self, layers=tuple(layer.detach() for layer in self.layers))
 
 
-class TwoStream(AskingBackbone):
+class TwoStreamTransformer(TwoStreamBackbone):
     """Content h and queries g through the same layers (Yang et al. 2019, XLNet).
 
-        h_i ← Layer(query = h_i, keys and values = h_j that `visibility` shows to i)
-        g_i ← Layer(query = g_i, keys and values = h_j that `query_visibility` shows to i)
+        h_i ← Layer(query = h_i, keys and values = h_j that `attention_mask` shows to i)
+        g_i ← Layer(query = g_i, keys and values = h_j that `query_attention_mask` shows to i)
 
-    Where the view has a `query_visibility`, hidden states are those of the queries at the targets;
+    Where the view has a `query_attention_mask`, hidden states are those of the queries at the targets;
     else those of the content, as in fine-tuning. Queries start as `start`, or, where it is None,
     as the inputs at their places, which then hide the token (MPNet). `memory` is how many places
     of the text before are remembered for text that goes on: their hidden states below each layer,
@@ -81,12 +81,17 @@ class TwoStream(AskingBackbone):
     `stretch` places it forgets all but the memory, as text that is read in such stretches does.
     """
 
-    honours: ClassVar[tuple[type, ...]] = (Causal, Full, Blind, Explicit)
+    supported_masks: ClassVar[tuple[type, ...]] = (
+        CausalMask,
+        FullMask,
+        NoContextMask,
+        ExplicitMask,
+    )
 
     def __init__(
         self,
         embedding: InputEmbedding,
-        stack: Stack,
+        stack: TransformerStack,
         *,
         width: int,
         start: QueryVector | None = None,
@@ -101,28 +106,30 @@ class TwoStream(AskingBackbone):
         self.memory = memory
         self.stretch = stretch
 
-    def forward(self, view: View, state: State | None = None) -> Hidden:
+    def forward(self, view: View, state: State | None = None) -> HiddenStates:
         """Hidden states of a view; `state` is the memory of the text before, if there is any."""
         assert state is None or isinstance(state, TensorState)
         return self._read(view, state)
 
     def _read(
         self, view: View, memory: TensorState | None, record: dict[str, Capture] | None = None
-    ) -> Hidden:
-        asked = None if view.query_visibility is None else AskedPlaces.of(target_places(view))
+    ) -> HiddenStates:
+        asked = (
+            None if view.query_attention_mask is None else PositionSubset.of(prediction_mask(view))
+        )
         scope = self._scope(view, asked, memory)
-        values = self.embedding(view.inputs, positions_of(view), view.segments)
+        values = self.embedding(view.inputs, position_ids(view), view.segments)
         time = values.shape[1]
         if asked is not None:
             # Both streams look at the same keys, so they go through a layer side by side.
             values = torch.cat([values, self._first(values, asked)], 1)
         if record is not None:
-            scope = scope.recording(record)
+            scope = scope.with_captures(record)
         values, below = self._through(values, scope, time, memory)
         found = values if asked is None else asked.put_back(values[:, time:], time)
-        return Hidden(values=found, state=self._remember(view, below, memory))
+        return HiddenStates(values=found, state=self._remember(view, below, memory))
 
-    def _first(self, content: Tensor, asked: AskedPlaces) -> Tensor:
+    def _first(self, content: Tensor, asked: PositionSubset) -> Tensor:
         """(B, M, W) what the queries start as."""
         if self.start is None:
             return asked.rows_of(content)
@@ -130,7 +137,7 @@ class TwoStream(AskingBackbone):
         return vectors
 
     def _through(
-        self, values: Tensor, scope: Scope, time: int, memory: TensorState | None
+        self, values: Tensor, scope: AttentionContext, time: int, memory: TensorState | None
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """(B, T + M, W) both streams after the last layer, and the content (B, T, W) below each."""
         scope, below = self.stack.biased(scope), {}
@@ -141,22 +148,24 @@ class TwoStream(AskingBackbone):
                 content = torch.cat([memory[_name(layer)], content], 1)
             alone = content.shape[1] == values.shape[1] == time
             values = block(values, inside, content=None if alone else content)
-            note_hidden(inside, values)
+            capture_hidden(inside, values)
         return self.stack.finish(values), below
 
     # Who sees what ------------------------------------------------------------------------------
 
-    def _scope(self, view: View, asked: AskedPlaces | None, memory: TensorState | None) -> Scope:
+    def _scope(
+        self, view: View, asked: PositionSubset | None, memory: TensorState | None
+    ) -> AttentionContext:
         """Content and, behind it, queries look at the memory and, behind it, the content."""
-        places = positions_of(view)
+        places = position_ids(view)
         mask, queries, keys = _mask(view, asked, memory), places, places
         query_segments = key_segments = view.segments
         if asked is not None:
             queries = torch.cat(
-                [queries.expand(len(asked.places), -1), asked.entries_of(queries)], 1
+                [queries.expand(len(asked.places), -1), asked.gather_entries(queries)], 1
             )
             if query_segments is not None:
-                beside = asked.entries_of(query_segments)
+                beside = asked.gather_entries(query_segments)
                 query_segments = torch.cat([query_segments, beside], 1)
         if memory is not None:
             past = memory["positions"]
@@ -164,7 +173,7 @@ class TwoStream(AskingBackbone):
             if key_segments is not None:
                 # The published code counts all that is remembered as the first segment.
                 key_segments = torch.cat([torch.zeros_like(past), key_segments], 1)
-        return Scope(
+        return AttentionContext(
             mask=mask,
             query_positions=queries,
             key_positions=keys,
@@ -203,21 +212,21 @@ class TwoStream(AskingBackbone):
 
     # Token by token -----------------------------------------------------------------------------
 
-    def initial_state(self, rows: int) -> StepsState:
+    def initial_state(self, rows: int) -> TwoStreamCache:
         layers = tuple(block.begin(rows) for _, block in self.stack.layers())
         device = next(self.parameters()).device
         nothing = torch.zeros(rows, 0, dtype=torch.long, device=device)
-        return StepsState(layers, nothing, nothing)
+        return TwoStreamCache(layers, nothing, nothing)
 
-    def step(self, state: State, tokens: Tensor, segments: Tensor) -> StepsState:
+    def step(self, state: State, tokens: Tensor, segments: Tensor) -> TwoStreamCache:
         """The state after one more token of content in each row; both are (B,)."""
-        assert isinstance(state, StepsState)
+        assert isinstance(state, TwoStreamCache)
         if self.stretch and state.count and state.count % self.stretch == 0:
             state = _shortened(state, self.memory or 0)
         here = torch.full_like(tokens, state.count)[:, None]
         positions = torch.cat([state.positions, here], 1)
         kinds = torch.cat([state.segments, segments[:, None]], 1)
-        scope = Scope(
+        scope = AttentionContext(
             query_positions=here,
             key_positions=positions,
             query_segments=segments[:, None],
@@ -225,14 +234,14 @@ class TwoStream(AskingBackbone):
         )
         values = self.embedding(tokens[:, None], here, segments[:, None])
         _, layers = self.stack.step(values, scope, state.layers, here)
-        return StepsState(layers, positions, kinds, state.count + 1)
+        return TwoStreamCache(layers, positions, kinds, state.count + 1)
 
     def ask(self, state: State, segments: Tensor) -> Tensor:
         """(B, W) the query at the next place, which is of the given segment (B,)."""
-        assert isinstance(state, StepsState)
+        assert isinstance(state, TwoStreamCache)
         assert self.start is not None, "queries that start as inputs have none at the next place"
         here = torch.full_like(segments, state.count)[:, None]
-        scope = Scope(
+        scope = AttentionContext(
             query_positions=here,
             key_positions=state.positions,
             query_segments=segments[:, None],
@@ -243,28 +252,28 @@ class TwoStream(AskingBackbone):
             values = _look(block, values, self.stack.within(scope, layer), cache)
         return self.stack.finish(values)[:, 0]
 
-    def reveal(self, view: View) -> dict[str, Capture]:
+    def capture_internals(self, view: View) -> dict[str, Capture]:
         """Every layer's attention, its sublayers' outputs and its hidden states, by stream."""
         record: dict[str, Capture] = {}
         self._read(view, None, record)
-        if view.query_visibility is None:
+        if view.query_attention_mask is None:
             return record
-        return _by_stream(record, view.inputs.shape[1], AskedPlaces.of(target_places(view)))
+        return _by_stream(record, view.inputs.shape[1], PositionSubset.of(prediction_mask(view)))
 
 
 def _name(layer: int) -> str:
     return f"layer.{layer}"
 
 
-def _mask(view: View, asked: AskedPlaces | None, memory: TensorState | None) -> Tensor | None:
+def _mask(view: View, asked: PositionSubset | None, memory: TensorState | None) -> Tensor | None:
     """(B, 1, T + M, past + T); None where everything may be seen."""
     time = view.inputs.shape[1]
-    if asked is None and memory is None and not isinstance(view.visibility, Causal):
-        return mask_of(view.visibility, view.lengths, time)[0]
-    mask = view.visibility.mask(view.lengths, time)
+    if asked is None and memory is None and not isinstance(view.attention_mask, CausalMask):
+        return attention_mask_tensor(view.attention_mask, view.lengths, time)[0]
+    mask = view.attention_mask.mask(view.lengths, time)
     if asked is not None:
-        assert view.query_visibility is not None
-        queries = view.query_visibility.mask(view.lengths, time)
+        assert view.query_attention_mask is not None
+        queries = view.query_attention_mask.mask(view.lengths, time)
         mask = torch.cat([mask, asked.rows_of(queries)], 1)
     if memory is not None:
         past = (memory["positions"] < 0)[:, None].expand(-1, mask.shape[1], -1)
@@ -272,27 +281,29 @@ def _mask(view: View, asked: AskedPlaces | None, memory: TensorState | None) -> 
     return mask[:, None]
 
 
-def _shortened(state: StepsState, memory: int) -> StepsState:
+def _shortened(state: TwoStreamCache, memory: int) -> TwoStreamCache:
     """The last places alone, as a memory: of the first segment, like the text before."""
     first = max(0, state.positions.shape[1] - memory)
     layers = tuple(
-        BlockCache(KeyValues.of(layer.own.keys[:, :, first:], layer.own.values[:, :, first:]))
+        BlockCache(KVCache.of(layer.own.keys[:, :, first:], layer.own.values[:, :, first:]))
         for layer in state.layers
     )
     segments = torch.zeros_like(state.segments[:, first:])
-    return StepsState(layers, state.positions[:, first:], segments, state.count)
+    return TwoStreamCache(layers, state.positions[:, first:], segments, state.count)
 
 
-def _look(block: Block, values: Tensor, scope: Scope, cache: BlockCache) -> Tensor:
+def _look(
+    block: TransformerBlock, values: Tensor, scope: AttentionContext, cache: BlockCache
+) -> Tensor:
     """(B, 1, W) one layer of a query that reads what is remembered and leaves nothing there."""
-    around = block.around_attention
+    around = block.self_attention_residual
     output = block.attention.look(around.enter(values), scope, cache.own)
-    values = around.leave(values, output)
-    around = block.around_feed_forward
-    return around.leave(values, block.feed_forward(around.enter(values)))
+    values = around.sublayer_output(values, output)
+    around = block.feed_forward_residual
+    return around.sublayer_output(values, block.feed_forward(around.enter(values)))
 
 
-def _by_stream(record: dict[str, Capture], time: int, asked: AskedPlaces) -> dict[str, Capture]:
+def _by_stream(record: dict[str, Capture], time: int, asked: PositionSubset) -> dict[str, Capture]:
     """Captures over both streams taken apart; the queries' are zero where nothing is asked."""
     found = {}
     for name, capture in record.items():

@@ -8,20 +8,20 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from lmlab.backbones.backbone_interfaces import SeeingBackbone
+from lmlab.backbones.backbone_interfaces import ImageTextBackbone
 from lmlab.backbones.transformer import Transformer
 from lmlab.core.attention_mask import (
-    Causal,
-    Explicit,
-    Full,
+    CausalMask,
+    ExplicitMask,
+    FullMask,
 )
 from lmlab.core.capture import Capture
-from lmlab.core.parts import Hidden
+from lmlab.core.parts import HiddenStates
 from lmlab.core.state import State
 from lmlab.core.view import View
 
 
-class VisionTransformer(SeeingBackbone):
+class VisionTransformer(ImageTextBackbone):
     """h = Transformer([e(<s>); E x_1 … E x_P; e(s_1) …]) (Dosovitskiy et al. 2021).
 
     <s> is the class token: it and the patches see each other, and the first word is predicted from
@@ -30,7 +30,7 @@ class VisionTransformer(SeeingBackbone):
     hidden states are those of the text, (B, T, W).
     """
 
-    honours: ClassVar[tuple[type, ...]] = (Causal, Full)
+    supported_masks: ClassVar[tuple[type, ...]] = (CausalMask, FullMask)
 
     def __init__(
         self, tokens: nn.Embedding, patches: nn.Linear, transformer: Transformer, *, start: int
@@ -42,23 +42,25 @@ class VisionTransformer(SeeingBackbone):
         self.start = start
         self.width = transformer.width
 
-    def forward(self, view: View, state: State | None = None) -> Hidden:
+    def forward(self, view: View, state: State | None = None) -> HiddenStates:
         if state is not None:
-            further: Hidden = self.transformer(
+            further: HiddenStates = self.transformer(
                 replace(view, inputs=self.tokens(view.inputs)), state
             )
             return further
         values = self.transformer.read(self.joined(view))
         # The first place of the text stands before the patches, the others after them.
-        return Hidden(values=torch.cat([values[:, :1], values[:, 1 + view.inputs.shape[1] :]], 1))
+        return HiddenStates(
+            values=torch.cat([values[:, :1], values[:, 1 + view.inputs.shape[1] :]], 1)
+        )
 
-    def opened(self, view: View) -> Hidden:
+    def opened(self, view: View) -> HiddenStates:
         rows = len(view.inputs)
         first = torch.full((rows, 1), self.start, device=view.inputs.device)
         inputs = self.vectors(view.inputs, first)
-        image = View(inputs=inputs, lengths=view.lengths + 1, visibility=Full())
-        hidden: Hidden = self.transformer(image, self.transformer.initial_state(rows))
-        return Hidden(values=hidden.values[:, :1], state=hidden.state)
+        image = View(inputs=inputs, lengths=view.lengths + 1, attention_mask=FullMask())
+        hidden: HiddenStates = self.transformer(image, self.transformer.initial_state(rows))
+        return HiddenStates(values=hidden.values[:, :1], state=hidden.state)
 
     def joined(self, view: View) -> View:
         """Image and text in one row: <s>, the patches, the words."""
@@ -70,7 +72,7 @@ class VisionTransformer(SeeingBackbone):
         return View(
             inputs=inputs,
             lengths=count + text.lengths,
-            visibility=Explicit(before.expand(rows, -1, -1)),
+            attention_mask=ExplicitMask(before.expand(rows, -1, -1)),
         )
 
     def vectors(self, image: Tensor, tokens: Tensor) -> Tensor:
@@ -78,6 +80,6 @@ class VisionTransformer(SeeingBackbone):
         words = self.tokens(tokens)
         return torch.cat([words[:, :1], self.patches(image), words[:, 1:]], dim=1)
 
-    def reveal(self, view: View) -> dict[str, Capture]:
+    def capture_internals(self, view: View) -> dict[str, Capture]:
         """Every layer's attention and hidden states over <s>, the patches and the words."""
-        return self.transformer.reveal(self.joined(view))
+        return self.transformer.capture_internals(self.joined(view))

@@ -6,12 +6,12 @@ from typing import Annotated
 
 import typer
 
-from lmlab.cli.options import NoVerify, Run
+from lmlab.cli.options import NoVerify, RunArgument
 from lmlab.cli.output import print
 
 
 def export_hf(
-    run: Run,
+    run: RunArgument,
     folder: Annotated[str, typer.Argument(metavar="FOLDER", help="A new folder.")],
     no_verify: NoVerify = False,
 ) -> None:
@@ -20,5 +20,5 @@ def export_hf(
 
     family = checkpoint_export.export_hf(run, folder)
     print(f"{folder}: model type {family.model_type}")
-    if (remark := checkpoint_export.softmax_remark(family)) is not None:
+    if (remark := checkpoint_export.softmax_note(family)) is not None:
         print(f"note: {remark}")

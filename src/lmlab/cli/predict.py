@@ -4,38 +4,40 @@ from __future__ import annotations
 
 from typing import Any
 
-from lmlab.cli.text_inputs import texts_from
+from lmlab.cli.text_inputs import read_texts
 from lmlab.core.errors import UserError
 from lmlab.core.json_text import parse_json
 from lmlab.data.readers import Example
 
-SINGLE = {"classify": "text", "tag": "words", "generate": "source", "hops": "question"}
+SINGLE_FIELD_TASKS = {"classify": "text", "tag": "words", "generate": "source", "hops": "question"}
 """Tasks whose rows have one text, and the field that it is."""
-Row = dict[str, Any]
-NumberedRow = tuple[int, Row | None]
+TaskRow = dict[str, Any]
+NumberedRow = tuple[int, TaskRow | None]
 """A line's number and its row; None of a line without text."""
 
 
-def rows_from(task: str, file: str | None, texts: list[str], errors: str) -> list[NumberedRow]:
+def read_input_rows(
+    task: str, file: str | None, texts: list[str], errors: str
+) -> list[NumberedRow]:
     """The rows of a file, of standard input (also where nothing is given) or of `--text`.
 
     A file holds JSON objects if its first line with text begins with `{`, else texts.
     """
     if file is None and not texts:
         file = "-"
-    found = texts_from(file, texts, errors, instead="--text", plain=True)
+    found = read_texts(file, texts, errors, instead="--text", plain=True)
     lines = list(found.lines)
     first = next((line.text for line in lines if line.text), "")
     if not texts and first.startswith("{"):
         return [(line.line or 0, _json_row(line, found.name)) for line in lines]
-    if task not in SINGLE:
+    if task not in SINGLE_FIELD_TASKS:
         raise UserError(
             f"a row of {task} has several texts; give JSON objects, one a line, in a file."
         )
     return [(line.line or 0, _text_row(line.text, task)) for line in lines]
 
 
-def _json_row(line: Example, name: str) -> Row | None:
+def _json_row(line: Example, name: str) -> TaskRow | None:
     if not line.text:
         return None
     try:
@@ -52,7 +54,7 @@ def _json_row(line: Example, name: str) -> Row | None:
     return row
 
 
-def _text_row(text: str, task: str) -> Row | None:
+def _text_row(text: str, task: str) -> TaskRow | None:
     if not text:
         return None
-    return {SINGLE[task]: text.split() if task == "tag" else text}
+    return {SINGLE_FIELD_TASKS[task]: text.split() if task == "tag" else text}

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lmlab.cli.arguments import positions_of
-from lmlab.cli.options import Errors, Json, NoVerify, Raw, Run
-from lmlab.cli.output import one_line, print, print_json_list, scoring_bar
+from lmlab.cli.arguments import parse_positions
+from lmlab.cli.options import ErrorsOption, JsonOption, NoVerify, RawOption, RunArgument
+from lmlab.cli.output import one_line, print, print_json_list, text_progress_bar
 from lmlab.cli.text_inputs import (
-    NamedFile,
-    Text,
+    FileOption,
+    TextOption,
 )
 from lmlab.core.errors import UserError
 
@@ -25,10 +25,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lmlab.cli.text_inputs import (
-    Texts,
-    single_text,
-    texts_from,
-    with_lines,
+    TextInput,
+    process_lines,
+    read_texts,
+    require_single_text,
 )
 from lmlab.data.readers import Example
 
@@ -40,7 +40,7 @@ from itertools import chain
 from lmlab.cli.text_inputs import (
     STDIN,
 )
-from lmlab.scoring.source_scoring import paired
+from lmlab.scoring.source_scoring import pair_with_sources
 
 if TYPE_CHECKING:
     from lmlab.core.score import Score
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 
 def score(
-    run: Run,
+    run: RunArgument,
     arguments: Annotated[
         list[str] | None,
         typer.Argument(
@@ -57,8 +57,8 @@ def score(
             "standard input, or texts themselves.",
         ),
     ] = None,
-    text: Text = None,
-    named_file: NamedFile = None,
+    text: TextOption = None,
+    named_file: FileOption = None,
     source: Annotated[
         list[str] | None,
         typer.Option(metavar="S", help="What a text is given, for translators; one for each."),
@@ -73,7 +73,7 @@ def score(
             "spreadsheet takes for a formula has an apostrophe before it, unless --raw is given.",
         ),
     ] = False,
-    as_json: Json = False,
+    as_json: JsonOption = False,
     window: Annotated[
         int | None, typer.Option(help="Tokens of context, scored by rolling windows.")
     ] = None,
@@ -120,8 +120,8 @@ def score(
             "nothing for models of characters, unless given."
         ),
     ] = None,
-    raw: Raw = False,
-    errors: Errors = "strict",
+    raw: RawOption = False,
+    errors: ErrorsOption = "strict",
     no_verify: NoVerify = False,
 ) -> None:
     """Score texts: log-probability in nats, its kind, and the conventions behind it."""
@@ -138,50 +138,50 @@ def score(
     from lmlab.api import load
     from lmlab.cli.text_inputs import (
         file_or_texts,
-        texts_from,
+        read_texts,
     )
 
     file, given_texts = file_or_texts(arguments, text, named_file)
     options: dict[str, Any] = {
         "method": method,
-        "positions": positions_of(positions) if positions.strip() else (),
+        "positions": parse_positions(positions) if positions.strip() else (),
         "head": head,
         "mean": mean,
         "window": window,
         "stride": stride,
     }
     if continuing:
-        texts = continuations(file, given_texts, given, errors)
+        texts = read_continuations(file, given_texts, given, errors)
         model = load(run)
         texts.watch(model.tokenizer)
-        found = given_scores(model, texts, end=end, separator=separator, **options)
+        found = score_continuations(model, texts, end=end, separator=separator, **options)
         print_continuations(found, as_json=as_json, per_token=per_token, mean=mean)
-        texts.tell_empty()
-        texts.tell_unknown()
+        texts.warn_empty_lines()
+        texts.warn_unknown_words()
         return
-    texts = texts_from(file, given_texts, errors, instead="--text")
+    texts = read_texts(file, given_texts, errors, instead="--text")
     if source:
         add_sources(texts, given_texts, source)
     model = load(run)
     texts.watch(model.tokenizer, model.model.reads_by)
-    with scoring_bar(f"scoring {texts.name}", texts.report, texts.size) as progress:
+    with text_progress_bar(f"scoring {texts.name}", texts.report, texts.size) as progress:
         by_token = per_token or per_word or csv or as_json
         # Texts given one by one belong to no stream: each starts by itself.
-        scores = scores_of(
+        scores = score_texts(
             model, texts, per_token=by_token, carry=file is not None, progress=progress, **options
         )
         if as_json:
             print_json_list(_record(score, per_word) for score in scores)
         elif csv:
-            from lmlab.scoring.minimal_pairs import model_names
+            from lmlab.scoring.minimal_pairs import unique_model_names
             from lmlab.scoring.word_surprisal import write_surprisal_csv
 
-            [name] = model_names([model.path])
+            [name] = unique_model_names([model.path])
             write_surprisal_csv(scores, sys.stdout, model=name, raw=raw)
         else:
             print_scores(scores, per_token=per_token, per_word=per_word)
-    texts.tell_empty()
-    texts.tell_unknown()
+    texts.warn_empty_lines()
+    texts.warn_unknown_words()
     if texts.size is not None and sys.stderr.isatty():
         print(f"{texts.name}: {texts.report.summary()}", file=sys.stderr)
 
@@ -203,8 +203,8 @@ def print_scores(scores: Iterator[Score], *, per_token: bool, per_word: bool) ->
     """A line for each text, its tokens or words below it, and the sum of all in the last line."""
     from lmlab.core.score import summarise
     from lmlab.scoring.formatting import (
-        counted,
-        summary_words,
+        describe_summary,
+        format_count,
     )
 
     def printed() -> Iterator[Score]:
@@ -213,68 +213,70 @@ def print_scores(scores: Iterator[Score], *, per_token: bool, per_word: bool) ->
             shown = one_line(f"{given}{score.text}")
             unit = "nats in the mean" if score.convention.mean else "nats"
             each = f"{0.0 - score.mean:.4f} nats/token"
-            print(f"{score.figure:.4f} {unit}\t{counted(score.tokens, 'token')}\t{each}\t{shown}")
+            print(
+                f"{score.figure:.4f} {unit}\t{format_count(score.tokens, 'token')}\t{each}\t{shown}"
+            )
             if (per_token or per_word) and score.tokens and not score.per_token:
                 print("\tthe text is scored as a whole, and its tokens have no scores of their own")
             elif per_token or per_word:
                 _print_inside(score, per_token=per_token, per_word=per_word)
             yield score
 
-    print(summary_words(summarise(printed())))
+    print(describe_summary(summarise(printed())))
 
 
 def _print_inside(score: Score, *, per_token: bool, per_word: bool) -> None:
     if per_token:
-        print_parts([(t.token, t.start, t.end, t.log_prob) for t in score.per_token])
+        print_token_scores([(t.token, t.start, t.end, t.log_prob) for t in score.per_token])
     if per_word:
-        print_words(score)
+        print_word_scores(score)
 
 
-def print_words(score: Score) -> None:
+def print_word_scores(score: Score) -> None:
     """The words of a text with their log-probabilities."""
     from lmlab.scoring.word_surprisal import word_scores
 
-    print_parts([(w.word, w.start, w.end, w.log_prob) for w in word_scores(score)])
+    print_token_scores([(w.word, w.start, w.end, w.log_prob) for w in word_scores(score)])
 
 
-def print_parts(parts: list[tuple[str, int, int, float]]) -> None:
+def print_token_scores(parts: list[tuple[str, int, int, float]]) -> None:
     """Pieces of a text, each with its characters and its log-probability in nats."""
     for piece, start, end, log_prob in parts:
         print(f"\t{log_prob:.4f}\t{start}-{end}\t{piece}")
 
 
-def add_sources(texts: Texts, given: list[str], sources: list[str]) -> None:
+def add_sources(texts: TextInput, given: list[str], sources: list[str]) -> None:
     """Give each text of the command line the source with its number."""
     if not given:
         raise UserError(
             "--source goes with --text; in a FILE a source stands before its text, with a tab "
             "between them."
         )
-    pairs = zip(texts.reader, paired(sources, given), strict=True)
+    pairs = zip(texts.reader, pair_with_sources(sources, given), strict=True)
     texts.reader = (replace(line, condition=pair.source) for line, pair in pairs)
 
 
-def scores_of(
-    model: LanguageModel, texts: Texts, *, per_token: bool, carry: bool, **options: Any
+def score_texts(
+    model: LanguageModel, texts: TextInput, *, per_token: bool, carry: bool, **options: Any
 ) -> Iterator[Score]:
     """The scores of texts with their lines, each given its source where the first has one."""
     if texts.name == STDIN and model.model.layout.kind == "pairs":
-        texts.reader = map(from_columns, texts.reader)
+        texts.reader = map(parse_columns, texts.reader)
 
     def scored(examples: Iterator[Example]) -> Iterator[Score]:
         first = next(examples)
         examples = chain([first], examples)
         if first.condition is None:
-            alone = (single_text(example, texts.name) for example in examples)
+            alone = (require_single_text(example, texts.name) for example in examples)
             return model.scorer(carry=carry, **options).score(alone, per_token=per_token)
         return model.source_scorer(**options).score_examples(examples, per_token=per_token)
 
-    for line, score in with_lines(texts.examples, scored):
+    for line, score in process_lines(texts.examples, scored):
         assert score is not None, "examples have text"
         yield replace(score, line=line.line)
 
 
-def from_columns(line: Example) -> Example:
+def parse_columns(line: Example) -> Example:
     """A source, a tab and a text as an example; a line without text stays so."""
     source, _, text = (part.strip() for part in line.text.partition("\t"))
     if line.text and not text:
@@ -285,19 +287,21 @@ def from_columns(line: Example) -> Example:
     return replace(line, text=text, condition=source)
 
 
-def continuations(file: str | None, texts: list[str], prefix: str | None, errors: str) -> Texts:
+def read_continuations(
+    file: str | None, texts: list[str], prefix: str | None, errors: str
+) -> TextInput:
     """Texts that are each given a prefix: one for all, or that of their line in a file."""
-    found = texts_from(file, texts, errors, instead="--text")
+    found = read_texts(file, texts, errors, instead="--text")
     if prefix is not None:
         found.reader = (
-            replace(line, text=single_text(line, found.name), condition=prefix)
+            replace(line, text=require_single_text(line, found.name), condition=prefix)
             for line in found.reader
         )
         return found
     if file is None:
         raise UserError("--conditional reads prefixes and continuations from a FILE; name it.")
     if file == "-":
-        found.reader = map(from_columns, found.reader)
+        found.reader = map(parse_columns, found.reader)
     found.reader = (_with_prefix(line, file) for line in found.reader)
     return found
 
@@ -311,8 +315,8 @@ def _with_prefix(line: Example, file: str) -> Example:
     return line
 
 
-def given_scores(
-    model: LanguageModel, texts: Texts, **options: Any
+def score_continuations(
+    model: LanguageModel, texts: TextInput, **options: Any
 ) -> Iterator[tuple[int | None, ConditionalScore]]:
     """Line and score of each continuation."""
 
@@ -320,7 +324,7 @@ def given_scores(
         pairs = ((example.condition or "", example.text) for example in examples)
         return model.score_given(pairs, **options)
 
-    for line, score in with_lines(texts.examples, scored):
+    for line, score in process_lines(texts.examples, scored):
         assert score is not None, "examples have text"
         yield line.line, score
 
@@ -339,9 +343,9 @@ def print_continuations(
         )
         return
     from lmlab.scoring.formatting import (
-        KINDS_EXPLAINED,
-        convention_words,
-        counted,
+        KIND_DESCRIPTIONS,
+        describe_convention,
+        format_count,
     )
 
     told: set[str] = set()
@@ -349,10 +353,10 @@ def print_continuations(
         unit = "nats in the mean" if mean else "nats"
         figure = score.mean if mean else score.total
         shown = one_line(f"{score.prefix} |{score.continuation}")
-        print(f"{figure:.4f} {unit}\t{counted(score.tokens, 'token')}\t{shown}")
+        print(f"{figure:.4f} {unit}\t{format_count(score.tokens, 'token')}\t{shown}")
         for token in score.per_token if per_token else ():
             print(f"\t{token.log_prob:.4f}\t{token.start}-{token.end}\t{token.token}")
-        explained = f"{score.kind} ({KINDS_EXPLAINED[score.kind]})"
-        told.add(f"kind {explained}; {convention_words(score.convention)}")
+        explained = f"{score.kind} ({KIND_DESCRIPTIONS[score.kind]})"
+        told.add(f"kind {explained}; {describe_convention(score.convention)}")
     for sentence in sorted(told):
         print(sentence)

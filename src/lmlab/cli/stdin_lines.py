@@ -8,15 +8,15 @@ from io import UnsupportedOperation
 from typing import Any
 
 from lmlab.core.errors import UserError
-from lmlab.core.limits import beyond_limit, limit
+from lmlab.core.limits import limit, limit_exceeded_error
 from lmlab.data.lines import BYTE_ORDER_MARK, ReadingReport
 
-AT_ONCE = 256
+MAX_CHUNK_LINES = 256
 """Lines that are handed on together at most."""
-BLOCK = 65536
+BLOCK_BYTES = 65536
 
 
-def piped_lines(
+def read_stdin_lines(
     stream: Any, name: str, report: ReadingReport, errors: str
 ) -> Iterator[list[tuple[int, str]]]:
     """Number and text of the lines of a binary stream, some at a time, UTF-8 checked.
@@ -39,7 +39,7 @@ def _raw_lines(stream: Any, name: str) -> Iterator[list[bytes]]:
     begun: list[bytes] = []
     lines: list[bytes] = []
     most = limit("line")
-    while block := stream.read1(BLOCK):
+    while block := stream.read1(BLOCK_BYTES):
         first, *others = block.split(b"\n")
         begun.append(first)
         if others:
@@ -47,15 +47,15 @@ def _raw_lines(stream: Any, name: str) -> Iterator[list[bytes]]:
             lines += [b"".join(begun), *others[:-1]]
             begun = [others[-1]]
         elif sum(map(len, begun)) > most:
-            raise beyond_limit("line", f"{name}: the bytes of a line must be")
+            raise limit_exceeded_error("line", f"{name}: the bytes of a line must be")
         more = _has_more(stream)
-        while len(lines) >= AT_ONCE or (lines and not more):
-            yield lines[:AT_ONCE]
-            lines = lines[AT_ONCE:]
+        while len(lines) >= MAX_CHUNK_LINES or (lines and not more):
+            yield lines[:MAX_CHUNK_LINES]
+            lines = lines[MAX_CHUNK_LINES:]
     if any(begun):
         lines.append(b"".join(begun))
-    for place in range(0, len(lines), AT_ONCE):
-        yield lines[place : place + AT_ONCE]
+    for place in range(0, len(lines), MAX_CHUNK_LINES):
+        yield lines[place : place + MAX_CHUNK_LINES]
 
 
 def _has_more(stream: Any) -> bool:

@@ -1,7 +1,7 @@
 """Texts that a verb works on: a FILE of any format, `-` for standard input, or texts themselves.
 
 Every line has its number, also where lines before it are empty. Verbs that print a line for each
-line of a file take `lines`; verbs that print a table take `examples`, and `tell_empty` says what
+line of a file take `lines`; verbs that print a table take `examples`, and `warn_empty_lines` says what
 has no row.
 """
 
@@ -19,29 +19,29 @@ import typer
 from lmlab.cli.arguments import is_file
 from lmlab.cli.output import print, warn
 from lmlab.cli.stdin_lines import (
-    AT_ONCE,
-    piped_lines,
+    MAX_CHUNK_LINES,
+    read_stdin_lines,
 )
 from lmlab.core.errors import UserError
 from lmlab.data.lines import ReadingReport, check_errors, is_gzip, numbered_lines
-from lmlab.data.readers import Example, Fasta, PlainText, Reader, TabSeparated
+from lmlab.data.readers import Example, ExampleReader, Fasta, PlainText, TabSeparated
 from lmlab.data.unknown_words import UnknownWords
 
 STDIN = "standard input"
 ONE_OF = "give exactly one of: a FILE, - for standard input, texts, --text, --file."
-LOOKS_LIKE_A_FILE = (".txt", ".jsonl", ".ndjson", ".json", ".tsv", ".csv", ".fasta", ".fa", ".gz")
+FILE_SUFFIXES = (".txt", ".jsonl", ".ndjson", ".json", ".tsv", ".csv", ".fasta", ".fa", ".gz")
 
-Text = Annotated[
+TextOption = Annotated[
     list[str] | None, typer.Option(metavar="T", help="A text; may be given several times.")
 ]
-TextsOrFile = Annotated[
+TextsOrFileArgument = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[FILE | - | TEXT...]",
         help="A file with a text a line, - for standard input, or texts themselves.",
     ),
 ]
-NamedFile = Annotated[
+FileOption = Annotated[
     str | None, typer.Option("--file", metavar="FILE", help="The same as FILE before.")
 ]
 
@@ -49,7 +49,7 @@ Result = TypeVar("Result")
 
 
 @dataclass(kw_only=True)
-class Texts:
+class TextInput:
     """The lines of one input, read as they are asked for."""
 
     name: str
@@ -85,7 +85,7 @@ class Texts:
         if not self.count:
             raise UserError(f"{self.name} holds no text; give at least one line.")
 
-    def chunks(self, size: int = AT_ONCE) -> Iterator[list[Example]]:
+    def chunks(self, size: int = MAX_CHUNK_LINES) -> Iterator[list[Example]]:
         """The lines some at a time; from a pipe no more are waited for than are there."""
         chunk: list[Example] = []
         for line in self.lines:
@@ -111,7 +111,7 @@ class Texts:
     @property
     def texts(self) -> Iterator[str]:
         """The texts of `examples` alone; a UserError where they are pairs."""
-        return (single_text(example, self.name) for example in self.examples)
+        return (require_single_text(example, self.name) for example in self.examples)
 
     def watch(self, tokenizer: Any, source_tokenizer: Any = None) -> None:
         """Count unknown words from now on: of the texts, and of their sources."""
@@ -119,13 +119,13 @@ class Texts:
             UnknownWords(each or tokenizer) for each in (tokenizer, source_tokenizer)
         )
 
-    def tell_unknown(self) -> None:
+    def warn_unknown_words(self) -> None:
         """Warn on standard error where more than a few per cent of the words are unknown."""
         for counter in self.unknown:
             if sentence := counter.warning():
                 warn(sentence)
 
-    def tell_empty(self) -> None:
+    def warn_empty_lines(self) -> None:
         """Say on standard error how many lines have no row in a table."""
         if self.empty:
             print(
@@ -135,7 +135,7 @@ class Texts:
                 file=sys.stderr,
             )
 
-    def tell_references(self) -> None:
+    def warn_references(self) -> None:
         """Say on standard error that only the first column was read, where there were two."""
         if self.references:
             print(
@@ -149,14 +149,14 @@ def _counted(count: int, what: str) -> str:
     return f"{count:,} {what}" + ("" if count == 1 else "s")
 
 
-def single_text(example: Example, name: str) -> str:
+def require_single_text(example: Example, name: str) -> str:
     """The text of an example that is given nothing; a UserError for a pair."""
     if example.condition is not None:
         raise UserError(f"{name} holds pairs; give a file with a text a line.")
     return example.text
 
 
-def with_lines(
+def process_lines(
     lines: Iterable[Example], process: Callable[[Iterator[Example]], Iterable[Result]]
 ) -> Iterator[tuple[Example, Result | None]]:
     """Each line with its result, in order; None for a line without text, which is not processed.
@@ -171,10 +171,10 @@ def with_lines(
             if line.text:
                 yield line
 
-    yield from aligned(process(with_text()), waiting)
+    yield from align_results(process(with_text()), waiting)
 
 
-def aligned(
+def align_results(
     results: Iterable[Result], waiting: deque[Example]
 ) -> Iterator[tuple[Example, Result | None]]:
     """Results, each with the next waiting line that has text; None with those before it."""
@@ -186,7 +186,7 @@ def aligned(
         yield waiting.popleft(), None
 
 
-def texts_from(
+def read_texts(
     file: str | None,
     given: Sequence[str],
     errors: str,
@@ -194,7 +194,7 @@ def texts_from(
     instead: str | None = None,
     sources: bool = False,
     plain: bool = False,
-) -> Texts:
+) -> TextInput:
     """The texts of `FILE`, `-` or the command line; exactly one of these.
 
     `instead` is the command's option that takes a text, where it has one, to name in advice. With
@@ -205,7 +205,7 @@ def texts_from(
     if (file is None) == (not given):
         raise UserError(ONE_OF)
     if file is None:
-        return texts_given(given)
+        return texts_from_options(given)
     if file == "-":
         found = _from_stream(sys.stdin.buffer, STDIN, errors, sources)
     else:
@@ -216,12 +216,12 @@ def texts_from(
     return found
 
 
-def texts_from_arguments(
+def read_text_arguments(
     arguments: Sequence[str], given: Sequence[str], file: str | None, errors: str
-) -> Texts:
+) -> TextInput:
     """The same from what `file_or_texts` takes, where a single word is a text."""
     file, texts = file_or_texts(arguments, given, file, word_is_file=False)
-    return texts_from(file, texts, errors, instead="--text")
+    return read_texts(file, texts, errors, instead="--text")
 
 
 def file_or_texts(
@@ -256,16 +256,16 @@ def file_or_texts(
 
 def _names_file(argument: str) -> bool:
     """Whether an argument is a file, or looks like the name of one."""
-    looks = argument.lower().endswith(LOOKS_LIKE_A_FILE) or "/" in argument
+    looks = argument.lower().endswith(FILE_SUFFIXES) or "/" in argument
     return is_file(argument) or (looks and not any(map(str.isspace, argument)))
 
 
-def texts_given(given: Sequence[str], name: str = "the command line") -> Texts:
+def texts_from_options(given: Sequence[str], name: str = "the command line") -> TextInput:
     """Texts of the command line, numbered in their order."""
     lines = (
         Example(text if text.strip() else "", line=number) for number, text in enumerate(given, 1)
     )
-    return Texts(name=name, reader=lines, unit="text")
+    return TextInput(name=name, reader=lines, unit="text")
 
 
 def _existing(path: Path, instead: str | None) -> Path:
@@ -277,7 +277,7 @@ def _existing(path: Path, instead: str | None) -> Path:
     return path
 
 
-def _from_file(path: Path, errors: str, *, sources: bool, plain: bool) -> Texts:
+def _from_file(path: Path, errors: str, *, sources: bool, plain: bool) -> TextInput:
     if not path.is_file():  # a named pipe, /dev/fd/63: it can be read only once
         return _from_stream(path.open("rb"), str(path), errors, sources)
     from lmlab.data.load_corpus import reader_for
@@ -291,10 +291,10 @@ def _from_file(path: Path, errors: str, *, sources: bool, plain: bool) -> Texts:
     else:
         lines = _all_lines(reader, report)
     size = None if is_gzip(path) else path.stat().st_size
-    return Texts(name=path.name, reader=lines, size=size, report=report)
+    return TextInput(name=path.name, reader=lines, size=size, report=report)
 
 
-def _all_lines(reader: Reader, report: ReadingReport) -> Iterator[Example]:
+def _all_lines(reader: ExampleReader, report: ReadingReport) -> Iterator[Example]:
     """What a reader gives, with the lines between that it skips as examples without text."""
     if isinstance(reader, Fasta):  # a sequence has several lines: none is between two of them
         yield from reader.read(report)
@@ -308,23 +308,23 @@ def _all_lines(reader: Reader, report: ReadingReport) -> Iterator[Example]:
     yield from (Example("", line=number) for number in range(done + 1, report.lines + 1))
 
 
-def _from_stream(stream: Any, name: str, errors: str, sources: bool) -> Texts:
+def _from_stream(stream: Any, name: str, errors: str, sources: bool) -> TextInput:
     """The lines of a pipe; with `sources` a tab at an end is kept: it says which side is empty."""
     report = ReadingReport()
     around = " \r\n" if sources else None
     waiting: deque[tuple[int, str]] = deque()
 
     def lines() -> Iterator[Example]:
-        for chunk in piped_lines(stream, name, report, errors):
+        for chunk in read_stdin_lines(stream, name, report, errors):
             waiting.extend(chunk)
             while waiting:
                 number, text = waiting.popleft()
                 yield Example(text.strip(around), line=number)
 
-    return Texts(name=name, reader=lines(), report=report, has_more=lambda: bool(waiting))
+    return TextInput(name=name, reader=lines(), report=report, has_more=lambda: bool(waiting))
 
 
-def _only_sources(texts: Texts) -> None:
+def _only_sources(texts: TextInput) -> None:
     """Let the texts be the sources of pairs; how many references are left out is counted."""
 
     def sources(lines: Iterator[Example]) -> Iterator[Example]:

@@ -10,16 +10,16 @@ from torch import Tensor
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class LayerSight:
+class LayerMask:
     """What one layer looks at, where it is less than a view allows, and words meet by helpers."""
 
     allowed: Tensor
     """(T + N, T + N) bool: entry (i, j) is true where i looks at j; T words, then N helpers."""
-    helpers: tuple[str, ...]
+    auxiliary_nodes: tuple[str, ...]
     """What the N places that the network puts beside the words are called."""
 
 
-class Visibility(Protocol):
+class AttentionMask(Protocol):
     """A rule of sight over a padded batch."""
 
     def mask(self, lengths: Tensor, time: int) -> Tensor:
@@ -33,7 +33,7 @@ def _inside(lengths: Tensor, time: int) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Causal:
+class CausalMask:
     """Each place sees itself and what came before, at most `window` inputs of it."""
 
     window: int | None = None
@@ -48,7 +48,7 @@ class Causal:
 
 
 @dataclass(frozen=True)
-class Full:
+class FullMask:
     """Each place sees every real input."""
 
     def mask(self, lengths: Tensor, time: int) -> Tensor:
@@ -56,7 +56,7 @@ class Full:
 
 
 @dataclass(frozen=True)
-class Blind:
+class NoContextMask:
     """No place sees any input: a distribution without context."""
 
     def mask(self, lengths: Tensor, time: int) -> Tensor:
@@ -64,7 +64,7 @@ class Blind:
 
 
 @dataclass(frozen=True, eq=False)
-class Explicit:
+class ExplicitMask:
     """Any pattern, written out as (B, T, T) bool: permutations, prefixes, spans."""
 
     allowed: Tensor

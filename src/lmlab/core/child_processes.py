@@ -15,7 +15,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import IO
 
-WATCHES = "LMLAB_END_WITH_PARENT"
+PARENT_PIPE_VARIABLE = "LMLAB_END_WITH_PARENT"
 """Set in the environment of a process whose standard input is such a pipe."""
 GRACE_SECONDS = 60.0
 """How long a child without a parent may take to write its checkpoint before it is killed."""
@@ -28,7 +28,7 @@ def start_child(
     Ctrl-C in the terminal reaches it through this process alone."""
     return subprocess.Popen(
         words,
-        env={**environment, WATCHES: "1"},
+        env={**environment, PARENT_PIPE_VARIABLE: "1"},
         stdin=subprocess.PIPE,
         stdout=output,
         stderr=output,
@@ -38,7 +38,7 @@ def start_child(
 
 def end_with_parent() -> None:
     """Watch for the parent's end in a thread, in a process that `start_child` started."""
-    if os.environ.pop(WATCHES, None) is not None:
+    if os.environ.pop(PARENT_PIPE_VARIABLE, None) is not None:
         threading.Thread(target=_watch, name="parent-watch", daemon=True).start()
 
 

@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-Record = TypeVar("Record")
+DataclassT = TypeVar("DataclassT")
 
-WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
-MOST_INTEGER = 2**63 - 1
+TYPE_NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+MAX_INTEGER = 2**63 - 1
 """Beyond it, a number fits no tensor's shape."""
 
 
-def record_of(kind: type[Record], values: object) -> Record:
+def parse_dataclass(kind: type[DataclassT], values: object) -> DataclassT:
     """A dataclass from a JSON object; a ValueError names the field that is missing or mistyped."""
     assert is_dataclass(kind)
     if not isinstance(values, Mapping):
@@ -38,7 +38,7 @@ def check_type(name: str, value: object, hint: Any) -> None:
     tuples, lists, dictionaries and unions of them are not checked.
     """
     if not _fits(value, hint):
-        raise ValueError(f"{name} must be {type_words(hint)}, got {_shown(value)}")
+        raise ValueError(f"{name} must be {describe_type(hint)}, got {_shown(value)}")
 
 
 def _fits(value: object, hint: Any) -> bool:
@@ -69,26 +69,26 @@ def _fits_plain(value: object, hint: Any) -> bool:
         return value is None
     if hint in (int, float):
         if isinstance(value, int) and not isinstance(value, bool):
-            return abs(value) <= MOST_INTEGER
+            return abs(value) <= MAX_INTEGER
         return hint is float and isinstance(value, float)
     if hint in (bool, str):
         return isinstance(value, hint)
     return True
 
 
-def type_words(hint: Any) -> str:
+def describe_type(hint: Any) -> str:
     """A type annotation in words."""
     if get_origin(hint) in (Union, types.UnionType):
-        return " or ".join(type_words(option) for option in get_args(hint))
+        return " or ".join(describe_type(option) for option in get_args(hint))
     if get_origin(hint) is Literal:
         return "one of " + ", ".join(map(str, get_args(hint)))
     if get_origin(hint) in (tuple, list):
-        return "a list, each " + type_words(get_args(hint)[0])
+        return "a list, each " + describe_type(get_args(hint)[0])
     if get_origin(hint) is dict:
         return "an object"
-    return WORDS.get(hint, "none" if hint in (None, type(None)) else str(hint))
+    return TYPE_NAMES.get(hint, "none" if hint in (None, type(None)) else str(hint))
 
 
 def _shown(value: object) -> str:
-    shown = repr(value) if not isinstance(value, int) or abs(value) <= MOST_INTEGER else "too large"
+    shown = repr(value) if not isinstance(value, int) or abs(value) <= MAX_INTEGER else "too large"
     return shown if len(shown) <= 60 else f"{shown[:57]}..."

@@ -10,14 +10,17 @@ from torch import Tensor
 
 from lmlab.core.batch import Batch
 from lmlab.core.capture import UNIT_INTERVAL, Capture
-from lmlab.models.entity_memory import EVIDENCE
+
+MAX_EVIDENCE = 3
+"""Facts or entities that an answer rests on which are told, the surest."""
+
 
 NO_ENTITY = -1
 """Marks places outside of mentions, mentions of which nothing is told, and missing candidates."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Spans:
+class MentionSpans:
     """M mentions in the rows of a view, in reading order, each with at most C candidates."""
 
     rows: Tensor
@@ -38,7 +41,7 @@ class Spans:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Linked:
+class MentionLink:
     """A mention in a batch, and the entity that a system takes it for."""
 
     row: int
@@ -52,7 +55,7 @@ class Linked:
     """Of that entity given the mention, among those that it might be; of none, how sure that is."""
 
 
-def told_spans(entities: Tensor) -> Spans:
+def annotated_spans(entities: Tensor) -> MentionSpans:
     """The mentions that a corpus tells of, without candidates.
 
     `entities` (B, T) is the entity that covers each place, NO_ENTITY where none does; two mentions
@@ -64,7 +67,7 @@ def told_spans(entities: Tensor) -> Spans:
     rows, first = (inside & (before != entities)).nonzero(as_tuple=True)
     _, last = (inside & (after != entities)).nonzero(as_tuple=True)
     none = torch.zeros(len(rows), 0, device=entities.device)
-    return Spans(
+    return MentionSpans(
         rows=rows,
         first=first,
         last=last,
@@ -74,22 +77,22 @@ def told_spans(entities: Tensor) -> Spans:
     )
 
 
-OUTSIDE, BEGINS, GOES_ON = 0, 1, 2
+OUTSIDE, BEGIN, INSIDE = 0, 1, 2
 """O, B and I."""
 
 
-def tags_of(spans: Spans, rows: int, time: int) -> Tensor:
+def bio_tags(spans: MentionSpans, rows: int, time: int) -> Tensor:
     """(rows, time) the tag of each place."""
     place = torch.arange(time, device=spans.rows.device)
     inside = (place >= spans.first[:, None]) & (place <= spans.last[:, None])
     tags = torch.full((rows, time), OUTSIDE, device=spans.rows.device)
     which, places = inside.nonzero(as_tuple=True)
-    tags[spans.rows[which], places] = GOES_ON
-    tags[spans.rows, spans.first] = BEGINS
+    tags[spans.rows[which], places] = INSIDE
+    tags[spans.rows, spans.first] = BEGIN
     return tags
 
 
-def tagged_spans(tags: Tensor) -> Spans:
+def spans_from_bio_tags(tags: Tensor) -> MentionSpans:
     """The mentions that tags (B, T) mark, of which no entity is told.
 
     What goes on where nothing began begins there: of two readings of such tags the one that loses
@@ -97,17 +100,17 @@ def tagged_spans(tags: Tensor) -> Spans:
     """
     inside = tags != OUTSIDE
     before = torch.nn.functional.pad(inside, (1, 0), value=False)[:, :-1]
-    starts = inside & ((tags == BEGINS) | ~before)
+    starts = inside & ((tags == BEGIN) | ~before)
     over = torch.nn.functional.pad(starts | ~inside, (0, 1), value=True)[:, 1:]
     rows, first = starts.nonzero(as_tuple=True)
     _, last = (inside & over).nonzero(as_tuple=True)
-    return spans_at(rows, first, last)
+    return unlinked_spans(rows, first, last)
 
 
-def spans_at(rows: Tensor, first: Tensor, last: Tensor) -> Spans:
+def unlinked_spans(rows: Tensor, first: Tensor, last: Tensor) -> MentionSpans:
     """Mentions at given places, without entities and candidates."""
     none = torch.zeros(len(rows), 0, device=rows.device)
-    return Spans(
+    return MentionSpans(
         rows=rows,
         first=first,
         last=last,
@@ -117,7 +120,7 @@ def spans_at(rows: Tensor, first: Tensor, last: Tensor) -> Spans:
     )
 
 
-def of_mentions(
+def mention_capture(
     batch: Batch,
     axis: str,
     places: Sequence[Sequence[int]],
@@ -132,7 +135,7 @@ def of_mentions(
     a share of nan is one that the mention does not have.
     """
     shares = shares.cpu()
-    best = shares.nan_to_num(nan=-1.0).topk(min(EVIDENCE, len(names)), -1)
+    best = shares.nan_to_num(nan=-1.0).topk(min(MAX_EVIDENCE, len(names)), -1)
     kept = best.indices[best.values >= 0].unique()
     values = torch.full((*batch.tokens.shape, len(kept)), torch.nan)
     for (row, place), each in zip(places, shares[:, kept], strict=True):

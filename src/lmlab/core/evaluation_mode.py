@@ -10,7 +10,7 @@ from torch import nn
 
 
 @contextmanager
-def evaluating(system: object) -> Iterator[None]:
+def evaluation_mode(system: object) -> Iterator[None]:
     """No dropout and no gradients inside; afterwards each module is back in the mode it was in."""
     modules = list(system.modules()) if isinstance(system, nn.Module) else []
     modes = [module.training for module in modules]

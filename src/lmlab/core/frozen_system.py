@@ -10,7 +10,7 @@ from torch import nn
 from lmlab.core.system import System
 
 
-class Frozen(nn.Module):
+class FrozenSystem(nn.Module):
     """A copy of a system without gradients, always in evaluation mode.
 
     It is saved and moved with whatever owns it, and gets no gradient of its training.

@@ -6,7 +6,7 @@ import gzip
 import io
 import zlib
 
-from lmlab.core.limits import beyond_limit, limit
+from lmlab.core.limits import limit, limit_exceeded_error
 
 
 def unpack_gzip(packed: bytes, *, name: str) -> bytes:
@@ -17,5 +17,5 @@ def unpack_gzip(packed: bytes, *, name: str) -> bytes:
     except (OSError, EOFError, zlib.error) as error:
         raise ValueError(str(error)) from None
     if len(content) > limit("unpacked"):
-        raise beyond_limit("unpacked", f"the unpacked bytes of {name} must be")
+        raise limit_exceeded_error("unpacked", f"the unpacked bytes of {name} must be")
     return content

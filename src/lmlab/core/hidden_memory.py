@@ -1,4 +1,4 @@
-"""What memories between layers find (`Recalled.found`), by name, so that objectives learn from it.
+"""What memories between layers find (`MemoryOutput.found`), by name, so that objectives learn from it.
 
 Of a view with M mentions and N entities known:
 """
@@ -9,27 +9,27 @@ from dataclasses import dataclass, field
 
 from torch import Tensor, nn
 
-from lmlab.core.entity_mentions import Spans
+from lmlab.core.entity_mentions import MentionSpans
 from lmlab.core.view import View
 
-TAGS = "tags"
+MENTION_TAGS = "tags"
 """(B, T, 3) log p(outside, begins, goes on) of each place: where mentions are."""
-MENTIONS = "mentions"
+MENTION_SPANS = "mentions"
 """(M, 3) the row, the first and the last place of each mention that was looked up."""
-ENTITIES = "entities"
+ENTITY_LOG_PROBS = "entities"
 """(M, N) log p(entity) of each mention."""
-ASKED = "asked"
+MASKED_MENTIONS = "asked"
 """(M,) bool: the Q mentions that are hidden, for which facts are looked up."""
-FACTS = "facts"
+FACT_LOG_PROBS = "facts"
 """(Q, F + 1) log p(fact) of each hidden mention, the null fact last."""
-SUPPORTED = "supported"
+SUPPORTED_FACTS = "supported"
 """(Q, F + 1) bool: the facts that the text speaks for, as far as its mentions are told."""
-ANSWERS = "answers"
+ANSWER_LOG_PROBS = "answers"
 """(Q, N) log p(entity) of each hidden mention, facts counted in."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Recalled:
+class MemoryOutput:
     """What a memory made of the hidden states of a view."""
 
     values: Tensor
@@ -37,13 +37,13 @@ class Recalled:
     found: dict[str, Tensor] = field(default_factory=dict)
     """What it looked up and how sure it was, by name: an objective learns from it, a picture shows
     it. The memory says what its names mean."""
-    spans: Spans | None = None
+    spans: MentionSpans | None = None
     """The mentions that it looked up; memories after it look up the same. None for the view's."""
 
 
 class HiddenMemory(nn.Module):
     """Adds what it remembers to the hidden states after some layer (KnowBERT, EaE, FaE)."""
 
-    def forward(self, values: Tensor, view: View) -> Recalled:
+    def forward(self, values: Tensor, view: View) -> MemoryOutput:
         """(B, T, W) hidden states of a view, whose `spans` are the mentions to look up."""
         raise TypeError(f"{type(self).__name__} does not define forward")

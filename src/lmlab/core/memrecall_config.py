@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 
 from lmlab.core.errors import UserError
 
-PARTS_OF_WINDOW = 8
+BLOCKS_PER_WINDOW = 8
 """Blocks that fit into a window: 512 tokens hold eight of 63, each with its end symbol."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecallSettings:
+class MemRecallConfig:
     """Settings of MemRecall and of how its judge is taught (Ding et al. 2020)."""
 
     block: int = field(default=0, metadata={"at_least": 0})
@@ -33,14 +33,14 @@ class RecallSettings:
     """Epochs that the reasoner learns before its losses change any mark."""
 
     def __post_init__(self) -> None:
-        check_recall(self)
+        check_memrecall_config(self)
 
     def block_length(self, longest: int) -> int:
         """Tokens of a block at most, in a system that takes `longest` tokens, <s> counted."""
-        return self.block or max(1, (longest + 1) // PARTS_OF_WINDOW - 1)
+        return self.block or max(1, (longest + 1) // BLOCKS_PER_WINDOW - 1)
 
 
-def check_recall(settings: RecallSettings) -> None:
+def check_memrecall_config(settings: MemRecallConfig) -> None:
     """A UserError where settings do not go together."""
     if not settings.keep or min(settings.keep) < 0:
         raise UserError(

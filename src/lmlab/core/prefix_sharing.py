@@ -7,15 +7,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lmlab.core.attention_mask import Causal
+from lmlab.core.attention_mask import CausalMask
 from lmlab.core.view import View
 
-WORTH = 0.95
+MAX_UNIQUE_SHARE = 0.95
 """Beginnings are told apart where they are at most so large a share of the places."""
 
 
 @dataclass(frozen=True, eq=False)
-class Beginnings:
+class PrefixIndex:
     """The U different beginnings s_0 … s_t of the rows of (B, T) tokens.
 
     A model that reads from left to right makes the same of each wherever it stands, so it need be
@@ -28,7 +28,7 @@ class Beginnings:
     """(U,) one place where each ends, as a number b · T + t."""
 
     @classmethod
-    def of(cls, tokens: Tensor, lengths: Tensor) -> Beginnings | None:
+    def of(cls, tokens: Tensor, lengths: Tensor) -> PrefixIndex | None:
         """Those of rows (B, T) of `lengths` (B,); None where few are alike. Cost O(B T log B)."""
         if tokens.ndim != 2 or not tokens.numel() or torch.is_grad_enabled():
             return None
@@ -40,7 +40,7 @@ class Beginnings:
         new[1:] = (rows[1:] != rows[:-1]).int().cummax(1).values.bool()
         new &= rows >= 0
         count = int(new.sum())
-        if count > WORTH * tokens.numel():
+        if count > MAX_UNIQUE_SHARE * tokens.numel():
             return None
         numbers = new.flatten().cumsum(0).view_as(rows) - 1
         index = numbers.masked_fill(~new, 0).cummax(0).values
@@ -65,7 +65,7 @@ class Beginnings:
         numbers, which = torch.unique(self.index[places], return_inverse=True)
         return self.firsts[numbers], which
 
-    def asked_once(self, targets: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
+    def unique_queries(self, targets: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
         """Which of the N true entries of `places` (B, T) need be asked for their `targets` (B, T).
 
         Of those that ask for one token after one beginning the first: (B, T) bool, and (N,) the
@@ -83,10 +83,10 @@ class Beginnings:
         return kept.view_as(places), first.argsort().argsort()[which]
 
 
-def beginnings_of(view: View) -> Beginnings | None:
+def build_prefix_index(view: View) -> PrefixIndex | None:
     """The different beginnings of a view's rows, if each place is made of those before it alone."""
-    causal = isinstance(view.visibility, Causal) and view.visibility.window is None
+    causal = isinstance(view.attention_mask, CausalMask) and view.attention_mask.window is None
     plain = view.positions is None and view.segments is None and view.spans is None
     if not causal or not plain or view.decoder is not None:
         return None
-    return Beginnings.of(view.inputs, view.lengths)
+    return PrefixIndex.of(view.inputs, view.lengths)

@@ -14,62 +14,62 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from lmlab.core.capture import Capture
-from lmlab.core.parts import Backbone, Emission, Hidden, Network, Predictions
+from lmlab.core.parts import Backbone, Emission, HiddenStates, Network, Predictions
 from lmlab.core.state import State
 from lmlab.core.view import View
 
 
-class Contrast(nn.Module):
+class SampledLoss(nn.Module):
     """What is lost at each target of a view in training, where it is not -log p(target)."""
 
     def check_parts(self, backbone: Backbone, emission: Emission) -> None:
         """A UserError where such a network can't be trained by it."""
         raise TypeError(f"{type(self).__name__} does not define check_parts")
 
-    def meet_data(
+    def setup_data(
         self, network: Network, tokens: NDArray[np.generic], offsets: NDArray[np.int64]
     ) -> None:
-        """Shown the training split before training: see `System.meet_data`."""
+        """Shown the training split before training: see `System.setup_data`."""
         return
 
     def predictions(
         self,
         network: Network,
         view: View,
-        hidden: Hidden,
+        hidden: HiddenStates,
         *,
         generator: torch.Generator | None = None,
     ) -> Predictions:
         """Minus the loss at each of a view's targets, where log-probabilities would stand."""
         raise TypeError(f"{type(self).__name__} does not define predictions")
 
-    def reveal(self, network: Network, view: View) -> dict[str, Capture]:
+    def capture_internals(self, network: Network, view: View) -> dict[str, Capture]:
         """Inner values worth a picture, by name."""
         return {}
 
 
 @dataclass(frozen=True, eq=False)
-class Contrasted:
+class SampledLossNetwork:
     """A network as an objective's loss sees it while a contrast trains it."""
 
     network: Network
-    contrast: Contrast
+    contrast: SampledLoss
     generator: torch.Generator | None
 
     def target_log_probs(self, view: View, state: State | None = None) -> Predictions:
         hidden = self.hidden(view, state)
         return replace(self.predict(view, hidden), state=hidden.state)
 
-    def hidden(self, view: View, state: State | None = None) -> Hidden:
+    def hidden(self, view: View, state: State | None = None) -> HiddenStates:
         return self.network.hidden(view, state)
 
-    def predict(self, view: View, hidden: Hidden) -> Predictions:
+    def predict(self, view: View, hidden: HiddenStates) -> Predictions:
         return self.contrast.predictions(self.network, view, hidden, generator=self.generator)
 
     def scores(
-        self, hidden: Hidden, places: Tensor, own: Tensor, shared: Tensor | None = None
+        self, hidden: HiddenStates, places: Tensor, own: Tensor, shared: Tensor | None = None
     ) -> Tensor:
         return self.network.scores(hidden, places, own, shared)
 
-    def start_scores_at(self, log_probs: Tensor) -> None:
-        self.network.start_scores_at(log_probs)
+    def initialise_logits(self, log_probs: Tensor) -> None:
+        self.network.initialise_logits(log_probs)

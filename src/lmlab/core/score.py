@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass, replace
 
 from lmlab.core.errors import UserError
 from lmlab.core.score_kind import (
-    NORMALISED,
-    Kind,
+    NORMALISED_KINDS,
+    ScoreKind,
 )
 
 LEFT_TO_RIGHT = "left to right"
@@ -87,7 +87,7 @@ class Score:
     tokens: int
     """Predicted tokens, the end of the sequence included where the convention counts it."""
     characters: int
-    kind: Kind
+    kind: ScoreKind
     convention: Convention
     per_token: tuple[TokenScore, ...] = ()
     """Empty where tokens were not asked for, or the text is scored as a whole."""
@@ -129,7 +129,7 @@ class Summary:
     characters: int
     sequences: int
     unknown: int
-    kind: Kind
+    kind: ScoreKind
     convention: Convention
     low: float | None = None
     """Lower end of the total, where every score has an interval."""
@@ -154,7 +154,7 @@ class Summary:
     @property
     def perplexity(self) -> float:
         """exp of the nats per token; refused for kinds that are no distribution over sequences."""
-        if self.kind not in NORMALISED:
+        if self.kind not in NORMALISED_KINDS:
             raise UserError(
                 f"a perplexity needs a score of kind exact, bound or estimate, and this one is "
                 f"{self.kind}: compare such scores by accuracy on pairs instead."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-Kind = Literal["exact", "bound", "estimate", "pseudo", "reconstruction", "unnormalised"]
+ScoreKind = Literal["exact", "bound", "estimate", "pseudo", "reconstruction", "unnormalised"]
 """
 - exact: the distribution's own log-probability
 - bound: never above it (an ELBO)
@@ -14,6 +14,6 @@ Kind = Literal["exact", "bound", "estimate", "pseudo", "reconstruction", "unnorm
 - unnormalised: right up to an unknown constant (an energy)
 """
 
-KINDS: tuple[Kind, ...] = get_args(Kind)
-NORMALISED: frozenset[Kind] = frozenset({"exact", "bound", "estimate"})
+SCORE_KINDS: tuple[ScoreKind, ...] = get_args(ScoreKind)
+NORMALISED_KINDS: frozenset[ScoreKind] = frozenset({"exact", "bound", "estimate"})
 """Kinds of which a perplexity may be taken."""

@@ -13,14 +13,14 @@ from lmlab.core.errors import UserError
 from lmlab.core.vocabulary import Vocabulary
 
 
-def inner_lengths(batch: Batch, vocabulary: Vocabulary) -> Tensor:
+def content_lengths(batch: Batch, vocabulary: Vocabulary) -> Tensor:
     """(B,) tokens of each text without what stands at place 0, and without an end symbol."""
     last = batch.tokens.gather(1, (batch.lengths - 1).clamp(min=0)[:, None])[:, 0]
     ended = (last == vocabulary.end) & (batch.lengths > 1)
     return (batch.lengths - 1 - ended.long()).clamp(min=0)
 
 
-def text_numbers(tokens: Tensor, vocabulary: Vocabulary) -> Tensor | None:
+def segment_ids(tokens: Tensor, vocabulary: Vocabulary) -> Tensor | None:
     """(B, T) 0 up to a first end symbol and 1 behind it: which of two texts each place is of.
 
     None where texts have no end symbol.
@@ -31,7 +31,7 @@ def text_numbers(tokens: Tensor, vocabulary: Vocabulary) -> Tensor | None:
     return (ended.cumsum(1) - ended).clamp(max=1)
 
 
-def with_symbols(
+def add_special_tokens(
     tokens: Tensor, lengths: Tensor, vocabulary: Vocabulary, *, rows: Tensor | None = None
 ) -> Batch:
     """Texts (M, L) of `lengths` (M,) between a start and, where there is one, an end symbol."""
@@ -46,7 +46,7 @@ def with_symbols(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sentinels:
+class SentinelTokens:
     """Symbols X_0, X_1 … that stand for hidden stretches, and before them in what is written.
 
     A stretch ends where the writer names the next one or ends: with whichever of these symbols. So
@@ -61,7 +61,7 @@ class Sentinels:
     @classmethod
     def of(
         cls, vocabulary: Vocabulary, count: int, *, first: int = -1, step: int = 1
-    ) -> tuple[Sentinels, Vocabulary]:
+    ) -> tuple[SentinelTokens, Vocabulary]:
         """`count` sentinels, and the vocabulary that they are in.
 
         They are ids appended to the given one, or those from `first` on where it has them.
@@ -82,16 +82,16 @@ class Sentinels:
         return cls(ids=ids, end=vocabulary.end), written
 
     @property
-    def closers(self) -> list[int]:
+    def span_end_tokens(self) -> list[int]:
         """All symbols with which a stretch can end."""
         return [self.end, *self.ids]
 
-    def log_closing(self, log_probs: Tensor) -> Tensor:
+    def log_span_end(self, log_probs: Tensor) -> Tensor:
         """(…) log-probability that the stretch ends, given the next token's (…, V)."""
-        return log_probs[..., self.closers].logsumexp(-1)
+        return log_probs[..., self.span_end_tokens].logsumexp(-1)
 
-    def closed_by(self, symbol: Tensor, log_probs: Tensor) -> Tensor:
+    def merge_span_ends(self, symbol: Tensor, log_probs: Tensor) -> Tensor:
         """(rows, V) the same, with all that ends the stretch gathered at `symbol` (rows,)."""
         gathered = log_probs.clone()
-        gathered[:, self.closers] = float("-inf")
-        return gathered.scatter(1, symbol[:, None], self.log_closing(log_probs)[:, None])
+        gathered[:, self.span_end_tokens] = float("-inf")
+        return gathered.scatter(1, symbol[:, None], self.log_span_end(log_probs)[:, None])

@@ -22,7 +22,7 @@ def check_text(text: object, what: str = "a text") -> str:
     return text
 
 
-def each_text(texts: Iterable[object]) -> Iterator[str]:
+def checked_texts(texts: Iterable[object]) -> Iterator[str]:
     """Texts one by one, each checked to be a text and named by its number where it is none."""
     for number, text in enumerate(texts, 1):
         yield check_text(text, f"text {number}")

@@ -8,11 +8,11 @@ from typing import Any
 from lmlab.core.batch import Batch
 from lmlab.core.evaluation_mode import device_of
 
-TOKENS_AT_ONCE = 8192
+TOKENS_PER_BATCH = 8192
 """Tokens of a batch, unless somebody knows better."""
 
 
-def batch_of(
+def pad_rows(
     rows: Sequence[Sequence[int]], system: Any, sources: Sequence[Sequence[int]] = ()
 ) -> Batch:
     """The rows as one batch, padded at their ends, where the system's numbers live.
@@ -20,17 +20,17 @@ def batch_of(
     `sources` are what the rows are given, one each, or none at all.
     """
     pad = system.vocabulary.pad
-    condition = Batch.from_sequences(sources, pad) if sources else None
-    return Batch.from_sequences(rows, pad, condition=condition).to(device_of(system))
+    condition = Batch.collate(sources, pad) if sources else None
+    return Batch.collate(rows, pad, condition=condition).to(device_of(system))
 
 
-def best_budget(system: Any) -> int:
+def preferred_tokens_per_batch(system: Any) -> int:
     """Tokens to read at once: as many as pay, which on a CPU the backbone may know better."""
-    told: int | None = getattr(getattr(system, "backbone", None), "reads_best", None)
-    return told if told is not None and device_of(system).type == "cpu" else TOKENS_AT_ONCE
+    told: int | None = getattr(getattr(system, "backbone", None), "cpu_tokens_at_once", None)
+    return told if told is not None and device_of(system).type == "cpu" else TOKENS_PER_BATCH
 
 
-def by_budget(lengths: Sequence[int], tokens_per_batch: int) -> Iterator[list[int]]:
+def group_by_length(lengths: Sequence[int], tokens_per_batch: int) -> Iterator[list[int]]:
     """Indices of rows in groups of like length, each of at most that many places, padding counted.
 
     A row longer than the budget stands alone. Longest first, so that a batch that needs too much

@@ -23,9 +23,9 @@ from lmlab.core.errors import UserError
 from lmlab.core.json_text import read_json_object
 from lmlab.data.lines import ReadingReport
 
-FORMAT = 2
+STORE_FORMAT = 2
 """Version of the files; another version is not read but built again."""
-LEFT_OVER_AFTER = 24 * 3600.0
+LEFTOVER_SECONDS = 24 * 3600.0
 """Seconds after which a folder still being built is taken for the remains of a kill."""
 
 Columns = dict[str, NDArray[Any]]
@@ -42,29 +42,29 @@ def default_cache() -> Path:
 
 def cache_key(**parts: object) -> str:
     """Name of the folder for content of this identity."""
-    text = json.dumps({"format": FORMAT, **parts}, sort_keys=True)
+    text = json.dumps({"format": STORE_FORMAT, **parts}, sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stored:
+class StoredColumns:
     """Columns as they were written, mapped and not read."""
 
     columns: Columns
     report: ReadingReport
 
 
-def open_columns(place: Path) -> Stored | None:
+def open_columns(place: Path) -> StoredColumns | None:
     """What was written at `place`; None if nothing was, or not all of it is there as it was.
 
     Every column is read once to compare its checksum: training on damaged tokens is worse.
     """
     try:
         meta = read_json_object(place / "meta.json")
-        if meta["format"] != FORMAT or meta.pop("checksum") != _checksum(meta):
+        if meta["format"] != STORE_FORMAT or meta.pop("checksum") != _checksum(meta):
             return None
         columns = {name: _map(place, name, about) for name, about in meta["columns"].items()}
-        return Stored(columns=columns, report=ReadingReport(**meta["report"]))
+        return StoredColumns(columns=columns, report=ReadingReport(**meta["report"]))
     except (OSError, ValueError, KeyError, TypeError):
         # Missing, damaged, cut short or not ours: in each case it is built again.
         return None
@@ -125,7 +125,7 @@ class ColumnWriter:
 
     def finish(self, report: ReadingReport) -> None:
         """Make sure that all is on the disk, then put it in its place."""
-        meta = {"format": FORMAT, "columns": self._about, "report": asdict(report)}
+        meta = {"format": STORE_FORMAT, "columns": self._about, "report": asdict(report)}
         meta["checksum"] = _checksum(meta)
         try:
             for file in self._files.values():
@@ -162,7 +162,7 @@ def clear_leftovers(folder: Path) -> None:
     """Remove folders of builds that were killed long ago."""
     for building in folder.glob("building-*"):
         try:
-            if time.time() - building.stat().st_mtime > LEFT_OVER_AFTER:
+            if time.time() - building.stat().st_mtime > LEFTOVER_SECONDS:
                 shutil.rmtree(building, ignore_errors=True)
         except OSError:
             continue

@@ -22,7 +22,7 @@ CHUNK_EXAMPLES = 4096
 CHUNK_CHARACTERS = 2**20
 
 
-class Named(Protocol):
+class EntityNumbering(Protocol):
     """What gives entities their numbers: a knowledge base."""
 
     @property
@@ -42,7 +42,7 @@ def encoded_chunks(
     layout: Layout,
     *,
     progress: bool,
-    entities: Named | None = None,
+    entities: EntityNumbering | None = None,
 ) -> Iterator[Columns]:
     """The columns of a split, a few thousand examples at a time.
 
@@ -77,7 +77,7 @@ def _condition(example: Example) -> str:
 
 
 def _entity_column(
-    examples: Iterable[tuple[int, Example]], split: str, side: _Side, entities: Named
+    examples: Iterable[tuple[int, Example]], split: str, side: _Side, entities: EntityNumbering
 ) -> NDArray[np.int32]:
     """The entity of each token of some examples, one after another; -1 where none is told.
 
@@ -87,7 +87,7 @@ def _entity_column(
     if side.layout.kind == "contiguous":
         raise UserError("contiguous text has no mentions; give a corpus of single texts.")
     flat: list[int] = []
-    head, tail = frame(side.tokenizer.vocabulary, side.layout)
+    head, tail = special_tokens_around(side.tokenizer.vocabulary, side.layout)
     for number, example in examples:
         if strange := [m.entity for m in example.mentions if m.entity not in entities.numbers]:
             where = example.place or f"text {number:,} of {split}"
@@ -104,7 +104,7 @@ def _entity_column(
     return np.array(flat, dtype=np.int32)
 
 
-def _entity_at(example: Example, low: int, high: int, entities: Named) -> int:
+def _entity_at(example: Example, low: int, high: int, entities: EntityNumbering) -> int:
     """The number of the entity whose mention holds characters of [low, high)."""
     for mention in example.mentions:
         if low < mention.end and mention.start < high:
@@ -123,7 +123,7 @@ class _Side:
 
     def encode(self, texts: list[str]) -> Columns:
         vocabulary = self.tokenizer.vocabulary
-        head, tail = frame(vocabulary, self.layout)
+        head, tail = special_tokens_around(vocabulary, self.layout)
         flat: list[int] = []
         characters: list[int] = []
         unknown: list[int] = []
@@ -159,7 +159,7 @@ class _Side:
         }
 
 
-def frame(vocabulary: Vocabulary, layout: Layout) -> tuple[list[int], list[int]]:
+def special_tokens_around(vocabulary: Vocabulary, layout: Layout) -> tuple[list[int], list[int]]:
     """The ids before and after the tokens of a text."""
     start = vocabulary.end if vocabulary.start is None else vocabulary.start
     if start is None or (layout.end and vocabulary.end is None):
@@ -171,7 +171,7 @@ def frame(vocabulary: Vocabulary, layout: Layout) -> tuple[list[int], list[int]]
     return ([] if layout.kind == "contiguous" else [start]), tail
 
 
-def framed(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
+def encode_with_special_tokens(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
     """The ids of a source between its symbols, as training reads it; of an empty one these alone.
 
     Its first place is always a symbol, the end where there is no start: systems count on it.
@@ -225,7 +225,7 @@ def _progress_bar(split: Split, shown: bool) -> Iterator[Any]:
 
 
 @dataclass(frozen=True)
-class ToldEntities:
+class CorpusEntities:
     """Entities by their names alone, numbered in the order of the alphabet."""
 
     names: tuple[str, ...]
@@ -235,11 +235,11 @@ class ToldEntities:
         return hashlib.blake2b("\n".join(self.names).encode(), digest_size=16).hexdigest()
 
 
-def told_entities(corpus: Corpus) -> ToldEntities | None:
+def corpus_entities(corpus: Corpus) -> CorpusEntities | None:
     """What the texts of all splits tell that they mention; None where they tell nothing.
 
     It takes a pass over the corpus, in memory for the names.
     """
     told = {m.entity for split in corpus.splits.values() for each in split for m in each.mentions}
     names = tuple(sorted(told))
-    return ToldEntities(names, {name: i for i, name in enumerate(names)}) if names else None
+    return CorpusEntities(names, {name: i for i, name in enumerate(names)}) if names else None

@@ -14,11 +14,11 @@ from lmlab.data.duplicates import DuplicateCounter
 from lmlab.data.lines import ReadingReport
 from lmlab.data.tokenizers import Tokenizer, tokenizer_for
 
-MOST_BINS = 12
+MAX_BINS = 12
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bin:
+class HistogramBin:
     """A bar of the length histogram."""
 
     low: int
@@ -29,7 +29,7 @@ class Bin:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SplitDescription:
+class SplitSummary:
     """One split, as its layout shows it to a model."""
 
     examples: int
@@ -43,7 +43,7 @@ class SplitDescription:
     """Examples that repeat an earlier one of this split."""
     seen_in_train: int | None
     """Examples whose text occurs in train; None for train itself."""
-    histogram: tuple[Bin, ...]
+    histogram: tuple[HistogramBin, ...]
     """Examples by number of predicted tokens."""
     report: ReadingReport
     """What the reader met."""
@@ -55,7 +55,7 @@ class SplitDescription:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Description:
+class CorpusSummary:
     """A corpus in numbers."""
 
     name: str
@@ -64,7 +64,7 @@ class Description:
     tokenizer: str
     vocabulary: int
     """Entries of the vocabulary, symbols included."""
-    splits: dict[str, SplitDescription]
+    splits: dict[str, SplitSummary]
     duplicates_exact: bool
     """False if there are so many different texts that duplicates are estimated from a sample."""
     entropy: float | None
@@ -81,13 +81,13 @@ class Description:
         return values
 
 
-def describe(corpus: Corpus, tokenizer_kind: str | None = None) -> Description:
+def summarise_corpus(corpus: Corpus, tokenizer_kind: str | None = None) -> CorpusSummary:
     """Read a corpus through and describe it: three passes, in memory only the vocabulary."""
     tokenizer = tokenizer_for(corpus, tokenizer_kind)
     counters = {name: _count_duplicates(split) for name, split in corpus.splits.items()}
     truth = corpus.truth
     expected = getattr(truth, "expected_tokens", None)
-    return Description(
+    return CorpusSummary(
         name=corpus.name,
         description=corpus.description,
         layout=corpus.layout,
@@ -122,7 +122,7 @@ def _describe_split(
     layout: Layout,
     own: DuplicateCounter,
     train: DuplicateCounter | None,
-) -> SplitDescription:
+) -> SplitSummary:
     context = 0 if layout.kind == "contiguous" else 1
     lengths: Counter[int] = Counter()
     characters = unknown = last = 0
@@ -132,19 +132,19 @@ def _describe_split(
         last = int(offsets[-1])
         characters += int(chunk["characters"].sum(dtype=np.int64))
         unknown += int(chunk["unknown"].sum(dtype=np.int64))
-    return SplitDescription(
+    return SplitSummary(
         examples=lengths.total(),
         tokens=sum(length * count for length, count in lengths.items()),
         characters=characters,
         unknown=unknown,
         duplicates=own.duplicates,
         seen_in_train=None if train is None else own.seen_in(train),
-        histogram=histogram(lengths),
+        histogram=length_histogram(lengths),
         report=split.report,
     )
 
 
-def histogram(lengths: Counter[int]) -> tuple[Bin, ...]:
+def length_histogram(lengths: Counter[int]) -> tuple[HistogramBin, ...]:
     """Bars of equal, round width that hold 99 in 100; the last one takes the tail."""
     ordered = sorted(lengths)
     wanted, seen, most = 0.99 * lengths.total(), 0, 0
@@ -152,13 +152,13 @@ def histogram(lengths: Counter[int]) -> tuple[Bin, ...]:
         seen += lengths[most]
         if seen >= wanted:
             break
-    width = _round_up((most + 1) / MOST_BINS)
+    width = _round_up((most + 1) / MAX_BINS)
     last = most // width
     counts: Counter[int] = Counter()
     for length, count in lengths.items():
         counts[min(length // width, last)] += count
     return tuple(
-        Bin(
+        HistogramBin(
             low=place * width,
             high=ordered[-1] if place == last else (place + 1) * width - 1,
             examples=counts[place],

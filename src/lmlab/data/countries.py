@@ -22,7 +22,7 @@ class Country:
 
 
 @cache
-def pairs() -> tuple[Country, ...]:
+def country_table() -> tuple[Country, ...]:
     """The members of the United Nations with one undisputed capital, the best known first.
 
     Left out because their capital is divided, disputed, moving or absent: Bolivia, Equatorial
@@ -32,11 +32,11 @@ def pairs() -> tuple[Country, ...]:
     return tuple(Country(**row) for row in csv.DictReader(text.splitlines(), delimiter="\t"))
 
 
-def country_law(*, flatness: float = 10.0) -> tuple[float, ...]:
-    """The probability of each country in `pairs()`: Zipf-Mandelbrot, p(r) ∝ 1 / (r + flatness).
+def country_distribution(*, flatness: float = 10.0) -> tuple[float, ...]:
+    """The probability of each country in `country_table()`: Zipf-Mandelbrot, p(r) ∝ 1 / (r + flatness).
 
     With ten, the first country comes twenty times as often as the last, so that a corpus of a few
     thousand sentences still mentions every one of them.
     """
-    weights = [1.0 / (rank + flatness) for rank in range(1, len(pairs()) + 1)]
+    weights = [1.0 / (rank + flatness) for rank in range(1, len(country_table()) + 1)]
     return tuple(weight / sum(weights) for weight in weights)

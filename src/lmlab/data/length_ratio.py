@@ -9,19 +9,19 @@ from pathlib import Path
 from lmlab.core.errors import UserError
 from lmlab.data.corpus import Corpus, Split
 from lmlab.data.lines import ReadingReport
-from lmlab.data.readers import Example, Reader
+from lmlab.data.readers import Example, ExampleReader
 
 
 @dataclass(frozen=True, kw_only=True)
-class WithinRatio:
+class LengthRatioFilter:
     """The pairs of a reader of which neither side has more than `most` times the other's words."""
 
-    reader: Reader
+    reader: ExampleReader
     most: float
 
     def read(self, report: ReadingReport) -> Iterator[Example]:
         for example in self.reader.read(report):
-            if evenly_long(example.text, example.condition or "", self.most):
+            if within_length_ratio(example.text, example.condition or "", self.most):
                 yield example
             else:
                 report.uneven_pairs += 1
@@ -33,7 +33,7 @@ class WithinRatio:
         return self.reader.files()
 
 
-def evenly_long(text: str, source: str, most: float) -> bool:
+def within_length_ratio(text: str, source: str, most: float) -> bool:
     """Whether neither side of a pair has more than `most` times the words of the other."""
     counts = [len(text.split()), len(source.split())]
     if min(counts) <= 1:
@@ -42,7 +42,7 @@ def evenly_long(text: str, source: str, most: float) -> bool:
     return max(counts) <= most * max(min(counts), 1)
 
 
-def within_ratio(corpus: Corpus, most: float) -> Corpus:
+def filter_by_length_ratio(corpus: Corpus, most: float) -> Corpus:
     """The corpus without those pairs of its training split; what is held out stays as it is."""
     if corpus.layout.kind != "pairs":
         raise UserError(
@@ -50,5 +50,5 @@ def within_ratio(corpus: Corpus, most: float) -> Corpus:
             "most_ratio out."
         )
     train = corpus.splits["train"]
-    kept = Split(WithinRatio(reader=train.reader, most=most), name=train.name)
+    kept = Split(LengthRatioFilter(reader=train.reader, most=most), name=train.name)
     return replace(corpus, splits={**corpus.splits, "train": kept})

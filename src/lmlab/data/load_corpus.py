@@ -23,23 +23,23 @@ from lmlab.data.builtin_corpora import (
 )
 from lmlab.data.corpus import Corpus, Layout, Split
 from lmlab.data.corpus_protocols import (
-    PROTOCOLS,
+    CORPUS_PROTOCOLS,
     open_protocol,
 )
 from lmlab.data.lines import Errors, check_errors
 from lmlab.data.readers import (
+    ChainedReaders,
+    ExampleReader,
     Fasta,
     JsonLines,
     ParallelFiles,
     PlainText,
-    Reader,
-    Several,
     TabSeparated,
 )
 from lmlab.data.splitting import (
-    BLOCK,
-    by_block,
-    by_position,
+    SPLIT_BLOCK,
+    split_by_block,
+    split_by_position,
 )
 
 FOLDER_PATTERNS = {
@@ -47,7 +47,7 @@ FOLDER_PATTERNS = {
     "validation": ("val*", "dev*"),
     "test": ("test*",),
 }
-FORMATS: dict[str, Callable[..., Reader]] = {
+FORMATS: dict[str, Callable[..., ExampleReader]] = {
     ".jsonl": JsonLines,
     ".ndjson": JsonLines,
     ".fa": Fasta,
@@ -58,7 +58,7 @@ FORMATS: dict[str, Callable[..., Reader]] = {
 }
 
 
-def open_specification(spec: str, *, errors: str, seed: int) -> Corpus:
+def load_corpus(spec: str, *, errors: str, seed: int) -> Corpus:
     """The corpus that the specification names."""
     checked = check_errors(errors)
     if seed < 0:
@@ -66,7 +66,7 @@ def open_specification(spec: str, *, errors: str, seed: int) -> Corpus:
     head, colon, path = spec.partition(":")
     if not colon and head in builtin_descriptions():
         return open_builtin(head, seed)
-    if head in PROTOCOLS:
+    if head in CORPUS_PROTOCOLS:
         corpus = open_protocol(head, _protocol_root(head, path), errors=checked, seed=seed)
     elif head == "contiguous" and path:
         corpus = _open_path(Path(path).expanduser(), checked, seed, contiguous=True)
@@ -105,9 +105,9 @@ def _exists(spec: str) -> bool:
 def _unknown(spec: str, head: str, colon: str) -> UserError:
     if colon and os.sep not in head:
         return unknown_name(
-            "protocol", head, [*PROTOCOLS, "contiguous", "parallel"], "lmlab data list"
+            "protocol", head, [*CORPUS_PROTOCOLS, "contiguous", "parallel"], "lmlab data list"
         )
-    names = [*builtin_descriptions(), *PROTOCOLS]
+    names = [*builtin_descriptions(), *CORPUS_PROTOCOLS]
     return unknown_name_or_path("corpus, file or folder", spec, names, "lmlab data list")
 
 
@@ -132,21 +132,21 @@ def _open_path(path: Path, errors: Errors, seed: int, contiguous: bool = False) 
 
 
 def _split_file(
-    reader: Reader, name: str, seed: int, contiguous: bool = False
+    reader: ExampleReader, name: str, seed: int, contiguous: bool = False
 ) -> tuple[dict[str, Split], str]:
     """The splits of what one reader reads, and how they were made."""
     whole = Split(reader, name="train")
-    if len(whole.first(BLOCK)) < BLOCK:
-        few = f"fewer than {BLOCK} examples, so all of them are train and nothing is held out"
+    if len(whole.first(SPLIT_BLOCK)) < SPLIT_BLOCK:
+        few = f"fewer than {SPLIT_BLOCK} examples, so all of them are train and nothing is held out"
         return {"train": whole}, f"{name}: {few}"
-    selected: dict[str, Reader]
+    selected: dict[str, ExampleReader]
     if contiguous:
         total = sum(1 for _ in whole)
-        selected = {part: by_position(reader, part, total) for part in FOLDER_PATTERNS}
+        selected = {part: split_by_position(reader, part, total) for part in FOLDER_PATTERNS}
         how = ": the first 90 % train, the next 5 % validation, the last 5 % test"
     else:
-        selected = {part: by_block(reader, part, seed) for part in FOLDER_PATTERNS}
-        how = f", split 90/5/5 by seed {seed}: of each {BLOCK} examples 18 train, 1 and 1 held out"
+        selected = {part: split_by_block(reader, part, seed) for part in FOLDER_PATTERNS}
+        how = f", split 90/5/5 by seed {seed}: of each {SPLIT_BLOCK} examples 18 train, 1 and 1 held out"
     splits = {part: Split(inner, name=part) for part, inner in selected.items()}
     return splits, f"{name}{how}"
 
@@ -164,13 +164,13 @@ def _with_layout(name: str, splits: dict[str, Split], description: str, contiguo
     return replace(corpus, layout=Layout(kind="contiguous")) if contiguous else corpus
 
 
-def _uses(reader: Reader, kind: type) -> bool:
-    inner: list[Reader] = list(reader.readers) if isinstance(reader, Several) else []
+def _uses(reader: ExampleReader, kind: type) -> bool:
+    inner: list[ExampleReader] = list(reader.readers) if isinstance(reader, ChainedReaders) else []
     inner += [reader.reader] if hasattr(reader, "reader") else []
     return isinstance(reader, kind) or any(_uses(each, kind) for each in inner)
 
 
-def reader_for(path: Path, errors: Errors = "strict") -> Reader:
+def reader_for(path: Path, errors: Errors = "strict") -> ExampleReader:
     """The reader of a file, by its name; `.gz` is looked through."""
     return FORMATS.get(_suffix(path), PlainText)(path=path, errors=errors)
 
@@ -180,7 +180,7 @@ def _suffix(path: Path) -> str:
     return suffixes[-1] if suffixes else ""
 
 
-def _part_of_folder(folder: Path, part: str, errors: Errors) -> Reader | None:
+def _part_of_folder(folder: Path, part: str, errors: Errors) -> ExampleReader | None:
     found = sorted({path for pattern in FOLDER_PATTERNS[part] for path in folder.glob(pattern)})
     files = [file for path in found for file in _files_below(path)]
     files = _without_twins(files)
@@ -193,7 +193,7 @@ def _part_of_folder(folder: Path, part: str, errors: Errors) -> Reader | None:
             "kind, or for translations write parallel:SOURCE-TARGET:FOLDER."
         )
     readers = tuple(reader_for(file, errors) for file in files)
-    return readers[0] if len(readers) == 1 else Several(readers)
+    return readers[0] if len(readers) == 1 else ChainedReaders(readers)
 
 
 def _files_below(path: Path) -> list[Path]:
@@ -242,7 +242,9 @@ def _open_parallel(rest: str, errors: Errors, seed: int) -> Corpus:
                 ParallelFiles(source=one, target=other, errors=errors)
                 for one, other in zip(*sides, strict=True)
             )
-            splits[part] = Split(readers[0] if len(readers) == 1 else Several(readers), name=part)
+            splits[part] = Split(
+                readers[0] if len(readers) == 1 else ChainedReaders(readers), name=part
+            )
     if "train" not in splits:
         raise UserError(f"expected train*.{source} and train*.{target} in the folder {folder}.")
     return Corpus(

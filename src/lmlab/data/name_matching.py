@@ -8,7 +8,7 @@ from functools import lru_cache
 _END = re.compile(r"[.!?。！？](?=\s|$)|(?<=[。！？])")
 
 
-def find_name(text: str, name: str) -> tuple[int, int] | None:
+def find_entity_name(text: str, name: str) -> tuple[int, int] | None:
     """Characters [low, high) of the first place where a text has a name as whole words.
 
     Capitals do not count. A name is not found inside a longer word.

@@ -8,21 +8,21 @@ from collections.abc import Iterable
 import numpy as np
 import torch
 
-from lmlab.backbones.window import Context
+from lmlab.backbones.window import NgramContext
 from lmlab.core.batch import Batch
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.corpus import Corpus
 from lmlab.data.dataset import TokenDataset
-from lmlab.diagnosis.findings import Level
-from lmlab.emissions.ngram_table import CountTable
-from lmlab.models.causal_lm import LeftToRight
+from lmlab.diagnosis.findings import Baseline
+from lmlab.emissions.ngram_table import NgramTable
+from lmlab.models.causal_lm import AutoregressiveLM
 from lmlab.objectives.next_token import NextToken
 
 UNIFORM, UNIGRAM, ENTROPY = "uniform", "unigram", "entropy"
 BIGRAM, TRIGRAM = "bigram", "trigram"
-MOST_TOKENS = 3_000_000
+MAX_TOKENS = 3_000_000
 """Training tokens that n-grams are counted on: a few seconds and some hundred megabytes at most."""
-MEANINGS = {
+BASELINE_MEANINGS = {
     UNIFORM: "every token equally likely: a model that knows nothing",
     UNIGRAM: "how frequent each token is in train, and no context",
     BIGRAM: "one token of context, by counts in train (Kneser-Ney)",
@@ -31,39 +31,39 @@ MEANINGS = {
 }
 
 
-def levels_of(
+def compute_baselines(
     corpus: Corpus,
     split: str,
     train: TokenDataset,
     held_out: TokenDataset,
     batches: Iterable[Batch],
     vocabulary: Vocabulary,
-) -> tuple[Level, ...]:
+) -> tuple[Baseline, ...]:
     """The levels on a split, the highest first; `batches` are those of the split, in order."""
     batches = list(batches)
     values = {UNIFORM: math.log(vocabulary.size - len(vocabulary.unpredictable))}
     for name, order in ((UNIGRAM, 1), (BIGRAM, 2), (TRIGRAM, 3)):
-        values[name] = counted_loss(train, batches, vocabulary, order=order)
-    floor = true_loss(corpus, split, held_out)
+        values[name] = kneser_ney_loss(train, batches, vocabulary, order=order)
+    floor = true_distribution_loss(corpus, split, held_out)
     if floor is not None:
         values[ENTROPY] = floor
-    counted = f"; the first {MOST_TOKENS:,} tokens" if train.total_tokens > MOST_TOKENS else ""
-    told = {n: m + (counted if "train" in m else "") for n, m in MEANINGS.items()}
-    return tuple(Level(name=n, value=v, meaning=told[n]) for n, v in values.items())
+    counted = f"; the first {MAX_TOKENS:,} tokens" if train.total_tokens > MAX_TOKENS else ""
+    told = {n: m + (counted if "train" in m else "") for n, m in BASELINE_MEANINGS.items()}
+    return tuple(Baseline(name=n, value=v, meaning=told[n]) for n, v in values.items())
 
 
-def counted_loss(
+def kneser_ney_loss(
     train: TokenDataset, batches: Iterable[Batch], vocabulary: Vocabulary, *, order: int
 ) -> float:
     """Nats per token on the batches of the Kneser-Ney model of an order, fitted on train.
 
-    Of a long training text its first `MOST_TOKENS` are counted.
+    Of a long training text its first `MAX_TOKENS` are counted.
     """
-    emission = CountTable(order, vocabulary)
-    emission.fit(*first_tokens(*flat(train), MOST_TOKENS))
-    counted = LeftToRight(
+    emission = NgramTable(order, vocabulary)
+    emission.fit(*leading_sequences(*flatten_dataset(train), MAX_TOKENS))
+    counted = AutoregressiveLM(
         vocabulary=vocabulary,
-        backbone=Context(order - 1),
+        backbone=NgramContext(order - 1),
         emission=emission,
         objective=NextToken(),
     )
@@ -77,14 +77,14 @@ def counted_loss(
     return total / max(count, 1)
 
 
-def flat(dataset: TokenDataset) -> tuple[np.ndarray, np.ndarray]:
+def flatten_dataset(dataset: TokenDataset) -> tuple[np.ndarray, np.ndarray]:
     """All ids in a row, and where sequences start and end; a stream is one sequence."""
     if dataset.layout.kind == "contiguous":
         return dataset.stream, np.array([0, len(dataset.stream)], dtype=np.int64)
     return dataset.stream, dataset.offsets
 
 
-def first_tokens(
+def leading_sequences(
     tokens: np.ndarray, offsets: np.ndarray, most: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """The sequences that the first `most` ids hold whole, at least one; a longer one is cut."""
@@ -95,7 +95,7 @@ def first_tokens(
     return tokens[: int(kept[-1])], kept
 
 
-def true_loss(corpus: Corpus, split: str, dataset: TokenDataset) -> float | None:
+def true_distribution_loss(corpus: Corpus, split: str, dataset: TokenDataset) -> float | None:
     """Nats per token that the truth gives the split; None where there is no truth to compare with.
 
     A text cut short or with unknown words has another probability than the text itself.

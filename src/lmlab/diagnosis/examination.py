@@ -11,33 +11,33 @@ from pathlib import Path
 
 from lmlab.data.corpus import Corpus
 from lmlab.diagnosis.findings import (
+    Baseline,
     Examination,
     Finding,
-    Level,
-    Skipped,
+    SkippedCheck,
 )
 from lmlab.diagnosis.key_figures import (
-    checks_sentence,
-    reached_of,
-    vitals_of,
+    compute_key_figures,
+    describe_outcome,
+    summarise_checks,
 )
 from lmlab.diagnosis.run_evidence import (
-    Evidence,
-    Inapplicable,
-    Missing,
+    MissingEvidence,
+    NotApplicable,
+    RunEvidence,
 )
-from lmlab.diagnosis.training_history import History
+from lmlab.diagnosis.training_history import TrainingHistory
 from lmlab.diagnostics.doctor import checks as room
 
-Check = Callable[[Evidence], Finding | None]
+Check = Callable[[RunEvidence], Finding | None]
 
 
 @cache
 def all_checks() -> dict[str, Check]:
     """Every public function of every file in `checks/`, by its name in words.
 
-    The function is its registration: it takes an `Evidence` and gives a `Finding`, or None where
-    all is well. It raises `Missing` where it can't tell, `Inapplicable` where it has no meaning.
+    The function is its registration: it takes an `RunEvidence` and gives a `Finding`, or None where
+    all is well. It raises `MissingEvidence` where it can't tell, `NotApplicable` where it has no meaning.
     """
     found: dict[str, Check] = {}
     for module_info in sorted(pkgutil.iter_modules(room.__path__), key=lambda info: info.name):
@@ -51,30 +51,30 @@ def all_checks() -> dict[str, Check]:
     return found
 
 
-def examine(run: Path | str, *, data: str | Path | Corpus | None = None) -> Examination:
+def examine_run(run: Path | str, *, data: str | Path | Corpus | None = None) -> Examination:
     """Answer "is this normal?" for a run of any system.
 
     `data` says where its corpus is now, if it has moved. Neither the run nor anything else is
     changed. Cost: reading the corpus once, and a few thousand tokens through the model.
     """
-    evidence = Evidence(run, data=data)
+    evidence = RunEvidence(run, data=data)
     findings: list[Finding] = []
-    skipped: list[Skipped] = []
-    inapplicable: list[Skipped] = []
+    skipped: list[SkippedCheck] = []
+    inapplicable: list[SkippedCheck] = []
     made: list[str] = []
     for name, check in all_checks().items():
         try:
             found = check(evidence)
-        except Inapplicable as why:
-            inapplicable.append(Skipped(check=name, reason=str(why)))
+        except NotApplicable as why:
+            inapplicable.append(SkippedCheck(check=name, reason=str(why)))
             continue
-        except Missing as why:
-            skipped.append(Skipped(check=name, reason=str(why)))
+        except MissingEvidence as why:
+            skipped.append(SkippedCheck(check=name, reason=str(why)))
             continue
         made.append(name)
         findings += [] if found is None else [found]
     findings.sort(key=lambda finding: finding.severity != "serious")
-    reached = reached_of(evidence)
+    reached = describe_outcome(evidence)
     return Examination(
         run=str(evidence.folder.path),
         system=evidence.card.name,
@@ -83,8 +83,8 @@ def examine(run: Path | str, *, data: str | Path | Corpus | None = None) -> Exam
         unit=evidence.unit,
         losses_compare=evidence.losses_compare,
         reached=reached,
-        verdict=f"{reached}. {checks_sentence(findings, len(made), skipped, inapplicable)}",
-        vitals=vitals_of(evidence),
+        verdict=f"{reached}. {summarise_checks(findings, len(made), skipped, inapplicable)}",
+        vitals=compute_key_figures(evidence),
         history=_history(evidence),
         levels=tuple(_levels(evidence)),
         band=evidence.band,
@@ -95,15 +95,15 @@ def examine(run: Path | str, *, data: str | Path | Corpus | None = None) -> Exam
     )
 
 
-def _history(evidence: Evidence) -> History:
+def _history(evidence: RunEvidence) -> TrainingHistory:
     try:
         return evidence.history
-    except Missing:
-        return History()
+    except MissingEvidence:
+        return TrainingHistory()
 
 
-def _levels(evidence: Evidence) -> Iterator[Level]:
+def _levels(evidence: RunEvidence) -> Iterator[Baseline]:
     try:
         yield from evidence.levels.values()
-    except (Missing, Inapplicable):
+    except (MissingEvidence, NotApplicable):
         return

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from lmlab.diagnosis.training_history import History
+from lmlab.diagnosis.training_history import TrainingHistory
 
 Severity = Literal["serious", "mild"]
 
@@ -29,7 +29,7 @@ class Finding:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Level:
+class Baseline:
     """A loss to hold the run's own against, in nats per token on the split that was watched."""
 
     name: str
@@ -38,7 +38,7 @@ class Level:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Band:
+class ReferenceBand:
     """Between which held-out losses healthy runs of the same family lie, by tokens seen."""
 
     corpus: str
@@ -65,7 +65,7 @@ class Band:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Skipped:
+class SkippedCheck:
     """A check that was not made, and why."""
 
     check: str
@@ -91,14 +91,14 @@ class Examination:
     """The same, with what came of the checks."""
     vitals: Mapping[str, float]
     """Numbers by name, healthy or not."""
-    history: History
-    levels: tuple[Level, ...]
-    band: Band | None
+    history: TrainingHistory
+    levels: tuple[Baseline, ...]
+    band: ReferenceBand | None
     findings: tuple[Finding, ...]
     """Serious ones first."""
-    skipped: tuple[Skipped, ...]
+    skipped: tuple[SkippedCheck, ...]
     """Checks that could not be made, for want of something."""
-    inapplicable: tuple[Skipped, ...]
+    inapplicable: tuple[SkippedCheck, ...]
     """Checks that have no meaning for such a system or corpus."""
     checks: tuple[str, ...]
     """The checks that were made."""

@@ -8,22 +8,22 @@ from statistics import median
 
 from lmlab.diagnosis.findings import (
     Finding,
-    Skipped,
+    SkippedCheck,
 )
 from lmlab.diagnosis.measurements import (
     epochs_seen,
-    unknown_share,
+    unknown_token_rate,
 )
 from lmlab.diagnosis.run_evidence import (
-    Evidence,
-    Inapplicable,
-    Missing,
+    MissingEvidence,
+    NotApplicable,
+    RunEvidence,
 )
 
 
-def vitals_of(evidence: Evidence) -> dict[str, float]:
+def compute_key_figures(evidence: RunEvidence) -> dict[str, float]:
     """Numbers by name, in the order of their weight; what can't be had is left out."""
-    measured: dict[str, Callable[[Evidence], float | None]] = {
+    measured: dict[str, Callable[[RunEvidence], float | None]] = {
         "best held-out loss": lambda e: e.history.best.loss if e.history.best else None,
         "last held-out loss": lambda e: e.history.held_out[-1].loss if e.history.held_out else None,
         "last training loss": lambda e: e.history.train[-1].loss if e.history.train else None,
@@ -35,13 +35,13 @@ def vitals_of(evidence: Evidence) -> dict[str, float]:
         "gradient norm": lambda e: _middle([w.gradient_norm for w in e.history.train]),
         "update ratio": lambda e: _middle([w.update_ratio for w in e.history.train]),
         "gradient kept a word further back": lambda e: e.distance_gradients.factor,
-        "unknown share": lambda e: unknown_share(e.texts.held_out or e.texts.train),
+        "unknown share": lambda e: unknown_token_rate(e.texts.held_out or e.texts.train),
     }
     found: dict[str, float] = {}
     for name, measure in measured.items():
         try:
             value = measure(evidence)
-        except (Missing, Inapplicable):
+        except (MissingEvidence, NotApplicable):
             continue
         if value is not None:
             found[name] = value
@@ -53,17 +53,17 @@ def _middle(values: Sequence[float | None]) -> float | None:
     return median(known) if known else None
 
 
-def reached_of(evidence: Evidence) -> str:
+def describe_outcome(evidence: RunEvidence) -> str:
     """The system, its corpus and the loss it reached, beside the levels."""
     where = f"{evidence.card.name} on {evidence.config['corpus']['spec'] or 'an unknown corpus'}"
     return f"{where}{_reached(evidence)}"
 
 
-def checks_sentence(
+def summarise_checks(
     findings: Sequence[Finding],
     made: int,
-    skipped: Sequence[Skipped],
-    inapplicable: Sequence[Skipped],
+    skipped: Sequence[SkippedCheck],
+    inapplicable: Sequence[SkippedCheck],
 ) -> str:
     """What came of the checks: "No finding among 18 checks; 3 were not made: …"."""
     told = _made_sentence(findings, made)
@@ -86,7 +86,7 @@ def _made_sentence(findings: Sequence[Finding], made: int) -> str:
     return f"{count}{grave} among {_counted(made, 'check')}{named}"
 
 
-def _why(skipped: Sequence[Skipped]) -> str:
+def _why(skipped: Sequence[SkippedCheck]) -> str:
     reasons = Counter(each.reason for each in skipped).most_common()
     if len(reasons) == 1:
         return f", because {reasons[0][0]}"
@@ -97,10 +97,10 @@ def _counted(number: int, what: str) -> str:
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
-def _reached(evidence: Evidence) -> str:
+def _reached(evidence: RunEvidence) -> str:
     try:
         history = evidence.history
-    except Missing:
+    except MissingEvidence:
         return ""
     best = history.best
     if best is None:
@@ -109,7 +109,7 @@ def _reached(evidence: Evidence) -> str:
     try:
         beside = ", ".join(f"{level.name} {level.value:.3f}" for level in evidence.levels.values())
         beside = f" ({beside})"
-    except (Missing, Inapplicable):
+    except (MissingEvidence, NotApplicable):
         pass
     return (
         f" reached {best.loss:.3f} {evidence.unit} on {history.split}{beside} after "

@@ -14,48 +14,48 @@ from lmlab.core.atomic_files import (
     write_text,
 )
 from lmlab.diagnosis.findings import (
-    Band,
     Examination,
+    ReferenceBand,
 )
 from lmlab.plotting.canvas import (
-    INK,
+    FOREGROUND_COLOUR,
+    abbreviate_count,
     add_legend,
     colour,
-    short_count,
-    shown_name,
+    printable_name,
 )
 from lmlab.plotting.figure import (
-    Picture,
-    render,
+    FigureSpec,
+    render_figure,
 )
 
-READING = (
+CAPTION = (
     "Thick: held-out loss; thin: training loss, with dropout where the system has it. A run that "
     "reads its context ends below the unigram line, one that reads more than a word below the "
     "bigram line; nothing honest ends below the entropy. Shaded: where healthy runs are."
 )
-LEVEL_DASH = (0, (2, 2))
+BASELINE_DASH = (0, (2, 2))
 
 
-def picture_of(examination: Examination) -> Picture:
+def loss_figure(examination: Examination) -> FigureSpec:
     """Loss against training tokens, the levels as dashed lines, the band shaded."""
-    return Picture(
+    return FigureSpec(
         name="doctor",
         title="The curve beside what it can be held against",
-        reading=READING,
+        reading=CAPTION,
         draw=lambda figure: _draw(figure, examination),
         height=3.8,
     )
 
 
-def write_picture(examination: Examination, folder: Path) -> list[Path]:
+def write_loss_figure(examination: Examination, folder: Path) -> list[Path]:
     """Write doctor.svg and doctor.png into a folder; nothing where there is no curve."""
     history = examination.history
     if not history.train and not history.held_out:
         return []
     with telling_disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    drawn = render(picture_of(examination))
+    drawn = render_figure(loss_figure(examination))
     write_text(folder / "doctor.svg", drawn.svg)
     write_bytes(folder / "doctor.png", drawn.png)
     return [folder / "doctor.svg", folder / "doctor.png"]
@@ -79,23 +79,27 @@ def _draw(figure: Figure, examination: Examination) -> None:
             linewidth=2,
             marker="o",
             markersize=3,
-            label=shown_name(history.split or "held out"),
+            label=printable_name(history.split or "held out"),
             **look,
         )
     for place, level in enumerate(examination.levels):
         words = f"{level.name} {level.value:.3f}"
         axes.axhline(
-            level.value, label=words, color=colour(place + 1), linewidth=1.2, linestyle=LEVEL_DASH
+            level.value,
+            label=words,
+            color=colour(place + 1),
+            linewidth=1.2,
+            linestyle=BASELINE_DASH,
         )
     axes.set_ylim(*_limits(examination))
     axes.set_xlim(0, longest * 1.02)
-    axes.set_xlabel("training tokens seen", color=INK)
-    axes.set_ylabel(examination.unit, color=INK)
-    axes.xaxis.set_major_formatter(lambda value, _: short_count(value))
+    axes.set_xlabel("training tokens seen", color=FOREGROUND_COLOUR)
+    axes.set_ylabel(examination.unit, color=FOREGROUND_COLOUR)
+    axes.xaxis.set_major_formatter(lambda value, _: abbreviate_count(value))
     add_legend(axes)
 
 
-def _draw_band(axes: Axes, band: Band, longest: float) -> None:
+def _draw_band(axes: Axes, band: ReferenceBand, longest: float) -> None:
     """To the end of the curve, level after the last reference point."""
     inside = [point for point in band.points if point[0] <= longest]
     end = band.at(longest)

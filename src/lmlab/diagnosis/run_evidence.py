@@ -1,7 +1,7 @@
 """What the doctor looks at: the run's files, its model, its corpus, each read when first asked for.
 
-A check takes an `Evidence` and uses what it needs. What is not to be had (a corpus that has moved,
-weights that were never saved) raises `Missing`, and the check is told as skipped, with the reason.
+A check takes an `RunEvidence` and uses what it needs. What is not to be had (a corpus that has moved,
+weights that were never saved) raises `MissingEvidence`, and the check is told as skipped, with the reason.
 """
 
 from __future__ import annotations
@@ -18,55 +18,55 @@ from torch import Tensor
 from lmlab.core.batch import Batch
 from lmlab.core.card import Card
 from lmlab.core.errors import UserError
-from lmlab.core.evaluation_mode import evaluating
+from lmlab.core.evaluation_mode import evaluation_mode
 from lmlab.core.registry import find_system
-from lmlab.core.score_kind import NORMALISED
-from lmlab.core.system import A_TOKEN, System
+from lmlab.core.score_kind import NORMALISED_KINDS
+from lmlab.core.system import NATS_PER_TOKEN, System
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.batches import LengthBatches, StreamBatches
 from lmlab.data.corpus import Corpus, Layout, open_corpus
 from lmlab.data.dataset import TokenDataset
 from lmlab.data.tokenizers import Tokenizer
-from lmlab.diagnosis.baselines import levels_of
+from lmlab.diagnosis.baselines import compute_baselines
 from lmlab.diagnosis.findings import (
-    Band,
-    Level,
+    Baseline,
+    ReferenceBand,
 )
-from lmlab.diagnosis.reference_bands import band_for
+from lmlab.diagnosis.reference_bands import find_reference_band
 from lmlab.diagnosis.training_history import (
-    History,
-    history_of,
+    TrainingHistory,
+    parse_training_history,
 )
 from lmlab.inspection.gradient_flow import (
-    DistanceGradients,
-    LayerGradient,
-    gradient_by_distance,
-    gradient_by_layer,
+    GradientByDistance,
+    ParameterGradient,
+    measure_gradient_by_distance,
+    measure_parameter_gradients,
 )
 from lmlab.training.reporting import read_metrics
 from lmlab.training.run_folder import (
-    Model,
     RunFolder,
+    TrainedModel,
     load_run,
 )
 
 SAMPLE_TOKENS = 3000
 """Held-out tokens on which the model itself is looked at: a second or two for a small one."""
 SAMPLE_BATCH = 512
-LANES, SPAN = 8, 64
+SAMPLE_STREAMS, SAMPLE_BPTT = 8, 64
 """Rows and tokens of a batch of contiguous text in the sample."""
 
 
-class Missing(Exception):
+class MissingEvidence(Exception):
     """Something a check needs is not to be had; the message says what, as half a sentence."""
 
 
-class Inapplicable(Exception):
+class NotApplicable(Exception):
     """The check has no meaning for this system or corpus: nothing is missing."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Texts:
+class TokenizedSplits:
     """A corpus as the run's own tokeniser and layout cut it."""
 
     corpus: Corpus
@@ -76,7 +76,7 @@ class Texts:
     """validation or test, as watched in training; None where nothing is held out."""
 
 
-class Evidence:
+class RunEvidence:
     """A run and all that can be learnt of it."""
 
     def __init__(self, run: Path | str, *, data: str | Path | Corpus | None = None) -> None:
@@ -98,15 +98,15 @@ class Evidence:
 
         What is watched of a contrast (data against made-up texts) is none of its score's kind.
         """
-        return self.card.kind in NORMALISED and self.unit == A_TOKEN
+        return self.card.kind in NORMALISED_KINDS and self.unit == NATS_PER_TOKEN
 
     @property
     def unit(self) -> str:
         """What the losses are counted in, as far as is known."""
         try:
             return self.system.unit
-        except Missing:
-            return A_TOKEN
+        except MissingEvidence:
+            return NATS_PER_TOKEN
 
     @property
     def by_gradient(self) -> bool:
@@ -115,20 +115,20 @@ class Evidence:
         return bool(fitting == "gradient")
 
     @cached_property
-    def history(self) -> History:
+    def history(self) -> TrainingHistory:
         """The course of the training."""
-        found = history_of(read_metrics(self.folder.metrics))
+        found = parse_training_history(read_metrics(self.folder.metrics))
         if not found.train and not found.held_out:
-            raise Missing("its metrics.jsonl tells of no step")
+            raise MissingEvidence("its metrics.jsonl tells of no step")
         return found
 
     @cached_property
-    def model(self) -> Model:
+    def model(self) -> TrainedModel:
         """The trained model."""
         try:
             return load_run(self.folder.path)
         except UserError as error:
-            raise Missing(str(error).rstrip(".")) from error
+            raise MissingEvidence(str(error).rstrip(".")) from error
 
     @property
     def system(self) -> System:
@@ -138,12 +138,12 @@ class Evidence:
     def losses_compare(self) -> bool:
         """Whether training losses are of the same sort as held-out ones, as far as is known."""
         try:
-            return self.system.loss_compares
-        except Missing:
+            return self.system.loss_is_comparable
+        except MissingEvidence:
             return True
 
     @cached_property
-    def texts(self) -> Texts:
+    def texts(self) -> TokenizedSplits:
         """What it was trained on, tokenised as then."""
         corpus = self._corpus()
         try:
@@ -156,9 +156,9 @@ class Evidence:
                 if name is not None
             }
         except UserError as error:
-            raise Missing(str(error).rstrip(".")) from error
+            raise MissingEvidence(str(error).rstrip(".")) from error
         held_out = None if split is None else built[split]
-        return Texts(corpus=corpus, train=built["train"], held_out=held_out, split=split)
+        return TokenizedSplits(corpus=corpus, train=built["train"], held_out=held_out, split=split)
 
     def _corpus(self) -> Corpus:
         if isinstance(self._data, Corpus):
@@ -166,7 +166,7 @@ class Evidence:
         trained = self.config["corpus"]
         spec = trained["spec"] if self._data is None else str(self._data)
         if not spec:
-            raise Missing("the model comes from elsewhere and does not know its corpus")
+            raise MissingEvidence("the model comes from elsewhere and does not know its corpus")
         # Another spec is another place, not another division: the seed stays the run's.
         how = {"errors": trained.get("errors", "strict"), "seed": int(trained["seed"])}
         try:
@@ -175,9 +175,13 @@ class Evidence:
             if self._data is not None:
                 raise
             said = str(error).rstrip(".")
-            raise Missing(f"its corpus can't be read ({said}); --data says where it is") from error
+            raise MissingEvidence(
+                f"its corpus can't be read ({said}); --data says where it is"
+            ) from error
         if self._data is None and corpus.fingerprint() != trained["fingerprint"]:
-            raise Missing(f"{spec} has changed since; --data says where what it was trained on is")
+            raise MissingEvidence(
+                f"{spec} has changed since; --data says where what it was trained on is"
+            )
         return corpus
 
     @cached_property
@@ -187,7 +191,7 @@ class Evidence:
         dataset = texts.train if texts.held_out is None else texts.held_out
         source: LengthBatches | StreamBatches
         if dataset.layout.kind == "contiguous":
-            source = StreamBatches(dataset, lanes=LANES, span=SPAN)
+            source = StreamBatches(dataset, lanes=SAMPLE_STREAMS, span=SAMPLE_BPTT)
         else:
             source = LengthBatches(dataset, tokens_per_batch=SAMPLE_BATCH, seed=0)
         chosen: list[Batch] = []
@@ -213,20 +217,22 @@ class Evidence:
         return Vocabulary(**self.config["vocabulary"])
 
     @cached_property
-    def levels(self) -> dict[str, Level]:
+    def levels(self) -> dict[str, Baseline]:
         """The losses to hold the run's own against, by name."""
         if not self.normalised:
-            raise Inapplicable("its losses are those of no distribution over texts")
+            raise NotApplicable("its losses are those of no distribution over texts")
         texts = self.texts
         dataset = texts.train if texts.held_out is None else texts.held_out
         split = texts.split or "train"
-        found = levels_of(texts.corpus, split, texts.train, dataset, self.watched, self.vocabulary)
+        found = compute_baselines(
+            texts.corpus, split, texts.train, dataset, self.watched, self.vocabulary
+        )
         return {level.name: level for level in found}
 
     @cached_property
-    def band(self) -> Band | None:
+    def band(self) -> ReferenceBand | None:
         """Where healthy runs are, for built-in corpora."""
-        return band_for(self.config, self.card.family) if self.normalised else None
+        return find_reference_band(self.config, self.card.family) if self.normalised else None
 
     @cached_property
     def captures(self) -> dict[str, Tensor]:
@@ -236,11 +242,11 @@ class Evidence:
         """
         sums: dict[str, Tensor] = {}
         weight = 0.0
-        with evaluating(self.system), torch.random.fork_rng():
+        with evaluation_mode(self.system), torch.random.fork_rng():
             torch.manual_seed(0)
             for batch in self.sample:
                 weight += len(batch)
-                for name, capture in self.system.reveal(batch).items():
+                for name, capture in self.system.capture_internals(batch).items():
                     over = [i for i, axis in enumerate(capture.axes) if axis in ("batch", "time")]
                     values = capture.values.double().cpu()
                     mean = values.mean(dim=over) if over else values
@@ -251,16 +257,16 @@ class Evidence:
         return {name: total / max(weight, 1.0) for name, total in sums.items()}
 
     @cached_property
-    def distance_gradients(self) -> DistanceGradients:
+    def distance_gradients(self) -> GradientByDistance:
         """How the gradient fares back in time."""
         try:
-            return gradient_by_distance(self.system, self.sample)
+            return measure_gradient_by_distance(self.system, self.sample)
         except UserError as error:
-            raise Inapplicable(str(error).rstrip(".")) from error
+            raise NotApplicable(str(error).rstrip(".")) from error
 
     @cached_property
-    def layer_gradients(self) -> dict[str, LayerGradient]:
+    def parameter_gradients(self) -> dict[str, ParameterGradient]:
         """The gradient in each tensor of weights."""
         if not self.by_gradient:
-            raise Inapplicable("it was not trained by gradient")
-        return gradient_by_layer(self.system, self.sample)
+            raise NotApplicable("it was not trained by gradient")
+        return measure_parameter_gradients(self.system, self.sample)

@@ -8,10 +8,10 @@ from lmlab.diagnosis.findings import (
     Examination,
     Finding,
 )
-from lmlab.diagnosis.key_figures import checks_sentence
+from lmlab.diagnosis.key_figures import summarise_checks
 
 
-def lines_of(examination: Examination) -> Iterator[tuple[str, str]]:
+def report_lines(examination: Examination) -> Iterator[tuple[str, str]]:
     """The lines of a report on the screen, each with the style it is printed in ('' for none)."""
     yield f"{examination.reached}.", "bold"
     yield from _beside(examination)
@@ -25,12 +25,12 @@ def lines_of(examination: Examination) -> Iterator[tuple[str, str]]:
     for each in examination.inapplicable:
         yield f"does not apply: {each.check} ({each.reason})", "dim"
     yield "", ""
-    yield closing_line(examination), "bold"
+    yield checks_line(examination), "bold"
 
 
-def closing_line(examination: Examination) -> str:
+def checks_line(examination: Examination) -> str:
     """How many checks were made and what came of them."""
-    return checks_sentence(
+    return summarise_checks(
         examination.findings,
         len(examination.checks),
         examination.skipped,

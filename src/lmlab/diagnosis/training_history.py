@@ -11,7 +11,7 @@ from lmlab.training.reporting import NOT_FINITE
 
 
 @dataclass(frozen=True, kw_only=True)
-class Window:
+class TrainingWindow:
     """Some steps of training."""
 
     step: int
@@ -34,7 +34,7 @@ class Window:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Look:
+class ValidationPoint:
     """A look at held-out text."""
 
     step: int
@@ -44,11 +44,11 @@ class Look:
 
 
 @dataclass(frozen=True, kw_only=True)
-class History:
+class TrainingHistory:
     """Everything that was written down while a run was trained."""
 
-    train: tuple[Window, ...] = ()
-    held_out: tuple[Look, ...] = ()
+    train: tuple[TrainingWindow, ...] = ()
+    held_out: tuple[ValidationPoint, ...] = ()
     split: str | None = None
     """The split that was looked at: validation, or test where there is no other."""
     not_finite: bool = False
@@ -65,7 +65,7 @@ class History:
         return max(steps, default=0)
 
     @property
-    def best(self) -> Look | None:
+    def best(self) -> ValidationPoint | None:
         """The look with the lowest loss."""
         return min(self.held_out, key=lambda look: look.loss, default=None)
 
@@ -76,10 +76,10 @@ class History:
         return sum(w.loss * w.count for w in inside) / count if count else None
 
 
-def history_of(lines: Sequence[Mapping[str, Any]]) -> History:
+def parse_training_history(lines: Sequence[Mapping[str, Any]]) -> TrainingHistory:
     """The history in the lines of a metrics.jsonl; what is no number is left out."""
-    train: list[Window] = []
-    held_out: list[Look] = []
+    train: list[TrainingWindow] = []
+    held_out: list[ValidationPoint] = []
     split, seen = None, 0.0
     for line in lines:
         loss, event = _number(line.get("loss")), line.get("event")
@@ -91,8 +91,8 @@ def history_of(lines: Sequence[Mapping[str, Any]]) -> History:
             train.append(_window(line, loss, count, seen))
         elif event in ("validation", "test"):
             split = str(event)
-            held_out.append(Look(step=int(line["step"]), tokens=seen, loss=loss))
-    return History(
+            held_out.append(ValidationPoint(step=int(line["step"]), tokens=seen, loss=loss))
+    return TrainingHistory(
         train=tuple(train),
         held_out=tuple(held_out),
         split=split,
@@ -100,9 +100,9 @@ def history_of(lines: Sequence[Mapping[str, Any]]) -> History:
     )
 
 
-def _window(line: Mapping[str, Any], loss: float, count: float, seen: float) -> Window:
+def _window(line: Mapping[str, Any], loss: float, count: float, seen: float) -> TrainingWindow:
     norms = line.get("vector_norms")
-    return Window(
+    return TrainingWindow(
         step=int(line["step"]),
         epoch=int(line.get("epoch", 0)),
         tokens=seen,

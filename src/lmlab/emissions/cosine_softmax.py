@@ -11,14 +11,14 @@ from torch import Tensor, nn
 from lmlab.core.parts import Emission
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.emissions.output_embedding import (
-    never_predicted,
-    output_vectors,
+    never_predicted_mask,
+    output_embedding,
 )
 from lmlab.layers.softmax_log_prob import linear_log_prob
-from lmlab.layers.sphere_embedding import on_sphere
+from lmlab.layers.sphere_embedding import scale_to_radius
 
 
-class Sphere(Emission):
+class CosineSoftmax(Emission):
     """p(k | h) = softmax_k(β cos(e_k, h)), with one learned scale β > 0 (003, DLM22 and DLM23).
 
     Lengths are divided out on both sides, so that no token can win by a long vector, and there
@@ -42,13 +42,15 @@ class Sphere(Emission):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        self.weight = output_vectors(width, vocabulary, tied)
+        self.weight = output_embedding(width, vocabulary, tied)
         self.log_scale = nn.Parameter(torch.tensor(math.log(scale or width**0.5)))
         self.dropout = nn.Dropout(dropout)
-        self.register_buffer("never", never_predicted(vocabulary), persistent=False)
+        self.register_buffer("never", never_predicted_mask(vocabulary), persistent=False)
 
     def _directions(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        return self.dropout(on_sphere(hidden)) * self.log_scale.exp(), on_sphere(self.weight)
+        return self.dropout(scale_to_radius(hidden)) * self.log_scale.exp(), scale_to_radius(
+            self.weight
+        )
 
     def log_prob(self, hidden: Tensor, targets: Tensor) -> Tensor:
         scaled, outputs = self._directions(hidden)

@@ -12,14 +12,14 @@ from lmlab.core.parts import Emission
 from lmlab.layers.feed_forward import ACTIVATIONS, ActivationName
 
 
-class Detection(Emission):
+class Discriminator(Emission):
     """p(replaced | h) = σ(w · f(W h + b) + c) (Clark et al. 2020).
 
     A distribution over two outcomes, 0 written and 1 replaced, and not over the vocabulary. Hidden
     (…, W), log-probabilities (…, 2).
     """
 
-    takes: ClassVar[frozenset[str]] = frozenset({"vectors"})
+    input_kinds: ClassVar[frozenset[str]] = frozenset({"vectors"})
     outcomes: ClassVar[tuple[str, ...]] = ("written", "replaced")
     """What is told of a token."""
 

@@ -1,4 +1,4 @@
-"""TODO"""
+"""Interfaces of emissions: logits of all tokens, energies, joint distributions."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import ClassVar, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from lmlab.core.joint_distribution import TokenJoint
+from lmlab.core.joint_distribution import PaddedJointDistribution
 from lmlab.core.parts import (
     Emission,
 )
@@ -16,7 +16,7 @@ from lmlab.core.parts import (
 class EnergyEmission(Emission):
     """A hidden state and the token that was fed there to an energy; no distribution over tokens."""
 
-    takes: ClassVar[frozenset[str]] = frozenset({"vectors"})
+    input_kinds: ClassVar[frozenset[str]] = frozenset({"vectors"})
     outcomes: ClassVar[tuple[str, ...]] = ("made up", "data")
     """What is told of a text."""
 
@@ -26,7 +26,7 @@ class EnergyEmission(Emission):
 
 
 @runtime_checkable
-class ScoringEmission(Protocol):
+class LogitEmission(Protocol):
     """An emission by inner products with token vectors."""
 
     weight: Tensor
@@ -49,11 +49,11 @@ class JointEmission(Emission):
     As an emission it gives what one blank has by itself.
     """
 
-    takes: ClassVar[frozenset[str]] = frozenset({"vectors"})
+    input_kinds: ClassVar[frozenset[str]] = frozenset({"vectors"})
 
     def joint(
         self, hidden: Tensor, lengths: Tensor, *, generator: torch.Generator | None = None
-    ) -> TokenJoint:
+    ) -> PaddedJointDistribution:
         """The distribution given hidden states (B, n, W), of which `lengths` (B,) are blanks.
 
         A generator is given in training alone, to those that choose something at random there.

@@ -13,22 +13,22 @@ from torch.autograd.function import once_differentiable
 from lmlab.core.errors import UserError
 from lmlab.core.parts import Emission
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.emissions.output_embedding import never_predicted
+from lmlab.emissions.output_embedding import never_predicted_mask
 
 
-def products(hidden: Tensor, tokens: Tensor) -> Tensor:
+def part_products(hidden: Tensor, tokens: Tensor) -> Tensor:
     """(N, V, G) the inner product of each part with the same part of every token."""
     return torch.einsum("ngd,vgd->nvg", hidden, tokens)
 
 
 def sum_of_sigmoids_clear(hidden: Tensor, tokens: Tensor) -> Tensor:
     """Σ_g σ(h^g · e^g): (N, V)."""
-    return torch.sigmoid(products(hidden, tokens)).sum(-1)
+    return torch.sigmoid(part_products(hidden, tokens)).sum(-1)
 
 
 def lowest_product_clear(hidden: Tensor, tokens: Tensor) -> Tensor:
     """min_g h^g · e^g: (N, V)."""
-    return products(hidden, tokens).amin(-1)
+    return part_products(hidden, tokens).amin(-1)
 
 
 class _SumOfSigmoids(torch.autograd.Function):
@@ -124,11 +124,11 @@ class Hamming(Emission):
         else:
             self.weight = tied.weight
         self.bias = nn.Parameter(torch.zeros(vocabulary.size))
-        self.log_scale = nn.Parameter(torch.tensor(self.first_log_scale(vocabulary.size)))
+        self.log_scale = nn.Parameter(torch.tensor(self.initial_log_scale(vocabulary.size)))
         self.dropout = nn.Dropout(dropout)
-        self.register_buffer("never", never_predicted(vocabulary), persistent=False)
+        self.register_buffer("never", never_predicted_mask(vocabulary), persistent=False)
 
-    def first_log_scale(self, size: int) -> float:
+    def initial_log_scale(self, size: int) -> float:
         """Such that agreement in all parts, against half of it, weighs about what log V does."""
         return math.log(max(2 * math.log(size) / self.parts, 1.0))
 
@@ -152,7 +152,7 @@ class HammingLowest(Hamming):
     σ rises, so the lowest sigmoid is that of the lowest product.
     """
 
-    def first_log_scale(self, size: int) -> float:
+    def initial_log_scale(self, size: int) -> float:
         return math.log(2 * math.log(size))
 
     def agreement(self, hidden: Tensor) -> Tensor:

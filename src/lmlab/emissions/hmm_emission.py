@@ -9,19 +9,19 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lmlab.core.capture import Capture
-from lmlab.core.parts import Emission, Hidden
-from lmlab.layers.hmm_parameters import MarkovTables
+from lmlab.core.parts import Emission, HiddenStates
+from lmlab.layers.hmm_parameters import HMMParameters
 
 
-class BlockedStates(Emission):
+class HMMEmission(Emission):
     """p(s | h) = Σ_{z in the block of s} w_z(h) P(s | z), the hidden state being the log-weights.
 
     Hidden (…, K). A target costs K / C numbers, the whole distribution V · K / C.
     """
 
-    takes: ClassVar[frozenset[str]] = frozenset({"states"})
+    input_kinds: ClassVar[frozenset[str]] = frozenset({"states"})
 
-    def __init__(self, markov: MarkovTables) -> None:
+    def __init__(self, markov: HMMParameters) -> None:
         super().__init__()
         self.markov = markov
 
@@ -44,7 +44,7 @@ class BlockedStates(Emission):
         mixed = torch.cat(parts, dim=-1)[..., torch.argsort(torch.cat(places))]
         return mixed.log().to(hidden.dtype)
 
-    def reveal(self, hidden: Hidden) -> dict[str, Capture]:
+    def capture_internals(self, hidden: HiddenStates) -> dict[str, Capture]:
         return {
             "state use": Capture(
                 values=hidden.values.exp().flatten(0, -2).mean(0),

@@ -12,23 +12,23 @@ from torch import Tensor
 from lmlab.core.errors import UserError
 from lmlab.core.parts import Emission
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.inference.backoff import CUT, BackoffModel, BackoffTables
-from lmlab.inference.kneser_ney import KneserNeyFit, fit
+from lmlab.inference.backoff import TEXT_BREAK, BackoffModel, BackoffTables
+from lmlab.inference.kneser_ney import KneserNeyFit, fit_kneser_ney
 
 BUFFERS = ("level_ends", "keys", "table_log_probs", "table_log_backoffs")
 
 
-class CountTable(Emission):
+class NgramTable(Emission):
     """p(w | the last n - 1 words) from interpolated modified Kneser-Ney tables.
 
     The hidden state is the context itself: ids (…, n - 1), newest last, -1 where there is no word.
     Log-probabilities are natural and in double precision; those of padding, start and mask are
-    -inf. The tables are buffers, so that a run saves them like weights; before `fit` they hold the
+    -inf. The tables are buffers, so that a run saves them like weights; before `fit_kneser_ney` they hold the
     uniform distribution. Rows in reading order are quickest (several million a second, as each row
     goes on from the one above), rows in any order are right.
     """
 
-    takes: ClassVar[frozenset[str]] = frozenset({"contexts"})
+    input_kinds: ClassVar[frozenset[str]] = frozenset({"contexts"})
     level_ends: Tensor
     keys: Tensor
     table_log_probs: Tensor
@@ -39,7 +39,9 @@ class CountTable(Emission):
         self.vocabulary = vocabulary
         self._model: BackoffModel | None = None
         nothing = np.empty(0, dtype=np.int64)
-        self.set_tables(fit(nothing, np.array([0]), order=order, vocabulary=vocabulary).tables)
+        self.set_tables(
+            fit_kneser_ney(nothing, np.array([0]), order=order, vocabulary=vocabulary).tables
+        )
 
     @property
     def order(self) -> int:
@@ -47,11 +49,11 @@ class CountTable(Emission):
         return len(self.level_ends)
 
     def fit(self, tokens: np.ndarray, offsets: np.ndarray) -> KneserNeyFit:
-        """Replace the tables by those of a corpus; see `lmlab.inference.kneser_ney.fit`.
+        """Replace the tables by those of a corpus; see `lmlab.inference.kneser_ney.fit_kneser_ney`.
 
         The record tells the discounts, and the orders at which the corpus was too small for them.
         """
-        fitted = fit(tokens, offsets, order=self.order, vocabulary=self.vocabulary)
+        fitted = fit_kneser_ney(tokens, offsets, order=self.order, vocabulary=self.vocabulary)
         self.set_tables(fitted.tables)
         return fitted
 
@@ -110,7 +112,7 @@ class CountTable(Emission):
                 f"a model of order {self.order} reads contexts of {self.order - 1} words, but "
                 f"these have {hidden.shape[-1]}; give them the model's own length."
             )
-        return self._ids(hidden, lowest=CUT)
+        return self._ids(hidden, lowest=TEXT_BREAK)
 
     def _ids(self, tokens: Tensor, *, lowest: int) -> np.ndarray:
         ids = tokens.detach().cpu().numpy()
@@ -121,7 +123,7 @@ class CountTable(Emission):
             )
         return ids
 
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> CountTable:
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> NgramTable:
         """Nothing: a lookup is the processor's work, and rounded tables would not sum to one."""
         return self
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from lmlab.core.vocabulary import Vocabulary
 
 
-def output_vectors(
+def output_embedding(
     width: int, vocabulary: Vocabulary, tied: nn.Embedding | None
 ) -> nn.Parameter | Tensor:
     """(V, W) the vectors of a tied embedding (Press and Wolf 2017), or free ones."""
@@ -19,7 +19,7 @@ def output_vectors(
     return nn.Parameter(torch.empty(vocabulary.size, width).uniform_(-(width**-0.5), width**-0.5))
 
 
-def never_predicted(vocabulary: Vocabulary) -> Tensor:
+def never_predicted_mask(vocabulary: Vocabulary) -> Tensor:
     """(V,) zeros, with -inf at the tokens that are never predicted."""
     never = torch.zeros(vocabulary.size)
     never[list(vocabulary.unpredictable)] = float("-inf")

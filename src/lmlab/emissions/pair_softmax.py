@@ -22,7 +22,7 @@ class PairSoftmax(Softmax):
     inner products of exponentials: two softmaxes a token instead of 2 · reach - 1.
     """
 
-    takes: ClassVar[frozenset[str]] = frozenset({"sources"})
+    input_kinds: ClassVar[frozenset[str]] = frozenset({"sources"})
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class PairSoftmax(Softmax):
         a, b = pairs_within(self.reach, hidden.shape[-2], hidden.device)
         return super().log_probs(first[..., a, :] + second[..., b, :])
 
-    def pair_log_prob(self, sources: Tensor, targets: Tensor) -> Tensor:
+    def log_prob_by_source(self, sources: Tensor, targets: Tensor) -> Tensor:
         """(B, T, P) from (B, S, 2 W) and targets (B, T)."""
         first, second = sources.chunk(2, dim=-1)
         a, b = pairs_within(self.reach, sources.shape[1], sources.device)

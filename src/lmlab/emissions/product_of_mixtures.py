@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from lmlab.core.capture import Capture
-from lmlab.core.parts import Emission, Hidden
-from lmlab.emissions.mixture import Mixture
+from lmlab.core.parts import Emission, HiddenStates
+from lmlab.emissions.mixture import MixtureEmission
 
 ROWS_AT_ONCE = 512
 """Rows of (N, V) that are held at once while scoring."""
@@ -24,14 +24,14 @@ class ProductOfMixtures(Emission):
     (N, V); the exact log-probability costs G · N · K · V. Hidden (…, W).
     """
 
-    takes: ClassVar[frozenset[str]] = frozenset({"vectors", "components", "sources"})
+    input_kinds: ClassVar[frozenset[str]] = frozenset({"vectors", "components", "sources"})
 
-    def __init__(self, factors: Sequence[Mixture]) -> None:
+    def __init__(self, factors: Sequence[MixtureEmission]) -> None:
         super().__init__()
         self.factors = nn.ModuleList(factors)
 
-    def _mixtures(self) -> list[Mixture]:
-        return [factor for factor in self.factors if isinstance(factor, Mixture)]
+    def _mixtures(self) -> list[MixtureEmission]:
+        return [factor for factor in self.factors if isinstance(factor, MixtureEmission)]
 
     def log_bound(self, hidden: Tensor, targets: Tensor) -> Tensor:
         """(N,) Σ_g log f_g(target | h), never above the log-probability."""
@@ -54,7 +54,7 @@ class ProductOfMixtures(Emission):
     def log_probs(self, hidden: Tensor) -> Tensor:
         return torch.log_softmax(self.log_products(hidden), dim=-1)
 
-    def reveal(self, hidden: Hidden) -> dict[str, Capture]:
+    def capture_internals(self, hidden: HiddenStates) -> dict[str, Capture]:
         use = [f.log_weights(hidden.values).exp().flatten(0, -2).mean(0) for f in self._mixtures()]
         return {
             "mixture use": Capture(

@@ -10,17 +10,17 @@ from torch import Tensor, nn
 
 from lmlab.core.parts import Emission
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.emissions.output_embedding import never_predicted
+from lmlab.emissions.output_embedding import never_predicted_mask
 
 
-class MixtureTable(Emission):
+class UnigramMixture(Emission):
     """p(s) = Σ_z π_z P(s | z), K states with a free table each (003, DLM9).
 
     Reads no hidden state: every place has the same distribution. It is K · V numbers, computed
     once a batch and gathered at the targets.
     """
 
-    takes: ClassVar[frozenset[str]] = frozenset({"nothing"})
+    input_kinds: ClassVar[frozenset[str]] = frozenset({"nothing"})
     never: Tensor
 
     def __init__(self, states: int, vocabulary: Vocabulary) -> None:
@@ -28,7 +28,7 @@ class MixtureTable(Emission):
         self.weights = nn.Parameter(torch.zeros(states))
         # Different starts, or every state would stay the same for ever.
         self.table = nn.Parameter(torch.randn(states, vocabulary.size) * 0.1)
-        self.register_buffer("never", never_predicted(vocabulary), persistent=False)
+        self.register_buffer("never", never_predicted_mask(vocabulary), persistent=False)
 
     def joint(self) -> Tensor:
         """(K, V) log π_z + log P(s | z)."""

@@ -17,14 +17,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lmlab.core.parts import Emission
-from lmlab.core.vocabulary import NOTHING
-from lmlab.layers.unigram_distribution import WordLaw
+from lmlab.core.vocabulary import NO_TOKEN
+from lmlab.layers.unigram_distribution import UnigramDistribution
 
-MOST_SCORES = 1 << 22
+MAX_SCORES_AT_ONCE = 1 << 22
 """Scores that are computed at once where the whole vocabulary is asked for."""
 
 
-class Joined(NamedTuple):
+class CombinedScores(NamedTuple):
     """Scores of C candidates by J readings of each of N surroundings."""
 
     scores: Tensor
@@ -33,7 +33,7 @@ class Joined(NamedTuple):
     """(N, J) bool: where there is such a reading."""
 
 
-class Joining(nn.Module):
+class ContextCombination(nn.Module):
     """How the words around a place score a candidate together.
 
     `forward` is given vectors of the surroundings (N, M, W), which of them are there (N, M), and
@@ -43,11 +43,11 @@ class Joining(nn.Module):
     code: str
     """What compiled code calls it."""
 
-    def forward(self, around: Tensor, present: Tensor, candidates: Tensor) -> Joined:
+    def forward(self, around: Tensor, present: Tensor, candidates: Tensor) -> CombinedScores:
         raise TypeError(f"{type(self).__name__} does not define forward")
 
 
-class Pooled(Joining):
+class PooledContext(ContextCombination):
     """score(w, c) = o_w · mean_j x_j, or the sum: CBOW. With nothing around, 0.
 
     With `whole`, the gradient of the mean reaches each x_j undivided, as word2vec and gensim have
@@ -60,7 +60,7 @@ class Pooled(Joining):
         self.whole = mean and whole
         self.code = "mean" if mean else "sum"
 
-    def forward(self, around: Tensor, present: Tensor, candidates: Tensor) -> Joined:
+    def forward(self, around: Tensor, present: Tensor, candidates: Tensor) -> CombinedScores:
         total = (around * present[..., None]).sum(1, keepdim=True)
         pooled = total
         if self.mean:
@@ -68,31 +68,31 @@ class Pooled(Joining):
         if self.whole:
             # The value of the mean, the gradient of the sum.
             pooled = pooled.detach() + (total - total.detach())
-        return Joined(pooled @ candidates.mT, present.any(1, keepdim=True))
+        return CombinedScores(pooled @ candidates.mT, present.any(1, keepdim=True))
 
 
-class SigmoidProduct(Joining):
+class SigmoidProduct(ContextCombination):
     """P(w belongs to c) = Π_j σ(o_w · x_j), score = log P/(1 - P): CBOW as 002 writes it."""
 
     code = "product"
 
-    def forward(self, around: Tensor, present: Tensor, candidates: Tensor) -> Joined:
+    def forward(self, around: Tensor, present: Tensor, candidates: Tensor) -> CombinedScores:
         each = F.logsigmoid(around @ candidates.mT) * present[..., None]
         total = each.sum(1, keepdim=True)
         total = total.clamp(max=-1e-6)  # a product of 1 would have an infinite score
-        return Joined(total - torch.log(-torch.expm1(total)), present.any(1, keepdim=True))
+        return CombinedScores(total - torch.log(-torch.expm1(total)), present.any(1, keepdim=True))
 
 
-class Each(Joining):
+class EachContextWord(ContextCombination):
     """score(w, x_j) = o_w · x_j for each word around alone: skip-gram."""
 
     code = "each"
 
-    def forward(self, around: Tensor, present: Tensor, candidates: Tensor) -> Joined:
-        return Joined(around @ candidates.mT, present)
+    def forward(self, around: Tensor, present: Tensor, candidates: Tensor) -> CombinedScores:
+        return CombinedScores(around @ candidates.mT, present)
 
 
-class WordScores(Emission):
+class Word2VecEmission(Emission):
     """p(w | c) ∝ q(w) exp(score(w, c)), mixed in equal parts over the readings of c.
 
     One reading for CBOW; for skip-gram one for each word around, so that p(w | c) is the mean over
@@ -102,28 +102,35 @@ class WordScores(Emission):
     those of contexts uniform in ±1/2W, the others at zero.
     """
 
-    takes: ClassVar[frozenset[str]] = frozenset({"contexts"})
+    input_kinds: ClassVar[frozenset[str]] = frozenset({"contexts"})
 
-    def __init__(self, width: int, law: WordLaw, joining: Joining, *, negatives: int) -> None:
+    def __init__(
+        self,
+        width: int,
+        law: UnigramDistribution,
+        combination: ContextCombination,
+        *,
+        negatives: int,
+    ) -> None:
         super().__init__()
         self.negatives = negatives
         self.law = law
-        self.joining = joining
+        self.combination = combination
         size = law.vocabulary.size
         self.inputs = nn.Parameter((torch.rand(size, width) - 0.5) / width)
         self.outputs = nn.Parameter(torch.zeros(size, width))
 
-    def joined(self, contexts: Tensor, candidates: Tensor | None = None) -> Joined:
+    def joined(self, contexts: Tensor, candidates: Tensor | None = None) -> CombinedScores:
         """Scores of the candidates (N, C), all tokens unless given, by contexts (N, M)."""
-        present = contexts != NOTHING
+        present = contexts != NO_TOKEN
         around = F.embedding(contexts.clamp(min=0), self.inputs)
         vectors = self.outputs if candidates is None else F.embedding(candidates, self.outputs)
-        joined: Joined = self.joining(around, present, vectors)
+        joined: CombinedScores = self.combination(around, present, vectors)
         return joined
 
     def log_probs(self, hidden: Tensor) -> Tensor:
         contexts = hidden.reshape(-1, hidden.shape[-1])
-        rows = max(1, MOST_SCORES // (len(self.outputs) * max(1, contexts.shape[1])))
+        rows = max(1, MAX_SCORES_AT_ONCE // (len(self.outputs) * max(1, contexts.shape[1])))
         found = [self._log_probs(part) for part in contexts.split(rows)]
         log_probs = torch.cat(found) if found else self.outputs.new_zeros(0, len(self.outputs))
         return log_probs.view(*hidden.shape[:-1], len(self.outputs))

@@ -14,24 +14,24 @@ from lmlab.core.card import Card
 from lmlab.core.errors import UserError
 from lmlab.core.limits import check_limit
 from lmlab.core.registry import catalogue, find_system, system_module
-from lmlab.core.switches import parse_switch_sets, parse_switches, switch_words
+from lmlab.core.switches import describe_switches, parse_switch_sets, parse_switches
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.training.config import TrainingConfig
 from lmlab.training.train import DEFAULT_SIZE
 from lmlab.training.training_plan import (
-    Plan,
-    make_plan,
+    TrainingPlan,
+    make_training_plan,
 )
 
-Off = tuple[int, ...]
-FORMAT = 1
+DisabledTerms = tuple[int, ...]
+RECORD_FORMAT = 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trial:
+class AblationTrial:
     """One training: a set of switches that are off, and a seed."""
 
-    off: Off
+    off: DisabledTerms
     seed: int
     run: str
     """Its folder, seen from the ablation's."""
@@ -49,7 +49,7 @@ class Trial:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Figure:
+class SeedMean:
     """A mean over seeds, with the standard deviation where there are several."""
 
     mean: float
@@ -58,10 +58,10 @@ class Figure:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class AblationRow:
     """What a set of switches leads to."""
 
-    off: Off
+    off: DisabledTerms
     terms: str
     """The set in words."""
     intact: bool
@@ -69,25 +69,25 @@ class Row:
     parameters: int
     seconds: float
     """Mean training time."""
-    losses: Mapping[int, Figure]
+    losses: Mapping[int, SeedMean]
     """By epoch."""
-    differences: Mapping[int, Figure]
+    differences: Mapping[int, SeedMean]
     """Loss less the intact system's with the same seed, by epoch; empty for the intact one."""
     failed: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Question:
+class AblationPlan:
     """What an ablation is asked to find out."""
 
     card: Card
-    plan: Plan
+    plan: TrainingPlan
     """Size, recipe, settings and budget; its switches are those of the intact system."""
     data: str
     tokenizer: str | None
     given: Mapping[str, Any]
     """The settings as they were given, without the switches."""
-    sets: tuple[Off, ...]
+    sets: tuple[DisabledTerms, ...]
     """The intact system's own first."""
     seeds: int
     at: tuple[int, ...]
@@ -95,7 +95,7 @@ class Question:
     notes: tuple[str, ...] = ()
 
     @property
-    def intact(self) -> Off:
+    def intact(self) -> DisabledTerms:
         return self.sets[0]
 
     def record(self) -> dict[str, Any]:
@@ -125,9 +125,9 @@ class Ablation:
     switches: tuple[str, ...]
     at: tuple[int, ...]
     seeds: int
-    rows: tuple[Row, ...]
+    rows: tuple[AblationRow, ...]
     """Best first, by the loss at the last asked epoch."""
-    trials: tuple[Trial, ...]
+    trials: tuple[AblationTrial, ...]
     notes: tuple[str, ...]
     finished: bool
     """Whether every training asked for has been done."""
@@ -138,7 +138,7 @@ class Ablation:
         return dict(json.loads(json.dumps(found)))
 
 
-def ask(
+def plan_ablation(
     system: str,
     *,
     data: str,
@@ -152,7 +152,7 @@ def ask(
     settings: Mapping[str, Any],
     tokenizer: str | None,
     recipe: str | None,
-) -> Question:
+) -> AblationPlan:
     """Resolve and check everything before anything is trained."""
     card = find_system(system)
     if not card.switches:
@@ -166,12 +166,12 @@ def ask(
     given = {key.strip().replace("-", "_"): value for key, value in settings.items()}
     if "seed" in given:
         raise UserError("an ablation chooses its seeds itself; say by --seeds how many.")
-    plan = make_plan(card, size or DEFAULT_SIZE, recipe, given, {"epochs": epochs}, 0)
+    plan = make_training_plan(card, size or DEFAULT_SIZE, recipe, given, {"epochs": epochs}, 0)
     given.pop("off", None)
     sets, notes = _sets(
         card, plan, switches, each=each or (switches is None and not pairs), pairs=pairs
     )
-    return Question(
+    return AblationPlan(
         card=card,
         plan=plan,
         data=data,
@@ -198,17 +198,17 @@ def _epochs(at: Sequence[int], training: TrainingConfig) -> tuple[int, ...]:
 
 def _sets(
     card: Card,
-    plan: Plan,
+    plan: TrainingPlan,
     switches: str | Sequence[Sequence[int | str]] | None,
     *,
     each: bool,
     pairs: bool,
-) -> tuple[tuple[Off, ...], tuple[str, ...]]:
+) -> tuple[tuple[DisabledTerms, ...], tuple[str, ...]]:
     """The intact set and all others, and notes on those that mean nothing and are left out.
 
     What is off in the settings is off in every set, the intact one too.
     """
-    base: Off = tuple(plan.system_config.off)
+    base: DisabledTerms = tuple(plan.system_config.off)
     if refusal := _refusal(card, plan, base):
         raise UserError(refusal)
     named = _named(card, switches)
@@ -216,19 +216,19 @@ def _sets(
         if refusal := _refusal(card, plan, _joined(base, off)):
             raise UserError(refusal)
     others = [switch for switch in range(len(card.switches)) if switch not in base]
-    tried: list[Off] = [(switch,) for switch in others] if each else []
+    tried: list[DisabledTerms] = [(switch,) for switch in others] if each else []
     tried += list(combinations(others, 2)) if pairs else []
     notes = []
     for off in tried:
         if refusal := _refusal(card, plan, _joined(base, off)):
-            notes.append(f"{switch_words(off, card.switches)} was left out: {refusal}")
+            notes.append(f"{describe_switches(off, card.switches)} was left out: {refusal}")
         else:
             named.append(off)
     joined = [base, *(_joined(base, off) for off in named)]
     return tuple(dict.fromkeys(joined)), tuple(notes)
 
 
-def _named(card: Card, switches: str | Sequence[Sequence[int | str]] | None) -> list[Off]:
+def _named(card: Card, switches: str | Sequence[Sequence[int | str]] | None) -> list[DisabledTerms]:
     if switches is None:
         return []
     if isinstance(switches, str):
@@ -236,11 +236,11 @@ def _named(card: Card, switches: str | Sequence[Sequence[int | str]] | None) -> 
     return [parse_switches(off, card.switches, of=card.name) for off in switches]
 
 
-def _joined(base: Off, off: Off) -> Off:
+def _joined(base: DisabledTerms, off: DisabledTerms) -> DisabledTerms:
     return tuple(sorted({*base, *off}))
 
 
-def _refusal(card: Card, plan: Plan, off: Off) -> str:
+def _refusal(card: Card, plan: TrainingPlan, off: DisabledTerms) -> str:
     """Why the system can't be built with these off; nothing where it can."""
     module = system_module(card.name)
     try:
@@ -250,7 +250,9 @@ def _refusal(card: Card, plan: Plan, off: Off) -> str:
     return ""
 
 
-def summarise(question: Question, trials: Sequence[Trial], *, path: Path, split: str) -> Ablation:
+def summarise_trials(
+    question: AblationPlan, trials: Sequence[AblationTrial], *, path: Path, split: str
+) -> Ablation:
     """The table of what has been trained so far."""
     found = {(trial.off, trial.seed): trial for trial in trials}
     wanted = [(off, seed) for seed in range(question.seeds) for off in question.sets]
@@ -258,7 +260,7 @@ def summarise(question: Question, trials: Sequence[Trial], *, path: Path, split:
     rows = [_row(question, off, asked) for off in question.sets]
     last = question.at[-1]
 
-    def rank(row: Row) -> float:
+    def rank(row: AblationRow) -> float:
         return row.losses[last].mean if last in row.losses else float("inf")
 
     return Ablation(
@@ -276,7 +278,9 @@ def summarise(question: Question, trials: Sequence[Trial], *, path: Path, split:
     )
 
 
-def _row(question: Question, off: Off, trials: Sequence[Trial]) -> Row | None:
+def _row(
+    question: AblationPlan, off: DisabledTerms, trials: Sequence[AblationTrial]
+) -> AblationRow | None:
     own = [trial for trial in trials if trial.off == off]
     if not own:
         return None
@@ -290,9 +294,9 @@ def _row(question: Question, off: Off, trials: Sequence[Trial]) -> Row | None:
             losses[epoch] = _figure(list(by_seed.values()))
         if paired and off != question.intact:
             differences[epoch] = _figure(paired)
-    return Row(
+    return AblationRow(
         off=off,
-        terms=switch_words(off, question.card.switches),
+        terms=describe_switches(off, question.card.switches),
         intact=off == question.intact,
         parameters=own[0].parameters,
         seconds=mean(trial.seconds for trial in own),
@@ -302,6 +306,6 @@ def _row(question: Question, off: Off, trials: Sequence[Trial]) -> Row | None:
     )
 
 
-def _figure(values: Sequence[float]) -> Figure:
+def _figure(values: Sequence[float]) -> SeedMean:
     spread = stdev(values) if len(values) > 1 else None
-    return Figure(mean=mean(values), spread=spread, seeds=len(values))
+    return SeedMean(mean=mean(values), spread=spread, seeds=len(values))

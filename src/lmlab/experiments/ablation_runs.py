@@ -23,49 +23,51 @@ from lmlab.core.child_processes import (
 )
 from lmlab.core.errors import UserError
 from lmlab.core.json_text import read_json_object
-from lmlab.core.switches import switch_words
+from lmlab.core.switches import describe_switches
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.experiments.ablation import (
-    FORMAT,
+    RECORD_FORMAT,
     Ablation,
-    Off,
-    Question,
-    Trial,
-    summarise,
+    AblationPlan,
+    AblationTrial,
+    DisabledTerms,
+    summarise_trials,
 )
 from lmlab.training.distributed import lock_output
 from lmlab.training.progress import StopSignals
-from lmlab.training.reporting import NOT_FINITE, exact_duration, read_metrics
+from lmlab.training.reporting import NOT_FINITE, format_exact_duration, read_metrics
 from lmlab.training.run_folder import (
     RunFolder,
     build_system,
 )
 from lmlab.training.train import train
 
-RECORD = "ablation.json"
-HELD_OUT = ("validation", "test")
+RECORD_FILE = "ablation.json"
+HELD_OUT_SPLITS = ("validation", "test")
 CRASHED = 1
 """Exit code of a process that ends with a traceback, which its log then holds."""
-Tell = Callable[[str], None]
+ReportProgress = Callable[[str], None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Task:
+class TrialTask:
     """One training that is asked for."""
 
-    off: Off
+    off: DisabledTerms
     seed: int
     folder: str
 
-    def name(self, question: Question) -> str:
+    def name(self, question: AblationPlan) -> str:
         """In words."""
-        words = switch_words(self.off, question.card.switches)
+        words = describe_switches(self.off, question.card.switches)
         return f"{question.card.name}, {words}{' off' if self.off else ''}, seed {self.seed}"
 
 
-def run_ablation(question: Question, out: Path, *, jobs: int, quiet: bool, tell: Tell) -> Ablation:
+def run_ablation(
+    question: AblationPlan, out: Path, *, jobs: int, quiet: bool, tell: ReportProgress
+) -> Ablation:
     """Train what is missing; after each training the record is written anew."""
-    book = Book(question, out)
+    book = AblationRecord(question, out)
     missing = [task for task in _tasks(question) if not book.has(task)]
     done = len(_tasks(question)) - len(missing)
     if done:
@@ -79,30 +81,30 @@ def run_ablation(question: Question, out: Path, *, jobs: int, quiet: bool, tell:
     return book.ablation()
 
 
-def _tasks(question: Question) -> list[Task]:
+def _tasks(question: AblationPlan) -> list[TrialTask]:
     """One seed of everything first, so that an unfinished table says something."""
     return [
-        Task(off=off, seed=seed, folder=f"{_folder(off)}-seed{seed}")
+        TrialTask(off=off, seed=seed, folder=f"{_folder(off)}-seed{seed}")
         for seed in range(question.seeds)
         for off in question.sets
     ]
 
 
-def _folder(off: Off) -> str:
+def _folder(off: DisabledTerms) -> str:
     return "off-" + "-".join(map(str, off)) if off else "intact"
 
 
-class Book:
+class AblationRecord:
     """The record of an ablation, in its folder: what was asked, and every finished training."""
 
-    def __init__(self, question: Question, out: Path) -> None:
+    def __init__(self, question: AblationPlan, out: Path) -> None:
         self.question = question
         self.out = out
         self.runs = out / "runs"
-        self._trials: dict[tuple[Off, int], Trial] = {}
+        self._trials: dict[tuple[DisabledTerms, int], AblationTrial] = {}
         self._split = ""
-        if (out / RECORD).exists():
-            self._read(out / RECORD)
+        if (out / RECORD_FILE).exists():
+            self._read(out / RECORD_FILE)
 
     def _read(self, path: Path) -> None:
         try:
@@ -112,7 +114,7 @@ class Book:
             for trial in trials:
                 losses = tuple((int(epoch), float(loss)) for epoch, loss in trial["losses"])
                 again = {**trial, "off": tuple(trial["off"]), "losses": losses}
-                self._trials[again["off"], again["seed"]] = Trial(**again)
+                self._trials[again["off"], again["seed"]] = AblationTrial(**again)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise UserError(
                 f"{path} is not the record of an ablation; choose another --out."
@@ -125,11 +127,11 @@ class Book:
                     f"it is {now.get(name)}; go on unchanged, or choose another --out."
                 )
 
-    def has(self, task: Task) -> bool:
+    def has(self, task: TrialTask) -> bool:
         """Whether that training is finished."""
         return (task.off, task.seed) in self._trials
 
-    def enter(self, task: Task, *, failed: str = "") -> Trial:
+    def enter(self, task: TrialTask, *, failed: str = "") -> AblationTrial:
         """Take a finished training into the record."""
         run = RunFolder(self.runs / task.folder)
         trial, self._split = _read_trial(task, run, failed)
@@ -140,7 +142,7 @@ class Book:
     def ablation(self) -> Ablation:
         """The table so far."""
         trials = list(self._trials.values())
-        return summarise(self.question, trials, path=self.out, split=self._split)
+        return summarise_trials(self.question, trials, path=self.out, split=self._split)
 
     def write(self) -> None:
         """ablation.json: the table, and beside it trainings of other sets that were done before."""
@@ -148,14 +150,15 @@ class Book:
         every = [asdict(trial) for trial in self._trials.values()]
         asked = self.question.record()
         write_json(
-            self.out / RECORD, {"format": FORMAT, **found, "asked": asked, "all_trials": every}
+            self.out / RECORD_FILE,
+            {"format": RECORD_FORMAT, **found, "asked": asked, "all_trials": every},
         )
 
 
-def _read_trial(task: Task, run: RunFolder, failed: str) -> tuple[Trial, str]:
+def _read_trial(task: TrialTask, run: RunFolder, failed: str) -> tuple[AblationTrial, str]:
     """What a finished run's own files tell, and the split of its losses."""
     config, lines = run.read_config(), read_metrics(run.metrics)
-    held_out = [line for line in lines if line["event"] in HELD_OUT]
+    held_out = [line for line in lines if line["event"] in HELD_OUT_SPLITS]
     if not held_out and not failed:
         raise UserError(
             "an ablation compares held-out losses, and this corpus has neither a validation nor "
@@ -163,7 +166,7 @@ def _read_trial(task: Task, run: RunFolder, failed: str) -> tuple[Trial, str]:
         )
     vocabulary = Vocabulary(**config["vocabulary"])
     system = build_system(config["system"], config["system_config"], vocabulary, seed=0)
-    trial = Trial(
+    trial = AblationTrial(
         off=task.off,
         seed=task.seed,
         run=f"runs/{task.folder}",
@@ -175,7 +178,13 @@ def _read_trial(task: Task, run: RunFolder, failed: str) -> tuple[Trial, str]:
     return trial, str(held_out[-1]["event"]) if held_out else ""
 
 
-def _in_turn(question: Question, book: Book, tasks: list[Task], quiet: bool, tell: Tell) -> None:
+def _in_turn(
+    question: AblationPlan,
+    book: AblationRecord,
+    tasks: list[TrialTask],
+    quiet: bool,
+    tell: ReportProgress,
+) -> None:
     """One after another in this process, each with its own bar."""
     total = len(tasks)
     for number, task in enumerate(tasks, 1):
@@ -194,12 +203,12 @@ def _in_turn(question: Question, book: Book, tasks: list[Task], quiet: bool, tel
             tell(failed)
 
 
-def _await_writer(book: Book, task: Task) -> None:
+def _await_writer(book: AblationRecord, task: TrialTask) -> None:
     """Wait for the training of an ablation that was killed to write its last checkpoint."""
     lock_output(book.runs / task.folder, wait=GRACE_SECONDS + 10).release()
 
 
-def _arguments(question: Question, task: Task, book: Book) -> dict[str, Any]:
+def _arguments(question: AblationPlan, task: TrialTask, book: AblationRecord) -> dict[str, Any]:
     out = book.runs / task.folder
     return {
         "system": question.card.name,
@@ -215,7 +224,7 @@ def _arguments(question: Question, task: Task, book: Book) -> dict[str, Any]:
     }
 
 
-def _failure(book: Book, task: Task, error: UserError) -> str:
+def _failure(book: AblationRecord, task: TrialTask, error: UserError) -> str:
     """A training that ran into numbers that are none is a result; any other error is not."""
     lines = read_metrics(RunFolder(book.runs / task.folder).metrics)
     if not lines or lines[-1]["event"] != NOT_FINITE:
@@ -223,21 +232,29 @@ def _failure(book: Book, task: Task, error: UserError) -> str:
     return str(error)
 
 
-def _finished(question: Question, book: Book, task: Task, failed: str, tell: Tell) -> None:
+def _finished(
+    question: AblationPlan, book: AblationRecord, task: TrialTask, failed: str, tell: ReportProgress
+) -> None:
     trial = book.enter(task, failed=failed)
     if failed:
         tell(f"{task.name(question)}: {failed}")
     else:
         loss = trial.losses[-1][1]
         tell(
-            f"{task.name(question)}: {loss:.4f} nats a token after {exact_duration(trial.seconds)}"
+            f"{task.name(question)}: {loss:.4f} nats a token after {format_exact_duration(trial.seconds)}"
         )
 
 
-def _at_once(question: Question, book: Book, tasks: list[Task], jobs: int, tell: Tell) -> None:
+def _at_once(
+    question: AblationPlan,
+    book: AblationRecord,
+    tasks: list[TrialTask],
+    jobs: int,
+    tell: ReportProgress,
+) -> None:
     """Several at a time, each in a process of its own with its share of the cores."""
-    waiting, running = list(tasks), dict[Task, subprocess.Popen[bytes]]()
-    begun = dict[Task, subprocess.Popen[bytes]]()
+    waiting, running = list(tasks), dict[TrialTask, subprocess.Popen[bytes]]()
+    begun = dict[TrialTask, subprocess.Popen[bytes]]()
     share = str(max(1, (os.cpu_count() or 1) // jobs))
     environment = {"OMP_NUM_THREADS": share, **os.environ}
     with telling_disk_errors(book.runs):
@@ -262,7 +279,7 @@ def _at_once(question: Question, book: Book, tasks: list[Task], jobs: int, tell:
 
 
 def _begin(
-    question: Question, book: Book, task: Task, environment: Mapping[str, str]
+    question: AblationPlan, book: AblationRecord, task: TrialTask, environment: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
     """A training as a process that ends with this one."""
     given = _arguments(question, task, book)
@@ -278,7 +295,9 @@ def _begin(
         return start_child(words, environment=environment, output=log)
 
 
-def _take(question: Question, book: Book, task: Task, code: int, tell: Tell) -> None:
+def _take(
+    question: AblationPlan, book: AblationRecord, task: TrialTask, code: int, tell: ReportProgress
+) -> None:
     """Enter what a process that ended has trained, or tell what went wrong."""
     if code == 0:
         _finished(question, book, task, "", tell)
@@ -288,7 +307,7 @@ def _take(question: Question, book: Book, task: Task, code: int, tell: Tell) -> 
     _finished(question, book, task, _failure(book, task, UserError(sentence)), tell)
 
 
-def _ask_to_stop(running: Mapping[Task, subprocess.Popen[bytes]]) -> None:
+def _ask_to_stop(running: Mapping[TrialTask, subprocess.Popen[bytes]]) -> None:
     """Each writes a checkpoint and ends; we wait for that."""
     for job in running.values():
         if job.poll() is None:
@@ -297,7 +316,9 @@ def _ask_to_stop(running: Mapping[Task, subprocess.Popen[bytes]]) -> None:
         job.wait()
 
 
-def _remove_refused(book: Book, begun: Mapping[Task, subprocess.Popen[bytes]]) -> None:
+def _remove_refused(
+    book: AblationRecord, begun: Mapping[TrialTask, subprocess.Popen[bytes]]
+) -> None:
     """Leave no log of trainings that were refused, or stopped, before they wrote anything."""
     for task, job in begun.items():
         if job.returncode != CRASHED and not (book.runs / task.folder).exists():
@@ -306,7 +327,7 @@ def _remove_refused(book: Book, begun: Mapping[Task, subprocess.Popen[bytes]]) -
         book.runs.rmdir()
 
 
-def _log(book: Book, task: Task) -> Path:
+def _log(book: AblationRecord, task: TrialTask) -> Path:
     return book.runs / f"{task.folder}.log"
 
 

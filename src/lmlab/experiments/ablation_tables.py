@@ -15,17 +15,17 @@ from lmlab.core.atomic_files import (
 )
 from lmlab.experiments.ablation import (
     Ablation,
-    Figure,
-    Row,
+    AblationRow,
+    SeedMean,
 )
 from lmlab.plotting.canvas import (
-    INK,
+    FOREGROUND_COLOUR,
     add_legend,
     colour,
 )
 from lmlab.plotting.figure import (
-    Picture,
-    render,
+    FigureSpec,
+    render_figure,
 )
 from lmlab.scoring.comparison_tables import (
     latex_escape,
@@ -33,7 +33,7 @@ from lmlab.scoring.comparison_tables import (
     markdown_rows,
     terminal_cell,
 )
-from lmlab.training.reporting import exact_duration
+from lmlab.training.reporting import format_exact_duration
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -42,54 +42,54 @@ MISSING = "–"
 
 
 @dataclass(frozen=True)
-class Column:
+class AblationColumn:
     """One column: its heading, what it shows of a row, and whether it is a number."""
 
     heading: str
-    show: Callable[[Row], str]
+    show: Callable[[AblationRow], str]
     number: bool = True
 
 
-def columns(ablation: Ablation) -> tuple[Column, ...]:
+def ablation_columns(ablation: Ablation) -> tuple[AblationColumn, ...]:
     """003's columns: what is off, losses and differences at the asked epochs, size, time."""
     shown = [
-        Column("off", lambda row: ",".join(map(str, row.off)) or "intact", number=False),
-        Column("terms", lambda row: _terms(row, ablation.switches), number=False),
+        AblationColumn("off", lambda row: ",".join(map(str, row.off)) or "intact", number=False),
+        AblationColumn("terms", lambda row: _terms(row, ablation.switches), number=False),
     ]
     for epoch in ablation.at:
         shown += [
-            Column(f"loss E{epoch}", partial(_loss, epoch=epoch)),
-            Column(f"difference E{epoch}", partial(_difference, epoch=epoch)),
+            AblationColumn(f"loss E{epoch}", partial(_loss, epoch=epoch)),
+            AblationColumn(f"difference E{epoch}", partial(_difference, epoch=epoch)),
         ]
     shown += [
-        Column("parameters", lambda row: f"{row.parameters:,}"),
-        Column("time", lambda row: exact_duration(row.seconds)),
+        AblationColumn("parameters", lambda row: f"{row.parameters:,}"),
+        AblationColumn("time", lambda row: format_exact_duration(row.seconds)),
     ]
     return tuple(shown)
 
 
-def _terms(row: Row, switches: Sequence[str]) -> str:
+def _terms(row: AblationRow, switches: Sequence[str]) -> str:
     return ", ".join(switches[number] for number in row.off)
 
 
-def _loss(row: Row, epoch: int) -> str:
+def _loss(row: AblationRow, epoch: int) -> str:
     if row.failed and epoch not in row.losses:
         return "not finite"
     return _number(row.losses.get(epoch), "{:.4f}")
 
 
-def _difference(row: Row, epoch: int) -> str:
+def _difference(row: AblationRow, epoch: int) -> str:
     return _number(row.differences.get(epoch), "{:+.4f}")
 
 
-def _number(figure: Figure | None, form: str) -> str:
+def _number(figure: SeedMean | None, form: str) -> str:
     if figure is None:
         return MISSING
     spread = "" if figure.spread is None else f" ± {figure.spread:.4f}"
     return form.format(figure.mean) + spread
 
 
-def caption(ablation: Ablation) -> str:
+def ablation_caption(ablation: Ablation) -> str:
     """What the figures are."""
     seeds = "one seed" if ablation.seeds == 1 else f"{ablation.seeds} seeds"
     spread = "" if ablation.seeds == 1 else ", ± the standard deviation over them"
@@ -102,12 +102,14 @@ def caption(ablation: Ablation) -> str:
     return text if ablation.finished else f"{text} Not finished yet."
 
 
-def rich_table(ablation: Ablation) -> Table:
+def ablation_rich_table(ablation: Ablation) -> Table:
     """The table for a terminal."""
     from rich.table import Table
 
-    table = Table(title=terminal_cell(caption(ablation)), title_justify="left", title_style="")
-    shown = columns(ablation)
+    table = Table(
+        title=terminal_cell(ablation_caption(ablation)), title_justify="left", title_style=""
+    )
+    shown = ablation_columns(ablation)
     for column in shown:
         justify = "right" if column.number else "left"
         table.add_column(column.heading, justify=justify, no_wrap=column.number)  # type: ignore[arg-type]
@@ -117,22 +119,27 @@ def rich_table(ablation: Ablation) -> Table:
     return table
 
 
-def markdown(ablation: Ablation) -> str:
+def ablation_markdown(ablation: Ablation) -> str:
     """The table and its notes as Markdown."""
-    shown = columns(ablation)
+    shown = ablation_columns(ablation)
     table = markdown_rows(
         [column.heading for column in shown],
         [column.number for column in shown],
         ([column.show(row) for column in shown] for row in ablation.rows),
     )
     notes = [f"- {markdown_escape(note)}" for note in ablation.notes]
-    lines = [markdown_escape(caption(ablation)), "", *table, *(["", *notes] if notes else [])]
+    lines = [
+        markdown_escape(ablation_caption(ablation)),
+        "",
+        *table,
+        *(["", *notes] if notes else []),
+    ]
     return "\n".join(lines) + "\n"
 
 
-def latex(ablation: Ablation) -> str:
+def ablation_latex(ablation: Ablation) -> str:
     """A `table` for LaTeX with the package booktabs."""
-    shown = columns(ablation)
+    shown = ablation_columns(ablation)
     align = "".join("r" if column.number else "l" for column in shown)
     rows = [" & ".join(latex_escape(column.show(row)) for column in shown) for row in ablation.rows]
     return "\n".join(
@@ -146,17 +153,17 @@ def latex(ablation: Ablation) -> str:
             *(f"    {row} \\\\" for row in rows),
             r"    \bottomrule",
             r"  \end{tabular}",
-            rf"  \caption{{{latex_escape(caption(ablation))}}}",
+            rf"  \caption{{{latex_escape(ablation_caption(ablation))}}}",
             r"\end{table}",
             "",
         ]
     )
 
 
-def picture(ablation: Ablation) -> Picture:
+def ablation_figure(ablation: Ablation) -> FigureSpec:
     """Each set's difference to the intact system: left of the line is better."""
     rows = [row for row in ablation.rows if row.differences]
-    return Picture(
+    return FigureSpec(
         name="ablation",
         title=f"Terms of {ablation.system} switched off",
         reading="Each point is the loss without those terms less the intact system's; left of the "
@@ -167,9 +174,9 @@ def picture(ablation: Ablation) -> Picture:
     )
 
 
-def _draw(canvas: Canvas, ablation: Ablation, rows: Sequence[Row]) -> None:
+def _draw(canvas: Canvas, ablation: Ablation, rows: Sequence[AblationRow]) -> None:
     axes = canvas.subplots()
-    axes.axvline(0, color=INK, linewidth=1)
+    axes.axvline(0, color=FOREGROUND_COLOUR, linewidth=1)
     for look, epoch in enumerate(ablation.at):
         shift = 0.25 * (look - (len(ablation.at) - 1) / 2)
         for place, row in enumerate(rows):
@@ -197,7 +204,7 @@ def _draw(canvas: Canvas, ablation: Ablation, rows: Sequence[Row]) -> None:
         add_legend(axes)
 
 
-def _by_seed(ablation: Ablation, row: Row, epoch: int) -> list[float]:
+def _by_seed(ablation: Ablation, row: AblationRow, epoch: int) -> list[float]:
     """The row's differences seed by seed."""
     whole = next(each.off for each in ablation.rows if each.intact)
     loss = {(trial.off, trial.seed): trial.loss_at(epoch) for trial in ablation.trials}
@@ -205,13 +212,13 @@ def _by_seed(ablation: Ablation, row: Row, epoch: int) -> list[float]:
     return [ours - theirs for ours, theirs in pairs if ours is not None and theirs is not None]
 
 
-def write_tables(ablation: Ablation) -> None:
+def write_ablation_tables(ablation: Ablation) -> None:
     """ablation.md, ablation.tex, ablation.svg and ablation.png beside ablation.json."""
     if not ablation.rows:
         return  # stopped before the first training was done
-    write_text(ablation.path / "ablation.md", markdown(ablation))
-    write_text(ablation.path / "ablation.tex", latex(ablation))
+    write_text(ablation.path / "ablation.md", ablation_markdown(ablation))
+    write_text(ablation.path / "ablation.tex", ablation_latex(ablation))
     if any(row.differences for row in ablation.rows):
-        drawn = render(picture(ablation))
+        drawn = render_figure(ablation_figure(ablation))
         write_text(ablation.path / "ablation.svg", drawn.svg)
         write_bytes(ablation.path / "ablation.png", drawn.png)

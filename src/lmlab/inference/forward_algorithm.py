@@ -5,7 +5,7 @@
 
 The K states stand in C blocks of K / C (one block: no constraint), and a token can only come from
 the states of its own block (Chiu and Rush 2020), so that a step costs K² / C instead of K².
-`filter_clear` computes with logarithms; `filter_states` with matrix products of probabilities that
+`forward_filter_clear` computes with logarithms; `forward_filter` with matrix products of probabilities that
 are normalised at every step, which is as exact and far faster.
 """
 
@@ -16,11 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-FAINTEST = 1e-30
+MIN_SCALE = 1e-30
 """A step less probable than this given the states left is computed with logarithms."""
 
 
-def filter_clear(
+def forward_filter_clear(
     log_predicted: Tensor, log_emitted: Tensor, blocks: Tensor, log_transition: Tensor
 ) -> Tensor:
     """(B, T, K) log-predictions of the state after each token.
@@ -41,10 +41,10 @@ def filter_clear(
     return torch.stack(predictions, dim=1) if time else log_emitted.new_zeros(rows, 0, 0)
 
 
-def filter_states(
+def forward_filter(
     log_predicted: Tensor, log_emitted: Tensor, blocks: Tensor, log_transition: Tensor
 ) -> Tensor:
-    """As `filter_clear`, by scaled matrix products: equal to it, values and gradients.
+    """As `forward_filter_clear`, by scaled matrix products: equal to it, values and gradients.
 
     A step that single precision can't scale sends the whole batch to the clear version.
     """
@@ -54,8 +54,8 @@ def filter_states(
     predicted, faintest = _ScaledFilter.apply(
         log_predicted.exp(), emitted, blocks, log_transition.exp()
     )
-    if not faintest > FAINTEST:
-        return filter_clear(log_predicted, log_emitted, blocks, log_transition)
+    if not faintest > MIN_SCALE:
+        return forward_filter_clear(log_predicted, log_emitted, blocks, log_transition)
     return predicted.clamp_min(torch.finfo(predicted.dtype).tiny).log()
 
 

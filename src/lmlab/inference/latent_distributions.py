@@ -14,15 +14,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-HALF_LOG_TAU = 0.5 * math.log(2 * math.pi)
-SMALLEST = 2.0**-25
+HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
+MIN_UNIFORM = 2.0**-25
 """Uniform numbers are kept this far from 0 and 1, where a Gaussian would be infinite."""
-LEAST_SPREAD = 1e-6
-UNIT = math.log(math.e - 1)
+MIN_STD = 1e-6
+SOFTPLUS_INVERSE_OF_ONE = math.log(math.e - 1)
 """softplus(UNIT) = 1: where the encoder says nothing, the spread is that of the prior."""
 
 
-class Posterior(Protocol):
+class LatentPosterior(Protocol):
     """q(z | s) for B rows, L numbers each."""
 
     @property
@@ -48,7 +48,7 @@ class Posterior(Protocol):
         ...
 
 
-class Latent(Protocol):
+class LatentFamily(Protocol):
     """A kind of latent vector."""
 
     @property
@@ -61,11 +61,11 @@ class Latent(Protocol):
         """How many numbers of an encoder a posterior is made from."""
         ...
 
-    def posterior(self, numbers: Tensor) -> Posterior:
+    def posterior(self, numbers: Tensor) -> LatentPosterior:
         """q(z | s) from (B, `numbers`)."""
         ...
 
-    def prior_draw(self, uniforms: Tensor) -> Tensor:
+    def sample_prior(self, uniforms: Tensor) -> Tensor:
         """(…, L) latents of the prior from numbers in (0, 1)."""
         ...
 
@@ -84,15 +84,15 @@ class DiagonalGaussian:
     def numbers(self) -> int:
         return 2 * self.size
 
-    def posterior(self, numbers: Tensor) -> Posterior:
+    def posterior(self, numbers: Tensor) -> LatentPosterior:
         mean, spread = numbers.chunk(2, dim=-1)
         return DiagonalPosterior(mean, _positive(spread))
 
-    def prior_draw(self, uniforms: Tensor) -> Tensor:
+    def sample_prior(self, uniforms: Tensor) -> Tensor:
         return standard_normal(uniforms)
 
     def prior_log_prob(self, latents: Tensor) -> Tensor:
-        return (-0.5 * latents**2 - HALF_LOG_TAU).sum(-1)
+        return (-0.5 * latents**2 - HALF_LOG_TWO_PI).sum(-1)
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class FullGaussian(DiagonalGaussian):
     def numbers(self) -> int:
         return self.size * (self.size + 3) // 2
 
-    def posterior(self, numbers: Tensor) -> Posterior:
+    def posterior(self, numbers: Tensor) -> LatentPosterior:
         mean, spread, below = numbers.split(
             [self.size, self.size, self.numbers - 2 * self.size], dim=-1
         )
@@ -132,10 +132,10 @@ class BernoulliLatent:
     def numbers(self) -> int:
         return self.size
 
-    def posterior(self, numbers: Tensor) -> Posterior:
+    def posterior(self, numbers: Tensor) -> LatentPosterior:
         return BernoulliPosterior(numbers)
 
-    def prior_draw(self, uniforms: Tensor) -> Tensor:
+    def sample_prior(self, uniforms: Tensor) -> Tensor:
         return (uniforms < 0.5).to(torch.get_default_dtype())
 
     def prior_log_prob(self, latents: Tensor) -> Tensor:
@@ -154,7 +154,7 @@ class DiagonalPosterior:
 
     def log_prob(self, latents: Tensor) -> Tensor:
         standard = (latents - self.mean) / self.spread
-        return (-0.5 * standard**2 - self.spread.log() - HALF_LOG_TAU).sum(-1)
+        return (-0.5 * standard**2 - self.spread.log() - HALF_LOG_TWO_PI).sum(-1)
 
     def divergence(self) -> Tensor:
         return 0.5 * (self.spread**2 + self.mean**2 - 1) - self.spread.log()
@@ -179,7 +179,7 @@ class FullPosterior:
         away = (latents - self.mean)[..., None]
         standard = torch.linalg.solve_triangular(self.factor, away, upper=False).squeeze(-1)
         diagonal = self.factor.diagonal(dim1=-2, dim2=-1)
-        return (-0.5 * standard**2 - diagonal.log() - HALF_LOG_TAU).sum(-1)
+        return (-0.5 * standard**2 - diagonal.log() - HALF_LOG_TWO_PI).sum(-1)
 
     def divergence(self) -> Tensor:
         # Of q(z_i | z_<i), whose variance is C_ii² and whose mean varies by the rest of its row.
@@ -218,10 +218,10 @@ class BernoulliPosterior:
 
 def standard_normal(uniforms: Tensor) -> Tensor:
     """Φ⁻¹ of numbers in (0, 1), computed in double precision and given in the default one."""
-    kept = uniforms.double().clamp(SMALLEST, 1 - SMALLEST)
+    kept = uniforms.double().clamp(MIN_UNIFORM, 1 - MIN_UNIFORM)
     return torch.special.ndtri(kept).to(torch.get_default_dtype())
 
 
 def _positive(numbers: Tensor) -> Tensor:
     """Numbers made positive, 1 at 0; linear where large, so that none explodes."""
-    return F.softplus(numbers + UNIT) + LEAST_SPREAD
+    return F.softplus(numbers + SOFTPLUS_INVERSE_OF_ONE) + MIN_STD

@@ -5,7 +5,7 @@
 Unary potentials are (…, N, K), pairwise ones (…, N - 1, K, K), both in logs and of any sign; -inf
 forbids. A transition that is the same at every step is `pairwise.expand(N - 1, K, K)`: no memory.
 Rows of different length are given by `lengths` (…,): what stands behind a row's end is not looked
-at. One dynamic program (`messages`) serves all; its cost is N · K² for each row.
+at. One dynamic program (`forward_messages`) serves all; its cost is N · K² for each row.
 """
 
 from __future__ import annotations
@@ -13,10 +13,17 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lmlab.inference.semirings import ENTROPY, LOG, MAX, SampleSemiring, Semiring, parts_of
+from lmlab.inference.semirings import (
+    ENTROPY,
+    LOG,
+    MAX,
+    SampleSemiring,
+    Semiring,
+    structure_marginals,
+)
 
 
-def messages(
+def forward_messages(
     unary: Tensor, pairwise: Tensor, *, semiring: Semiring = LOG, lengths: Tensor | None = None
 ) -> Tensor:
     """(…, N, K) sums over all that stands before a variable, its own potential included.
@@ -41,7 +48,7 @@ def total(
     unary: Tensor, pairwise: Tensor, *, semiring: Semiring = LOG, lengths: Tensor | None = None
 ) -> Tensor:
     """(…) the semiring's sum over all K^N assignments."""
-    last = messages(unary, pairwise, semiring=semiring, lengths=lengths)[..., -1, :]
+    last = forward_messages(unary, pairwise, semiring=semiring, lengths=lengths)[..., -1, :]
     return semiring.value(semiring.sum(last, -1))
 
 
@@ -50,15 +57,15 @@ def log_partition(unary: Tensor, pairwise: Tensor, *, lengths: Tensor | None = N
     return total(unary, pairwise, lengths=lengths)
 
 
-def marginals(unary: Tensor, pairwise: Tensor, *, lengths: Tensor | None = None) -> Tensor:
+def forward_backward(unary: Tensor, pairwise: Tensor, *, lengths: Tensor | None = None) -> Tensor:
     """(…, N, K) posterior p(z_i): forward messages times those of the chain read backwards.
 
     Differentiable like any other function; zero behind a row's length.
     """
     if lengths is not None:
-        unary, pairwise = behind_end(unary, pairwise, lengths)
-    forward = messages(unary, pairwise)
-    backward = messages(unary.flip(-2), pairwise.flip(-3).transpose(-1, -2)).flip(-2)
+        unary, pairwise = mask_padding(unary, pairwise, lengths)
+    forward = forward_messages(unary, pairwise)
+    backward = forward_messages(unary.flip(-2), pairwise.flip(-3).transpose(-1, -2)).flip(-2)
     # Both messages hold the variable's own potential, of which one is enough.
     own = torch.where(unary.isinf(), 0.0, unary)
     posterior = torch.softmax(forward + backward - own, dim=-1)
@@ -68,7 +75,7 @@ def marginals(unary: Tensor, pairwise: Tensor, *, lengths: Tensor | None = None)
     return posterior * (places < lengths[..., None])[..., None]
 
 
-def behind_end(unary: Tensor, pairwise: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+def mask_padding(unary: Tensor, pairwise: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
     """Potentials under which the variables behind a row's length just repeat its last one."""
     count, states = unary.shape[-2:]
     places = torch.arange(count, device=unary.device)
@@ -82,11 +89,13 @@ def behind_end(unary: Tensor, pairwise: Tensor, lengths: Tensor) -> tuple[Tensor
 def pair_marginals(unary: Tensor, pairwise: Tensor, *, lengths: Tensor | None = None) -> Tensor:
     """(…, N - 1, K, K) posterior p(z_i, z_{i+1}), as numbers; zero behind a row's length."""
     shape = (*unary.shape[:-2], unary.shape[-2] - 1, *pairwise.shape[-2:])
-    (parts,) = parts_of(lambda p: total(unary.detach(), p, lengths=lengths), pairwise.expand(shape))
+    (parts,) = structure_marginals(
+        lambda p: total(unary.detach(), p, lengths=lengths), pairwise.expand(shape)
+    )
     return parts
 
 
-def best(
+def viterbi(
     unary: Tensor, pairwise: Tensor, *, lengths: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """The best score (…) and its assignment (…, N): Viterbi; 0 behind a row's length."""
@@ -113,5 +122,7 @@ def entropy(unary: Tensor, pairwise: Tensor, *, lengths: Tensor | None = None) -
 
 def _one(unary: Tensor, pairwise: Tensor, semiring: Semiring, lengths: Tensor | None) -> Tensor:
     pairwise = pairwise.detach()
-    (chosen,) = parts_of(lambda u: total(u, pairwise, semiring=semiring, lengths=lengths), unary)
+    (chosen,) = structure_marginals(
+        lambda u: total(u, pairwise, semiring=semiring, lengths=lengths), unary
+    )
     return chosen.argmax(-1)

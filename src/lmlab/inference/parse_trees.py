@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Tree:
+class ParseTree:
     """A labelled span of words and what it is made of."""
 
     label: int
@@ -17,7 +17,7 @@ class Tree:
     """Index of its first word."""
     last: int
     """Index after its last word."""
-    children: tuple[Tree, ...] = ()
+    children: tuple[ParseTree, ...] = ()
     """Two for an inner node, none for a leaf."""
 
     def brackets(self, words: list[str]) -> str:
@@ -28,22 +28,24 @@ class Tree:
         return f"({self.label} {inner})"
 
 
-def read_tree(of_words: Tensor, of_spans: Tensor, length: int) -> Tree:
+def tree_from_indicators(of_words: Tensor, of_spans: Tensor, length: int) -> ParseTree:
     """The tree that indicators (T, P) and (T, T, N) describe, of `length` words."""
     count = of_spans.shape[-1]
     labels = {
         (first, first + width + 1): symbol for first, width, symbol in of_spans.nonzero().tolist()
     }
 
-    def read(first: int, last: int) -> Tree:
+    def read(first: int, last: int) -> ParseTree:
         if last - first == 1:
-            return Tree(count + int(of_words[first].argmax()), first, last)
+            return ParseTree(count + int(of_words[first].argmax()), first, last)
         # Exactly one way of parting a span has both parts in the tree.
         middle = next(
             k
             for k in range(first + 1, last)
             if (k - first == 1 or (first, k) in labels) and (last - k == 1 or (k, last) in labels)
         )
-        return Tree(labels[first, last], first, last, (read(first, middle), read(middle, last)))
+        return ParseTree(
+            labels[first, last], first, last, (read(first, middle), read(middle, last))
+        )
 
     return read(0, length)

@@ -19,18 +19,18 @@ from torch import Tensor
 
 from lmlab.core.distribution import Categorical
 from lmlab.core.errors import UserError
-from lmlab.core.joint_distribution import Ranked
+from lmlab.core.joint_distribution import RankedFilling
 
-MOST_FILLINGS = 2**22
+MAX_ENUMERATED_FILLINGS = 2**22
 """Fillings of a row that are summed one by one."""
-SWEEPS = 60
+GIBBS_SWEEPS = 60
 """Rounds of the Gibbs sampler over all blanks; the first third is not counted in marginals."""
-STARTS = 16
+SEARCH_RESTARTS = 16
 """Draws that the search for the likeliest filling climbs from."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class PairJoint:
+class PottsJoint:
     """The distribution of n tokens for each of B rows: a `core.joint.TokenJoint`."""
 
     scores: Tensor
@@ -117,28 +117,28 @@ class PairJoint:
                     found[row, place] = torch.logsumexp(table, others) if others else table
             return found
 
-    def ranked(self, row: int, count: int) -> list[Ranked]:
+    def ranked(self, row: int, count: int) -> list[RankedFilling]:
         """Best first; where fillings are many, the best that climbing finds, not proven.
 
         Their log_prob is then the pseudo-log-likelihood, as the sum is not known.
         """
         length = int(self.lengths[row])
         if length == 0:
-            return [Ranked(tokens=(), log_prob=0.0)]
+            return [RankedFilling(tokens=(), log_prob=0.0)]
         if not self._enumerable(length):
-            return self._climbed(row, length, count)
+            return self._hill_climb(row, length, count)
         with torch.no_grad():
             table = self._table(row)
             found = table.flatten().topk(min(count, table.numel()))
             places = torch.stack(list(torch.unravel_index(found.indices, table.shape)), -1)
         return [
-            Ranked(tokens=tuple(tokens), log_prob=value)
+            RankedFilling(tokens=tuple(tokens), log_prob=value)
             for tokens, value in zip(places.tolist(), found.values.tolist(), strict=True)
             if value > -math.inf
         ]
 
     def _enumerable(self, length: int) -> bool:
-        return self.scores.shape[-1] ** length <= MOST_FILLINGS
+        return self.scores.shape[-1] ** length <= MAX_ENUMERATED_FILLINGS
 
     @property
     def _all_enumerable(self) -> bool:
@@ -150,7 +150,7 @@ class PairJoint:
         if not self._enumerable(length):
             raise UserError(
                 f"{size} tokens fill {length} blanks in {size}^{length} ways, which this system "
-                f"would have to sum one by one; ask for fewer blanks (at most {MOST_FILLINGS} "
+                f"would have to sum one by one; ask for fewer blanks (at most {MAX_ENUMERATED_FILLINGS} "
                 "ways), or take ties=chain or ties=tree."
             )
         if length == 0:
@@ -168,24 +168,24 @@ class PairJoint:
         with torch.no_grad():
             drawn = Categorical(F.log_softmax(self.scores, -1)).sample(generator=generator)
             total = torch.zeros_like(self.scores)
-            for sweep in range(SWEEPS):
+            for sweep in range(GIBBS_SWEEPS):
                 for place in range(drawn.shape[1]):
                     each = self.conditionals(drawn)[:, place]
                     drawn[:, place] = Categorical(each).sample(generator=generator)
-                    if sweep >= SWEEPS // 3:
+                    if sweep >= GIBBS_SWEEPS // 3:
                         total[:, place] += each.exp()
         return drawn, (total / total.sum(-1, keepdim=True)).log()
 
-    def _climbed(self, row: int, length: int, count: int) -> list[Ranked]:
+    def _hill_climb(self, row: int, length: int, count: int) -> list[RankedFilling]:
         """Each place in turn to its best given the others, until none moves; several starts.
 
         Those that ended apart, best first by their unnormalised log-probability.
         """
-        alone = PairJoint(
-            scores=self.scores[row, :length].detach().expand(STARTS, -1, -1),
-            ties=self.ties[row, :length, :length].detach().expand(STARTS, -1, -1, -1, -1),
+        alone = PottsJoint(
+            scores=self.scores[row, :length].detach().expand(SEARCH_RESTARTS, -1, -1),
+            ties=self.ties[row, :length, :length].detach().expand(SEARCH_RESTARTS, -1, -1, -1, -1),
             vectors=self.vectors.detach(),
-            lengths=self.lengths.new_full((STARTS,), length),
+            lengths=self.lengths.new_full((SEARCH_RESTARTS,), length),
         )
         tokens = alone.sample(generator=torch.Generator().manual_seed(0))
         moved = True
@@ -201,6 +201,6 @@ class PairJoint:
         order = energies.argsort(descending=True, stable=True).tolist()
         ends = {tuple(tokens[place].tolist()): values[place] for place in order}
         return [
-            Ranked(tokens=each, log_prob=value, kind="pseudo", proven=False)
+            RankedFilling(tokens=each, log_prob=value, kind="pseudo", proven=False)
             for each, value in list(ends.items())[:count]
         ]

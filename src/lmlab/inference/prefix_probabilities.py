@@ -13,7 +13,7 @@ from torch import Tensor
 from lmlab.inference.inside import Chart, Rules, grow_scaled, pairings
 
 
-def prefixes(chart: Chart, rules: Rules) -> Chart:
+def prefix_probabilities(chart: Chart, rules: Rules) -> Chart:
     """From the inside chart of normalised rules to log P(symbol yields the span, and maybe more).
 
         prefix(A, i…j) = Σ_{A→B C} prefix(B, i…j) + Σ_{A→B C, k} inside(B, i…k) prefix(C, k…j)

@@ -14,7 +14,7 @@ GOLDEN = 0x9E3779B97F4A7C15 - 2**64
 """The odd number nearest to 2⁶⁴ over the golden ratio: multiples of it fill the ring evenly."""
 
 
-def row_points(
+def sobol_points(
     tokens: Tensor, lengths: Tensor, *, count: int, dimensions: int, seed: int = 0
 ) -> Tensor:
     """(S, B, L) numbers in (0, 1), `count` points of L `dimensions` for each row of (B, T) tokens.

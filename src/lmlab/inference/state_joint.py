@@ -18,13 +18,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lmlab.core.distribution import Categorical
-from lmlab.core.joint_distribution import Ranked
+from lmlab.core.joint_distribution import RankedFilling
 from lmlab.inference import (
     linear_chain,
     state_joint,
 )
-from lmlab.inference.best_first import StateSearch
-from lmlab.inference.semirings import LOG, SampleSemiring, Semiring, parts_of
+from lmlab.inference.best_first import BestFirstSearch
+from lmlab.inference.semirings import LOG, SampleSemiring, Semiring, structure_marginals
 
 
 def state_sums(
@@ -100,7 +100,7 @@ class StateJoint:
     def sample(self, *, generator: torch.Generator | None = None) -> Tensor:
         """(B, n) tokens: states drawn from their posterior, then a token from each."""
         semiring = SampleSemiring(generator)
-        (drawn,) = parts_of(lambda unary: self._total(unary, semiring), self.free)
+        (drawn,) = structure_marginals(lambda unary: self._total(unary, semiring), self.free)
         chosen = self.affinities[drawn.argmax(-1)]
         return Categorical(F.log_softmax(self.scores + chosen, -1)).sample(generator=generator)
 
@@ -112,23 +112,25 @@ class StateJoint:
 
     def state_posterior(self) -> Tensor:
         """(B, n, K) probabilities of the states, no token known; zero behind a row's end."""
-        (posterior,) = parts_of(self._total, self.free)
+        (posterior,) = structure_marginals(self._total, self.free)
         # What no sum reaches takes no part; any state will do there.
         return posterior.masked_fill(~self.real[..., None], 1 / posterior.shape[-1])
 
-    def ranked(self, row: int, count: int) -> list[Ranked]:
+    def ranked(self, row: int, count: int) -> list[RankedFilling]:
         """The likeliest fillings of one row, best first."""
         length = int(self.lengths[row])
         if length == 0:
-            return [Ranked(tokens=(), log_prob=0.0)]
+            return [RankedFilling(tokens=(), log_prob=0.0)]
         with torch.no_grad():
             own = self.scores[row, :length, None, :] + self.states[row, :length, :, None]
             tokens = (own + self.affinities).double().cpu()
             links = self.links[row, : length - 1].double().cpu()
-            found = StateSearch(list(tokens), list(links), self._parents(row, length)).ranked(count)
+            found = BestFirstSearch(list(tokens), list(links), self._parents(row, length)).ranked(
+                count
+            )
             whole = float(self._row_partition(row, length))
         return [
-            Ranked(tokens=each.tokens, log_prob=each.score - whole, proven=each.proven)
+            RankedFilling(tokens=each.tokens, log_prob=each.score - whole, proven=each.proven)
             for each in found
         ]
 
@@ -152,7 +154,7 @@ class StateJoint:
         lengths = self.lengths.clamp(min=1)
         if self.parents is None:
             return linear_chain.total(unary, self.links, semiring=semiring, lengths=lengths)
-        return state_joint.total(
+        return state_joint.tree_total(
             unary, self.links, self.parents, semiring=semiring, lengths=lengths
         )
 
@@ -163,7 +165,7 @@ class StateJoint:
         links = self.links[row, : length - 1].double()
         if self.parents is None:
             return linear_chain.total(unary, links)
-        return state_joint.total(unary, links, self.parents[row, :length])
+        return state_joint.tree_total(unary, links, self.parents[row, :length])
 
     def _parents(self, row: int, length: int) -> list[int]:
         if self.parents is None:
@@ -182,7 +184,7 @@ def log_product(first: Tensor, second: Tensor) -> Tensor:
     return product.clamp(min=torch.finfo(product.dtype).tiny).log() + rows + columns
 
 
-def total(
+def tree_total(
     unary: Tensor,
     pairwise: Tensor,
     parents: Tensor,

@@ -12,29 +12,29 @@ from lmlab.core.batch import Batch
 from lmlab.core.capture import Capture
 from lmlab.core.evaluation_mode import (
     device_of,
-    evaluating,
+    evaluation_mode,
 )
 from lmlab.core.system import Assembly, System
 from lmlab.core.view import View
 from lmlab.inspection.inspected_models import (
-    Sentence,
-    Subject,
-    batch_of,
+    InspectedModel,
+    TokenizedSentence,
+    collate_sentences,
 )
 from lmlab.objective_figures.figure_contents import (
-    Names,
-    NamesSymbols,
+    NamesSpecialTokens,
+    TokenNames,
 )
-from lmlab.objectives.objective_interfaces import DetectingObjective, FillingObjective
+from lmlab.objectives.objective_interfaces import MaskedLMObjective, ReplacedTokenDetectionObjective
 
-LAYERED = re.compile(r"(?P<where>.*?) ?layer (?P<layer>\d+) (?P<what>.+)")
+LAYER_NAME_PATTERN = re.compile(r"(?P<where>.*?) ?layer (?P<layer>\d+) (?P<what>.+)")
 """Names of inner values that every layer has: `decoder layer 3 source attention`."""
 SEEDS = 4
 """Ways to hide something of a text that are tried."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Series:
+class LayerActivations:
     """The same inner value of every layer."""
 
     where: str
@@ -54,19 +54,19 @@ class Series:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Looked:
+class SentenceActivations:
     """A sentence, how it was shown, and what was seen inside."""
 
-    sentence: Sentence
+    sentence: TokenizedSentence
     view: View
-    names: Names
+    names: TokenNames
     captures: Mapping[str, Capture]
 
-    def series(self) -> list[Series]:
+    def series(self) -> list[LayerActivations]:
         """Inner values that come layer by layer."""
-        return series_of(self.captures)
+        return group_by_layer(self.captures)
 
-    def words(self, series: Series, axis: str, entries: int) -> tuple[str, ...]:
+    def words(self, series: LayerActivations, axis: str, entries: int) -> tuple[str, ...]:
         """A name for each entry of an axis: its own, the word that is fed there, or a number."""
         named = series.captures[0].names.get(axis)
         if named is not None:
@@ -74,25 +74,27 @@ class Looked:
         if axis not in ("time", "source"):
             return tuple(str(entry + 1) for entry in range(entries))
         reads_source = axis == "source" and series.what.startswith("source")
-        words = words_read(self.view, "encoder" if reads_source else series.where, self.names)
+        words = stack_input_words(
+            self.view, "encoder" if reads_source else series.where, self.names
+        )
         if len(words) > entries:
             return words[len(words) - entries :] if axis == "source" else words[:entries]
         # What stands before the inputs was put there by the network: a memory, a relay.
         return ("·",) * (entries - len(words)) + words
 
 
-def words_read(view: View, where: str, names: Names) -> tuple[str, ...]:
+def stack_input_words(view: View, where: str, names: TokenNames) -> tuple[str, ...]:
     """What goes through the layers of the encoder, the decoder, or the only stack there is."""
     if view.decoder is None or where == "encoder":
-        return words_fed(view, names)
-    written = words_fed(view.decoder, names)
+        return input_words(view, names)
+    written = input_words(view.decoder, names)
     if where == "decoder":
         return written
     # One stack for an image and its text: the first token, the patches, the other tokens.
-    return (*written[:1], *words_fed(view, names), *written[1:])
+    return (*written[:1], *input_words(view, names), *written[1:])
 
 
-def words_fed(view: View, names: Names) -> tuple[str, ...]:
+def input_words(view: View, names: TokenNames) -> tuple[str, ...]:
     """What is fed at each place of the first row."""
     length = int(view.lengths[0])
     if view.inputs.ndim != 2:
@@ -100,16 +102,16 @@ def words_fed(view: View, names: Names) -> tuple[str, ...]:
     return tuple(names.of(id) for id in view.inputs[0, :length].tolist())
 
 
-def series_of(captures: Mapping[str, Capture]) -> list[Series]:
+def group_by_layer(captures: Mapping[str, Capture]) -> list[LayerActivations]:
     """Inner values that come layer by layer, in the order of their first layer."""
     found: dict[tuple[str, str], list[tuple[int, Capture]]] = {}
     for name, capture in captures.items():
-        match = LAYERED.fullmatch(name)
+        match = LAYER_NAME_PATTERN.fullmatch(name)
         if match is not None:
             key = (match["where"].strip(), match["what"])
             found.setdefault(key, []).append((int(match["layer"]), capture))
     return [
-        Series(
+        LayerActivations(
             where=where,
             what=what,
             layers=tuple(layer for layer, _ in pairs),
@@ -119,19 +121,19 @@ def series_of(captures: Mapping[str, Capture]) -> list[Series]:
     ]
 
 
-def is_layered(captures: Mapping[str, Capture]) -> bool:
+def has_attention_layers(captures: Mapping[str, Capture]) -> bool:
     """Whether these are the inner values of a network whose layers attend."""
     return any("head" in capture.axes for capture in captures.values())
 
 
-def plain_captures(captures: Mapping[str, Capture]) -> dict[str, Capture]:
+def captures_without_layers(captures: Mapping[str, Capture]) -> dict[str, Capture]:
     """Those that are worth a picture by themselves: of layers that attend, what has no layer."""
-    if not is_layered(captures):
+    if not has_attention_layers(captures):
         return dict(captures)
     return {
         name: capture
         for name, capture in captures.items()
-        if not (LAYERED.fullmatch(name) and _in_series(capture))
+        if not (LAYER_NAME_PATTERN.fullmatch(name) and _in_series(capture))
         and not (name.endswith("input") and "unit" in capture.axes)
     }
 
@@ -140,34 +142,38 @@ def _in_series(capture: Capture) -> bool:
     return "unit" in capture.axes or ("head" in capture.axes and len(capture.axes) == 4)
 
 
-def names_of(subject: Subject) -> Names:
+def token_names(subject: InspectedModel) -> TokenNames:
     """How ids of a run are written."""
     objective = getattr(subject.system, "objective", None)
-    return Names(
+    return TokenNames(
         token=subject.token,
         vocabulary=subject.model.tokenizer.vocabulary,
-        symbols=objective.symbols if isinstance(objective, NamesSymbols) else {},
+        symbols=objective.symbols if isinstance(objective, NamesSpecialTokens) else {},
     )
 
 
-def look_at(subject: Subject, sentence: Sentence) -> Looked | None:
+def record_activations(
+    subject: InspectedModel, sentence: TokenizedSentence
+) -> SentenceActivations | None:
     """A pass over one sentence with everything noted; None where no layer attends."""
     system = subject.system
     if not isinstance(system, Assembly):
         return None
-    with evaluating(system):
-        view = shown_whole(system, batch_of(system, [sentence]).to(device_of(system)))
-        captures = system.backbone.reveal(view)
-    if not is_layered(captures):
+    with evaluation_mode(system):
+        view = clean_view(system, collate_sentences(system, [sentence]).to(device_of(system)))
+        captures = system.backbone.capture_internals(view)
+    if not has_attention_layers(captures):
         return None
-    return Looked(sentence=sentence, view=view, names=names_of(subject), captures=captures)
+    return SentenceActivations(
+        sentence=sentence, view=view, names=token_names(subject), captures=captures
+    )
 
 
-def shown_whole(system: System, batch: Batch) -> View:
+def clean_view(system: System, batch: Batch) -> View:
     """The texts with nothing hidden where the objective can show them so; else its own view."""
     assert isinstance(system, Assembly)
     objective = system.objective
-    if isinstance(objective, DetectingObjective):
+    if isinstance(objective, ReplacedTokenDetectionObjective):
         return objective.clean_view(batch)
     view = _view(system, batch, 0)
     if view.decoder is not None:
@@ -175,7 +181,7 @@ def shown_whole(system: System, batch: Batch) -> View:
         views = [view, *(_view(system, batch, seed) for seed in range(1, SEEDS))]
         return max(views, key=lambda each: int(each.lengths[0]))
     # Two streams have nothing to draw where nothing is asked.
-    if isinstance(objective, FillingObjective) and view.query_visibility is None:
+    if isinstance(objective, MaskedLMObjective) and view.query_attention_mask is None:
         return objective.fill_view(batch, torch.zeros_like(batch.tokens, dtype=torch.bool))
     return view
 

@@ -9,28 +9,28 @@ import numpy as np
 
 from lmlab.core.capture import Bounds, Capture
 from lmlab.inspection.seriation import (
-    Places,
-    by_centre,
-    by_flow,
-    by_likeness,
-    by_size,
-    most_visited,
+    Indices,
+    order_by_centroid,
+    order_by_principal_component,
+    order_by_size,
+    order_by_transitions,
+    stationary_states,
 )
 from lmlab.plotting.charts import (
     Values,
-    short_label,
+    shorten_label,
 )
 
 WORD_AXES = ("time", "source")
 STATE_AXES = ("state", "next state")
-LISTED = {"token": "tokens", "entity": "entities", "fact": "facts"}
+AXIS_PLURALS = {"token": "tokens", "entity": "entities", "fact": "facts"}
 """Axes of which the likeliest entries are listed, and what these are called."""
-MOST_PLACES = 40
+MAX_POSITIONS = 40
 """Positions of a sentence that are drawn."""
-WORDS_IN_NAME = 2
+TOKENS_IN_STATE_NAME = 2
 """Words that a state is named by, the likeliest first."""
 
-AXIS_NAMES = {
+AXIS_TITLES = {
     "batch": "sentence",
     "move": "positions further",
     "time": "predicted token",
@@ -49,7 +49,7 @@ AXIS_NAMES = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Labels:
+class AxisLabels:
     """What the entries of an axis are called."""
 
     token: Callable[[int], str]
@@ -60,7 +60,7 @@ class Labels:
     """Of the batch, where there are several."""
     states: tuple[str, ...] = ()
     """The likeliest words of each state, where they are known."""
-    order: Places | None = field(default=None, compare=False)
+    order: Indices | None = field(default=None, compare=False)
     """States, the busiest first, where it is known."""
 
     def of(self, axis: str, entries: int) -> tuple[str, ...] | None:
@@ -82,10 +82,10 @@ class Labels:
             return tuple(self.token(place) for place in range(entries))
         return None
 
-    def name_of(self, axis: str, entries: int) -> str:
+    def axis_title(self, axis: str, entries: int) -> str:
         """What the axis is called."""
         plain = self.tokens and entries in (len(self.tokens), len(self.tokens) - 2)
-        return "token" if plain and axis in WORD_AXES else AXIS_NAMES[axis]
+        return "token" if plain and axis in WORD_AXES else AXIS_TITLES[axis]
 
     def _words(self, axis: str, entries: int) -> tuple[str, ...]:
         """Inputs are all tokens but the last, predictions all but the first."""
@@ -101,7 +101,7 @@ class Labels:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Shown:
+class FigureData:
     """An inner value made ready to be drawn: no batch, nothing of one entry, not too long."""
 
     values: Values
@@ -118,7 +118,7 @@ class Shown:
     unit: str
     remarks: tuple[str, ...] = field(default=())
 
-    def take(self, axis: int, places: Places, remark: str = "") -> Shown:
+    def take(self, axis: int, places: Indices, remark: str = "") -> FigureData:
         """Some entries of an axis, in that order."""
         named = self.labels[axis]
         chosen = None if named is None else tuple(named[place] for place in places)
@@ -127,7 +127,7 @@ class Shown:
         values = np.take(self.values, places, axis=axis)
         return replace(self, values=values, labels=labels, remarks=remarks)
 
-    def at(self, axis: int, place: int) -> Shown:
+    def at(self, axis: int, place: int) -> FigureData:
         """One entry of an axis, which so disappears."""
         drop = lambda kept: (*kept[:axis], *kept[axis + 1 :])  # noqa: E731
         return replace(
@@ -138,7 +138,7 @@ class Shown:
             labels=drop(self.labels),
         )
 
-    def moved(self, order: tuple[int, ...]) -> Shown:
+    def moved(self, order: tuple[int, ...]) -> FigureData:
         """The axes in another order."""
         return replace(
             self,
@@ -149,17 +149,19 @@ class Shown:
         )
 
 
-def prepare(capture: Capture, labels: Labels) -> Shown:
+def prepare_capture(capture: Capture, labels: AxisLabels) -> FigureData:
     """Without axes of one entry, long sentences cut; the first of a batch unless all are named."""
     values = capture.values.detach().double().cpu().numpy()
     values = np.where(np.isneginf(values), np.nan, values)
     # Rounding leaves -1e-13 of a probability, which is no value below zero.
     values = np.clip(values, *capture.range)
     sizes = axis_sizes(capture)
-    shown = Shown(
+    shown = FigureData(
         values=values,
         axes=capture.axes,
-        names=tuple(capture.titles.get(axis) or labels.name_of(axis, size) for axis, size in sizes),
+        names=tuple(
+            capture.titles.get(axis) or labels.axis_title(axis, size) for axis, size in sizes
+        ),
         labels=tuple(capture.names.get(axis) or labels.of(axis, size) for axis, size in sizes),
         bounds=capture.range,
         sums_to_one=capture.sums_to_one,
@@ -170,12 +172,12 @@ def prepare(capture: Capture, labels: Labels) -> Shown:
         name, size = shown.axes[axis], shown.values.shape[axis]
         alone = name == "batch" and not labels.sentences
         # The only entity that a text names is still to be named.
-        if alone or (size == 1 and shown.values.ndim > 1 and name not in LISTED):
+        if alone or (size == 1 and shown.values.ndim > 1 and name not in AXIS_PLURALS):
             shown = shown.at(axis, 0)
-        elif name in WORD_AXES and size > MOST_PLACES:
-            remark = f"Shown are the first {MOST_PLACES} of {size} positions."
+        elif name in WORD_AXES and size > MAX_POSITIONS:
+            remark = f"Shown are the first {MAX_POSITIONS} of {size} positions."
             remark = "" if remark in shown.remarks else remark
-            shown = shown.take(axis, np.arange(MOST_PLACES), remark)
+            shown = shown.take(axis, np.arange(MAX_POSITIONS), remark)
     return shown
 
 
@@ -184,7 +186,7 @@ def axis_sizes(capture: Capture) -> list[tuple[str, int]]:
     return list(zip(capture.axes, capture.values.shape, strict=True))
 
 
-def state_names(captures: Mapping[str, Capture], labels: Labels) -> tuple[str, ...]:
+def state_names(captures: Mapping[str, Capture], labels: AxisLabels) -> tuple[str, ...]:
     """The likeliest tokens of each state, where a capture has P(token | state)."""
     for capture in captures.values():
         if set(capture.axes) == {"token", "state"}:
@@ -193,39 +195,40 @@ def state_names(captures: Mapping[str, Capture], labels: Labels) -> tuple[str, .
     return ()
 
 
-def _name_of(shares: Values, labels: Labels) -> str:
+def _name_of(shares: Values, labels: AxisLabels) -> str:
     """`cat/dog`: the likeliest tokens; nothing for a state without tokens (a nonterminal)."""
-    best = by_size(np.nan_to_num(shares, nan=-1.0))[:WORDS_IN_NAME]
-    return "/".join(short_label(labels.token(int(id))) for id in best if shares[id] > 0)
+    best = order_by_size(np.nan_to_num(shares, nan=-1.0))[:TOKENS_IN_STATE_NAME]
+    return "/".join(shorten_label(labels.token(int(id))) for id in best if shares[id] > 0)
 
 
-def busiest_first(captures: Mapping[str, Capture]) -> Places | None:
+def states_by_usage(captures: Mapping[str, Capture]) -> Indices | None:
     """States by their share of the predictions, largest first, where a capture has it."""
     shares = {
         name: capture
         for name, capture in captures.items()
-        if capture.axes == ("state",) and is_share(capture.values.detach().double().cpu().numpy())
+        if capture.axes == ("state",)
+        and is_distribution(capture.values.detach().double().cpu().numpy())
     }
     # A share of the predictions is called a use; a prior or the first state's says less.
     for name in sorted(shares, key=lambda name: not name.endswith(" use")):
-        return by_size(shares[name].values.detach().double().cpu().numpy())
+        return order_by_size(shares[name].values.detach().double().cpu().numpy())
     return None
 
 
-def is_share(values: Values) -> bool:
+def is_distribution(values: Values) -> bool:
     """Whether these are probabilities that sum to one."""
     return bool((values >= -1e-6).all() and abs(values.sum() - 1) < 1e-3)
 
 
-MOST_STATES = 24
+MAX_STATES = 24
 """States beside words that are drawn."""
-MOST_MATRIX = 20
+MAX_MATRIX_SIDE = 20
 """States along each side of a matrix of states that are drawn."""
-MOST_CHOICES = 48
+MAX_CHOICES = 48
 """Columns of choices that are drawn."""
 
 
-def without_future(shown: Shown) -> Values:
+def mask_future(shown: FigureData) -> Values:
     """Inputs that no prediction looks at because they come later are left blank."""
     values = shown.values
     if shown.axes == ("time", "source") and values.shape[0] == values.shape[1]:
@@ -236,23 +239,23 @@ def without_future(shown: Shown) -> Values:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Order:
+class AxisOrder:
     """Which rows and columns are drawn, in which order, and a sentence about it."""
 
-    rows: Places | None = None
-    columns: Places | None = None
+    rows: Indices | None = None
+    columns: Indices | None = None
     remark: str = ""
 
 
-def arranged(shown: Shown, busiest: Places | None) -> Shown:
+def arrange_axes(shown: FigureData, busiest: Indices | None) -> FigureData:
     """Words along the bottom, states and units in an order that lets structure show."""
-    turned = oriented(shown)
-    order = order_of(turned, busiest)
+    turned = orient_matrix(shown)
+    order = matrix_order(turned, busiest)
     turned = replace(turned, remarks=(*turned.remarks, order.remark))
-    return reordered(turned, order)
+    return reorder_matrix(turned, order)
 
 
-def oriented(shown: Shown) -> Shown:
+def orient_matrix(shown: FigureData) -> FigureData:
     """Rows and columns: inputs, and else words, along the bottom."""
     first, second = shown.axes
     flipped = (
@@ -263,71 +266,75 @@ def oriented(shown: Shown) -> Shown:
     return shown.moved((1, 0)) if flipped else shown
 
 
-def order_of(shown: Shown, busiest: Places | None) -> Order:
+def matrix_order(shown: FigureData, busiest: Indices | None) -> AxisOrder:
     """The order that a matrix's axes ask for; `busiest` are states by use, largest first."""
     rows, columns = shown.axes
     count = len(shown.values)
     if shown.axes == STATE_AXES:
         return _of_states(shown, busiest)
     if columns == "unit" and rows == "batch" and count > 2:
-        return Order(columns=by_likeness(shown.values.T), remark=UNITS_REMARK)
+        return AxisOrder(
+            columns=order_by_principal_component(shown.values.T), remark=UNIT_ORDER_NOTE
+        )
     if columns in ("choice", "state") and rows not in WORD_AXES:
         return _of_columns(shown)
     if rows == "unit" and count > 2:
-        return Order(rows=by_likeness(shown.values), remark=UNITS_REMARK)
-    if rows in ("state", "next state", "choice") and columns in WORD_AXES and count > MOST_STATES:
-        heaviest = by_size(np.abs(np.nan_to_num(shown.values)).sum(1))[:MOST_STATES]
-        order = heaviest[by_centre(shown.values[heaviest])]
-        remark = f"Shown are the {MOST_STATES} of {count} {rows}s with most weight here."
-        return Order(rows=order, remark=remark)
-    return Order()
+        return AxisOrder(rows=order_by_principal_component(shown.values), remark=UNIT_ORDER_NOTE)
+    if rows in ("state", "next state", "choice") and columns in WORD_AXES and count > MAX_STATES:
+        heaviest = order_by_size(np.abs(np.nan_to_num(shown.values)).sum(1))[:MAX_STATES]
+        order = heaviest[order_by_centroid(shown.values[heaviest])]
+        remark = f"Shown are the {MAX_STATES} of {count} {rows}s with most weight here."
+        return AxisOrder(rows=order, remark=remark)
+    return AxisOrder()
 
 
-UNITS_REMARK = "Units whose values rise and fall together are placed next to each other."
+UNIT_ORDER_NOTE = "Units whose values rise and fall together are placed next to each other."
 
 
-def _of_columns(shown: Shown) -> Order:
+def _of_columns(shown: FigureData) -> AxisOrder:
     """Of many columns those with most weight, in their own order."""
     weights = np.abs(np.nan_to_num(shown.values)).sum(0)
-    if len(weights) <= MOST_CHOICES:
-        return Order()
+    if len(weights) <= MAX_CHOICES:
+        return AxisOrder()
     kind = shown.axes[1]
-    remark = f"Shown are the {MOST_CHOICES} of {len(weights)} {kind}s with most weight here."
-    return Order(columns=np.sort(by_size(weights)[:MOST_CHOICES]), remark=remark)
+    remark = f"Shown are the {MAX_CHOICES} of {len(weights)} {kind}s with most weight here."
+    return AxisOrder(columns=np.sort(order_by_size(weights)[:MAX_CHOICES]), remark=remark)
 
 
-def _of_states(shown: Shown, busiest: Places | None) -> Order:
+def _of_states(shown: FigureData, busiest: Indices | None) -> AxisOrder:
     """Of many states those that matter: the most used on the texts, where the use is known."""
     height, width = shown.values.shape
     used = busiest if busiest is not None and len(busiest) == width else None
     return _of_transitions(shown, used) if height == width else _of_rules(shown, used)
 
 
-def _of_transitions(shown: Shown, used: Places | None) -> Order:
+def _of_transitions(shown: FigureData, used: Indices | None) -> AxisOrder:
     """States by states, in an order that follows the transitions."""
     count = len(shown.values)
-    kept = most_visited(shown.values, MOST_MATRIX) if used is None else used[:MOST_MATRIX]
-    order = kept[by_flow(shown.values[np.ix_(kept, kept)])]
+    kept = (
+        stationary_states(shown.values, MAX_MATRIX_SIDE) if used is None else used[:MAX_MATRIX_SIDE]
+    )
+    order = kept[order_by_transitions(shown.values[np.ix_(kept, kept)])]
     remark = "States that follow one another are placed next to each other."
     if len(kept) < count:
         why = "most visited in the long run" if used is None else "most used on these texts"
         remark = f"Shown are the {len(kept)} of {count} states {why}. {remark}"
-    return Order(rows=order, columns=order, remark=remark)
+    return AxisOrder(rows=order, columns=order, remark=remark)
 
 
-def _of_rules(shown: Shown, used: Places | None) -> Order:
+def _of_rules(shown: FigureData, used: Indices | None) -> AxisOrder:
     """Nonterminals, which are the first symbols, by their children, which are all of them."""
     height, width = shown.values.shape
-    ranks = by_size(np.nan_to_num(shown.values).sum(0)) if used is None else used
-    rows, columns = (np.sort(ranks[ranks < count][:MOST_MATRIX]) for count in (height, width))
+    ranks = order_by_size(np.nan_to_num(shown.values).sum(0)) if used is None else used
+    rows, columns = (np.sort(ranks[ranks < count][:MAX_MATRIX_SIDE]) for count in (height, width))
     if len(rows) == height and len(columns) == width:
-        return Order()
+        return AxisOrder()
     why = "with most weight" if used is None else "most used on these texts"
     some = f"{len(rows)} of {height} rows and {len(columns)} of {width} columns"
-    return Order(rows=rows, columns=columns, remark=f"Shown are {some}, those {why}.")
+    return AxisOrder(rows=rows, columns=columns, remark=f"Shown are {some}, those {why}.")
 
 
-def reordered(shown: Shown, order: Order) -> Shown:
+def reorder_matrix(shown: FigureData, order: AxisOrder) -> FigureData:
     """The rows and columns of an order."""
     shown = shown if order.rows is None else shown.take(0, order.rows)
     return shown if order.columns is None else shown.take(1, order.columns)

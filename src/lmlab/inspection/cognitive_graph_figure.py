@@ -15,48 +15,48 @@ from lmlab.core.atomic_files import (
     write_text,
 )
 from lmlab.core.errors import UserError
-from lmlab.objective_figures.objective_figure import alone
+from lmlab.objective_figures.objective_figure import standalone_svg
 from lmlab.plotting.canvas import (
     COLOURS,
-    INK,
-    shown_name,
+    FOREGROUND_COLOUR,
+    printable_name,
 )
-from lmlab.plotting.charts import short_label
+from lmlab.plotting.charts import shorten_label
 from lmlab.plotting.figure import (
-    Picture,
-    numbered,
-    render,
+    FigureSpec,
+    numbered_name,
+    render_figure,
 )
-from lmlab.tasks.multihop.answer_selection import HopAnswer
+from lmlab.tasks.multihop.answer_selection import MultihopAnswer
 from lmlab.tasks.multihop.cognitive_graph import CognitiveGraph
 
 FORMS = (".svg", ".png")
-COLUMN, ROW = 2.2, 0.62
+COLUMN_INCHES, ROW_INCHES = 2.2, 0.62
 """Inches from hop to hop, and from a node to the one below it."""
-READING = (
+CAPTION = (
     "Boxes are entities whose paragraphs were read, from those that the question names on the left "
     "to the last hops on the right; round ones are candidate answers. Numbers are probabilities by "
     "which a paragraph led on. The path to the answer is thick, the answer has a colour of its own."
 )
 
 
-def graph_picture(answer: HopAnswer, *, name: str = "graph") -> Picture:
+def cognitive_graph_figure(answer: MultihopAnswer, *, name: str = "graph") -> FigureSpec:
     """The graph that an answer stands on."""
-    places = layout(answer.graph)
+    places = layout_graph(answer.graph)
     columns = 1 + max((column for column, _ in places), default=0)
     rows = 1 + max((row for _, row in places), default=0)
-    return Picture(
+    return FigureSpec(
         name=name,
         title=answer.question,
-        reading=READING,
+        reading=CAPTION,
         draw=lambda figure: _draw(figure, answer, places),
-        width=COLUMN * columns,
-        height=max(1.2, ROW * (rows + 0.4)),
+        width=COLUMN_INCHES * columns,
+        height=max(1.2, ROW_INCHES * (rows + 0.4)),
         text=answer.question,
     )
 
 
-def layout(graph: CognitiveGraph) -> list[tuple[int, int]]:
+def layout_graph(graph: CognitiveGraph) -> list[tuple[int, int]]:
     """Column and row of each node: the fewest hops from a start, and its turn among those."""
     hops = dict.fromkeys(graph.starts(), 0)
     for _ in graph.nodes:
@@ -72,7 +72,7 @@ def layout(graph: CognitiveGraph) -> list[tuple[int, int]]:
     return found
 
 
-def write_graphs(answers: Sequence[HopAnswer], path: Path) -> list[Path]:
+def write_cognitive_graphs(answers: Sequence[MultihopAnswer], path: Path) -> list[Path]:
     """Draw the graph of each answer as .svg or .png; several are numbered. Gives the files."""
     if path.suffix.lower() not in FORMS:
         raise UserError(
@@ -81,35 +81,37 @@ def write_graphs(answers: Sequence[HopAnswer], path: Path) -> list[Path]:
         )
     written = []
     for place, answer in enumerate(answers):
-        name = numbered(path.stem, place, len(answers))
-        drawn, file = render(graph_picture(answer, name=name)), path.with_stem(name)
+        name = numbered_name(path.stem, place, len(answers))
+        drawn, file = render_figure(cognitive_graph_figure(answer, name=name)), path.with_stem(name)
         with telling_disk_errors(file):
             file.parent.mkdir(parents=True, exist_ok=True)
         if file.suffix.lower() == ".svg":
-            write_text(file, alone(drawn.svg))
+            write_text(file, standalone_svg(drawn.svg))
         else:
             write_bytes(file, drawn.png)
         written.append(file)
     return written
 
 
-def _draw(figure: Figure, answer: HopAnswer, places: Sequence[tuple[int, int]]) -> None:
+def _draw(figure: Figure, answer: MultihopAnswer, places: Sequence[tuple[int, int]]) -> None:
     axes = figure.add_axes((0, 0, 1, 1))
     axes.set_xlim(-0.5, max((column for column, _ in places), default=0) + 0.5)
     axes.set_ylim(-max((row for _, row in places), default=0) - 0.6, 0.6)
     axes.axis("off")
-    axes.set_title(shown_name(answer.question), loc="left", fontsize=11)
+    axes.set_title(printable_name(answer.question), loc="left", fontsize=11)
     boxes = [
-        _draw_node(axes, places[place], node.name, round_=node.answer, chosen=chosen(answer, place))
+        _draw_node(
+            axes, places[place], node.name, round_=node.answer, chosen=is_answer_node(answer, place)
+        )
         for place, node in enumerate(answer.graph.nodes)
     ]
-    path = path_links(answer)
+    path = answer_path_edges(answer)
     for (origin, target), link in answer.graph.links.items():
         ends = (boxes[origin], places[origin]), (boxes[target], places[target])
         _draw_link(axes, *ends, link.probability, marked=(origin, target) in path)
 
 
-def chosen(answer: HopAnswer, place: int) -> bool:
+def is_answer_node(answer: MultihopAnswer, place: int) -> bool:
     """Whether a node is the answer."""
     node = answer.graph.nodes[place]
     return node.name.lower() == answer.answer.lower() and (
@@ -117,7 +119,7 @@ def chosen(answer: HopAnswer, place: int) -> bool:
     )
 
 
-def path_links(answer: HopAnswer) -> set[tuple[int, int]]:
+def answer_path_edges(answer: MultihopAnswer) -> set[tuple[int, int]]:
     """The links of the path: the last one leads to the answer, those before it to entities.
 
     An entity and a candidate answer may have one name, so a step by names is not one link alone.
@@ -132,11 +134,13 @@ def path_links(answer: HopAnswer) -> set[tuple[int, int]]:
     return found
 
 
-End = tuple[Text, tuple[int, int]]
+DrawnNode = tuple[Text, tuple[int, int]]
 """A node's words with their box, and its column and row."""
 
 
-def _draw_link(axes: Axes, first: End, second: End, probability: float, *, marked: bool) -> None:
+def _draw_link(
+    axes: Axes, first: DrawnNode, second: DrawnNode, probability: float, *, marked: bool
+) -> None:
     (box, origin), (goal, target) = first, second
     start, end = (origin[0], -origin[1]), (target[0], -target[1])
     # A way back is bent, so that it does not hide the way there; so is its number.
@@ -148,7 +152,7 @@ def _draw_link(axes: Axes, first: End, second: End, probability: float, *, marke
         zorder=2,
         arrowprops={
             "arrowstyle": "-|>",
-            "color": COLOURS[0] if marked else INK,
+            "color": COLOURS[0] if marked else FOREGROUND_COLOUR,
             "linewidth": 2.2 if marked else 0.8,
             "patchA": box.get_bbox_patch(),
             "patchB": goal.get_bbox_patch(),
@@ -169,7 +173,7 @@ def _draw_link(axes: Axes, first: End, second: End, probability: float, *, marke
         fontsize=7,
         ha="center" if level else "left",
         va="bottom",
-        color=INK,
+        color=FOREGROUND_COLOUR,
     )
 
 
@@ -179,7 +183,7 @@ def _draw_node(
     return axes.text(
         place[0],
         -place[1],
-        short_label(shown_name(name)),
+        shorten_label(printable_name(name)),
         ha="center",
         va="center",
         fontsize=9,

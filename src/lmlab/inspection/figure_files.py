@@ -14,23 +14,23 @@ from lmlab.core.atomic_files import (
 )
 from lmlab.core.json_text import read_json_object
 from lmlab.plotting.figure import (
-    Drawn,
-    Picture,
-    Rows,
+    FigureSpec,
+    FigureTable,
+    RenderedFigure,
 )
-from lmlab.plotting.html import Cell
+from lmlab.plotting.html import TableCell
 from lmlab.training.distributed import lock_output
 
 MANIFEST = "inspection.json"
 """The list, beside the pictures."""
 PAGE = "inspection.html"
-FORMAT = 1
+MANIFEST_FORMAT = 1
 WRITING_SECONDS = 60.0
 """How long to wait for another process that writes its figures into the same folder."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shot:
+class SavedFigure:
     """A finished picture."""
 
     run: str
@@ -43,7 +43,7 @@ class Shot:
     """The drawing itself, for pages."""
     text: str = ""
     """The sentence it shows, where it shows one."""
-    table: Rows | None = None
+    table: FigureTable | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """All but the drawing, for JSON."""
@@ -60,9 +60,9 @@ class Shot:
         return record
 
 
-def shot_of(picture: Picture, drawn: Drawn, *, run: str) -> Shot:
+def saved_figure(picture: FigureSpec, drawn: RenderedFigure, *, run: str) -> SavedFigure:
     """What is kept of a picture once it is drawn."""
-    return Shot(
+    return SavedFigure(
         run=run,
         name=picture.name,
         title=picture.title,
@@ -73,8 +73,8 @@ def shot_of(picture: Picture, drawn: Drawn, *, run: str) -> Shot:
     )
 
 
-def write_shots(
-    folder: Path, shots: Sequence[Shot], pngs: Sequence[bytes], *, page: str | None = None
+def write_figure_files(
+    folder: Path, shots: Sequence[SavedFigure], pngs: Sequence[bytes], *, page: str | None = None
 ) -> None:
     """Write pictures and their list to a folder; those of an earlier list disappear."""
     with lock_output(folder, wait=WRITING_SECONDS):
@@ -82,14 +82,14 @@ def write_shots(
 
 
 def _write_shots(
-    folder: Path, shots: Sequence[Shot], pngs: Sequence[bytes], page: str | None
+    folder: Path, shots: Sequence[SavedFigure], pngs: Sequence[bytes], page: str | None
 ) -> None:
     earlier = {name for name in _listed_names(folder) if _plain(name)}
     for shot, png in zip(shots, pngs, strict=True):
         write_text(folder / f"{shot.name}.svg", shot.svg)
         write_bytes(folder / f"{shot.name}.png", png)
     listed = [shot.as_dict() for shot in shots]
-    write_json(folder / MANIFEST, {"format": FORMAT, "pictures": listed})
+    write_json(folder / MANIFEST, {"format": MANIFEST_FORMAT, "pictures": listed})
     if page is not None:
         write_text(folder / PAGE, page)
     for name in earlier - {shot.name for shot in shots}:
@@ -97,7 +97,7 @@ def _write_shots(
             (folder / f"{name}.{ending}").unlink(missing_ok=True)
 
 
-def read_shots(folder: Path) -> tuple[Shot, ...]:
+def read_figure_files(folder: Path) -> tuple[SavedFigure, ...]:
     """The pictures that a folder's list names; none where there is no list that can be read."""
     found = []
     for record in _records(folder):
@@ -109,22 +109,24 @@ def read_shots(folder: Path) -> tuple[Shot, ...]:
     return tuple(found)
 
 
-def _shot(record: dict[str, Any], svg: str) -> Shot:
+def _shot(record: dict[str, Any], svg: str) -> SavedFigure:
     if not _plain(str(record["name"])) or not svg.startswith("<svg") or "<script" in svg.lower():
         raise ValueError("not a picture of ours")
     fields = {key: str(record[key]) for key in ("run", "name", "title", "reading", "text")}
     table = record.get("table")
     rows = None
     if table is not None:
-        cells = tuple(tuple(Cell(shown, value) for shown, value in row) for row in table["rows"])
-        rows = Rows(header=tuple(table["header"]), rows=cells)
-    return Shot(svg=svg, table=rows, **fields)
+        cells = tuple(
+            tuple(TableCell(shown, value) for shown, value in row) for row in table["rows"]
+        )
+        rows = FigureTable(header=tuple(table["header"]), rows=cells)
+    return SavedFigure(svg=svg, table=rows, **fields)
 
 
 def _records(folder: Path) -> list[dict[str, Any]]:
     try:
         told = read_json_object(folder / MANIFEST)
-        records = told["pictures"] if int(told["format"]) <= FORMAT else []
+        records = told["pictures"] if int(told["format"]) <= MANIFEST_FORMAT else []
     except (OSError, ValueError, KeyError, TypeError):
         return []
     return [record for record in records if isinstance(record, dict)]

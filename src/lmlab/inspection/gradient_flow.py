@@ -14,17 +14,17 @@ from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.evaluation_mode import (
     device_of,
-    evaluating,
+    evaluation_mode,
 )
 from lmlab.core.protocols import LogProb, require
 from lmlab.core.system import System
 
-MOST = 50
+MAX_DISTANCE = 50
 """Places back that are looked at, unless more are asked for."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class DistanceGradients:
+class GradientByDistance:
     """How strongly the loss at the last place depends on the word d places before it."""
 
     distances: tuple[int, ...]
@@ -61,7 +61,7 @@ class DistanceGradients:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LayerGradient:
+class ParameterGradient:
     """The gradient of the mean loss with respect to one tensor of weights."""
 
     norm: float
@@ -75,9 +75,9 @@ class LayerGradient:
         return self.norm / math.sqrt(max(self.numbers, 1))
 
 
-def gradient_by_distance(
-    system: System, batches: Iterable[Batch], *, most: int = MOST, seed: int = 0
-) -> DistanceGradients:
+def measure_gradient_by_distance(
+    system: System, batches: Iterable[Batch], *, most: int = MAX_DISTANCE, seed: int = 0
+) -> GradientByDistance:
     """The gradient of the loss at each sentence's last place, by distance to the words before it.
 
     Works for every system that scores (`LogProb`) and reads its words through an `nn.Embedding`,
@@ -91,7 +91,7 @@ def gradient_by_distance(
     understood = False
     device = device_of(system)
     generator = torch.Generator(device=device).manual_seed(seed)
-    with evaluating(system), torch.enable_grad():
+    with evaluation_mode(system), torch.enable_grad():
         for batch in (each.to(device) for each in batches):
             with _recorded_embeddings(system) as read:
                 scored = system.log_prob(batch, generator=generator)
@@ -111,16 +111,16 @@ def gradient_by_distance(
             "place by place, and scores them one by one, and this one does not."
         )
     seen = [d for d in range(1, most + 1) if counts[d] > 0]
-    return DistanceGradients(
+    return GradientByDistance(
         distances=tuple(seen),
         norms=tuple(float(sums[d] / counts[d]) for d in seen),
         sentences=tuple(int(counts[d]) for d in seen),
     )
 
 
-def gradient_by_layer(
+def measure_parameter_gradients(
     system: System, batches: Iterable[Batch], *, seed: int = 0
-) -> dict[str, LayerGradient]:
+) -> dict[str, ParameterGradient]:
     """The gradient of the mean loss for each trainable tensor, by name, without dropout.
 
     A tensor that the loss does not depend on has norm 0. Neither weights nor `.grad` change.
@@ -130,7 +130,7 @@ def gradient_by_layer(
     generator = torch.Generator(device=device).manual_seed(seed)
     sums = {name: torch.zeros_like(p) for name, p in named.items()}
     count = 0.0
-    with evaluating(system), torch.enable_grad():
+    with evaluation_mode(system), torch.enable_grad():
         for batch in batches:
             loss, _ = system.loss(batch.to(device), generator=generator)
             found = torch.autograd.grad(loss.total, list(named.values()), allow_unused=True)
@@ -139,7 +139,7 @@ def gradient_by_layer(
                 if gradient is not None:
                     sums[name] += gradient
     return {
-        name: LayerGradient(
+        name: ParameterGradient(
             norm=float(torch.linalg.vector_norm(total)) / max(count, 1.0),
             weights=float(torch.linalg.vector_norm(named[name].detach())),
             numbers=total.numel(),
@@ -148,14 +148,14 @@ def gradient_by_layer(
     }
 
 
-Read = tuple[Tensor, Tensor]
+EmbeddingCall = tuple[Tensor, Tensor]
 """Ids as an embedding was given them, and the vectors it gave."""
 
 
 @contextmanager
-def _recorded_embeddings(system: System) -> Iterator[list[Read]]:
+def _recorded_embeddings(system: System) -> Iterator[list[EmbeddingCall]]:
     """Note what every embedding reads; the vectors start the graph, so that it ends at them."""
-    read: list[Read] = []
+    read: list[EmbeddingCall] = []
 
     def note(module: nn.Module, given: tuple[Tensor, ...], vectors: Tensor) -> Tensor:
         fresh = vectors.detach().requires_grad_()
@@ -177,7 +177,9 @@ def _distances(batch: Batch, most: int) -> Tensor:
     return (distance >= 1) & (distance < batch.lengths[:, None])
 
 
-def _squares_by_distance(read: list[Read], batch: Batch, lost: Tensor, most: int) -> Tensor | None:
+def _squares_by_distance(
+    read: list[EmbeddingCall], batch: Batch, lost: Tensor, most: int
+) -> Tensor | None:
     """(B, most + 1) squared norms of the gradient by distance; None if it can't be told."""
     placed = [(vectors, _places_read(ids, batch)) for ids, vectors in read]
     known = [(vectors, places) for vectors, places in placed if places is not None]

@@ -14,45 +14,45 @@ from functools import partial
 import numpy as np
 import torch
 
-from lmlab.backbones.transformer import Stack
+from lmlab.backbones.transformer import TransformerStack
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.evaluation_mode import (
     device_of,
-    evaluating,
+    evaluation_mode,
 )
 from lmlab.core.system import System
 from lmlab.inspection.inspected_models import (
-    Subject,
-    batches_of,
+    InspectedModel,
+    batches_by_length,
 )
-from lmlab.layers.transformer_block import Block
+from lmlab.layers.transformer_block import TransformerBlock
 from lmlab.plotting.charts import (
-    Axis,
-    Bars,
-    Grid,
+    BarChart,
+    HeatMap,
+    HeatMapAxis,
     Values,
-    draw_bars,
-    draw_grids,
-    grids_size,
+    draw_bar_chart,
+    draw_heat_maps,
+    heat_maps_size,
 )
 from lmlab.plotting.figure import (
-    Picture,
-    Rows,
+    FigureSpec,
+    FigureTable,
 )
 from lmlab.plotting.html import (
-    Cell,
-    number,
+    TableCell,
+    number_cell,
 )
 
-PASSES = 1500
+MAX_PASSES = 1500
 """Texts times silenced parts: as many texts are taken as this allows."""
-FEWEST, MOST = 4, 32
+MIN_SENTENCES, MAX_SENTENCES = 4, 32
 """Texts that the loss is taken over."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Importance:
+class HeadImportance:
     """Nats a token that each part of one stack of layers is worth."""
 
     name: str
@@ -65,33 +65,37 @@ class Importance:
     """(layers, heads) how much it rises without a head."""
 
 
-def stacks_of(system: System) -> dict[str, Stack]:
+def layer_stacks(system: System) -> dict[str, TransformerStack]:
     """The stacks of layers of the network itself, by name; not those of networks it owns beside."""
     backbone = getattr(system, "backbone", None)
     if not isinstance(backbone, torch.nn.Module):
         return {}
-    found = [(path, each) for path, each in backbone.named_modules() if isinstance(each, Stack)]
+    found = [
+        (path, each)
+        for path, each in backbone.named_modules()
+        if isinstance(each, TransformerStack)
+    ]
     alone = len(found) == 1
     return {"" if alone else path.split(".")[0]: each for path, each in found}
 
 
 @contextmanager
-def silenced(
-    stack: Stack, *, layers: Sequence[int] = (), heads: Sequence[tuple[int, int]] = ()
+def disabled_parts(
+    stack: TransformerStack, *, layers: Sequence[int] = (), heads: Sequence[tuple[int, int]] = ()
 ) -> Iterator[None]:
     """Some layers, and heads as (layer, head), silent inside; afterwards all is as it was."""
-    before = stack.silent_layers, stack.silent_heads
+    before = stack.disabled_layers, stack.disabled_heads
     try:
-        stack.silent_layers = before[0] | set(layers)
-        stack.silent_heads = before[1] | set(heads)
+        stack.disabled_layers = before[0] | set(layers)
+        stack.disabled_heads = before[1] | set(heads)
         yield
     finally:
-        stack.silent_layers, stack.silent_heads = before
+        stack.disabled_layers, stack.disabled_heads = before
 
 
-def measure_importance(
+def measure_head_importance(
     system: System, batches: Sequence[Batch], *, seed: int = 0
-) -> list[Importance]:
+) -> list[HeadImportance]:
     """The rise of the loss for each layer and head of each stack; what is hidden stays the same.
 
     Cost: a pass over the batches for each of them.
@@ -99,14 +103,14 @@ def measure_importance(
     whole = mean_loss(system, batches, seed=seed)
     return [
         _of_stack(system, name, stack, batches, whole, seed)
-        for name, stack in stacks_of(system).items()
+        for name, stack in layer_stacks(system).items()
     ]
 
 
 def mean_loss(system: System, batches: Sequence[Batch], *, seed: int) -> float:
     """The loss in the system's unit, with the randomness of this seed."""
     total = count = 0.0
-    with evaluating(system):
+    with evaluation_mode(system):
         for place, batch in enumerate(batches):
             generator = torch.Generator().manual_seed(seed + place)
             loss, _ = system.loss(batch.to(device_of(system)), generator=generator)
@@ -115,33 +119,38 @@ def mean_loss(system: System, batches: Sequence[Batch], *, seed: int) -> float:
 
 
 def _of_stack(
-    system: System, name: str, stack: Stack, batches: Sequence[Batch], whole: float, seed: int
-) -> Importance:
-    blocks = [block for block in stack.blocks if isinstance(block, Block)] * stack.times
+    system: System,
+    name: str,
+    stack: TransformerStack,
+    batches: Sequence[Batch],
+    whole: float,
+    seed: int,
+) -> HeadImportance:
+    blocks = [block for block in stack.blocks if isinstance(block, TransformerBlock)] * stack.times
     most = max(block.attention.heads for block in blocks)
     layers = np.full(len(blocks), np.nan)
     heads = np.full((len(blocks), most), np.nan)
     for layer, block in enumerate(blocks, 1):
-        if layer in stack.silent_layers:
+        if layer in stack.disabled_layers:
             continue
-        with silenced(stack, layers=[layer]):
+        with disabled_parts(stack, layers=[layer]):
             layers[layer - 1] = mean_loss(system, batches, seed=seed) - whole
         for head in range(1, block.attention.heads + 1):
-            with silenced(stack, heads=[(layer, head)]):
+            with disabled_parts(stack, heads=[(layer, head)]):
                 heads[layer - 1, head - 1] = mean_loss(system, batches, seed=seed) - whole
-    return Importance(name=name, loss=whole, layers=layers, heads=heads)
+    return HeadImportance(name=name, loss=whole, layers=layers, heads=heads)
 
 
-def importance_pictures(subject: Subject) -> list[Picture]:
+def head_importance_figures(subject: InspectedModel) -> list[FigureSpec]:
     """What heads and layers of a run are worth on texts of its own; nothing without such."""
-    stacks = stacks_of(subject.system)
+    stacks = layer_stacks(subject.system)
     if not stacks:
         return []
     parts = sum(_parts(stack) for stack in stacks.values())
-    count = max(FEWEST, min(MOST, PASSES // max(parts, 1)))
+    count = max(MIN_SENTENCES, min(MAX_SENTENCES, MAX_PASSES // max(parts, 1)))
     texts = (*subject.sample, *subject.sentences)[:count]
     try:
-        found = measure_importance(subject.system, batches_of(subject.system, texts))
+        found = measure_head_importance(subject.system, batches_by_length(subject.system, texts))
     except UserError:
         return []  # A text that the system does not take by itself.
     unit = subject.system.unit
@@ -149,18 +158,18 @@ def importance_pictures(subject: Subject) -> list[Picture]:
     return [_heads_picture(found, told, unit), _layers_picture(found, told, unit)]
 
 
-def _parts(stack: Stack) -> int:
-    blocks = [block for block in stack.blocks if isinstance(block, Block)] * stack.times
+def _parts(stack: TransformerStack) -> int:
+    blocks = [block for block in stack.blocks if isinstance(block, TransformerBlock)] * stack.times
     return sum(1 + block.attention.heads for block in blocks)
 
 
-def _names(found: Sequence[Importance]) -> list[str]:
+def _names(found: Sequence[HeadImportance]) -> list[str]:
     return [
         f"{each.name} {layer + 1}".strip() for each in found for layer in range(len(each.layers))
     ]
 
 
-def _heads_picture(found: Sequence[Importance], told: str, unit: str) -> Picture:
+def _heads_picture(found: Sequence[HeadImportance], told: str, unit: str) -> FigureSpec:
     most = max(each.heads.shape[1] for each in found)
     values = np.concatenate(
         [
@@ -168,33 +177,33 @@ def _heads_picture(found: Sequence[Importance], told: str, unit: str) -> Picture
             for each in found
         ]
     )
-    grid = Grid(
+    grid = HeatMap(
         values=values,
-        rows=Axis(name="layer", labels=tuple(_names(found))),
-        columns=Axis(name="head", labels=tuple(str(head + 1) for head in range(most))),
+        rows=HeatMapAxis(name="layer", labels=tuple(_names(found))),
+        columns=HeatMapAxis(name="head", labels=tuple(str(head + 1) for head in range(most))),
         cell=0.36,
     )
-    width, height = grids_size([grid])
+    width, height = heat_maps_size([grid])
     title = "what each head is worth"
     rows = tuple(
-        (Cell(name), *(number(value, 4) for value in row.tolist()))
+        (TableCell(name), *(number_cell(value, 4) for value in row.tolist()))
         for name, row in zip(_names(found), values, strict=True)
     )
-    return Picture(
+    return FigureSpec(
         name="head-importance",
         title=title,
         reading=f"{unit.capitalize()} that are lost where the output of one head counts as zero, "
         f"{told} Orange heads do harm here; two that do the same cost little each.",
-        draw=partial(draw_grids, grids=[grid], title=f"{title}, {unit}"),
+        draw=partial(draw_heat_maps, grids=[grid], title=f"{title}, {unit}"),
         width=width,
         height=height,
-        table=Rows(header=("layer", *(f"head {h + 1}" for h in range(most))), rows=rows),
+        table=FigureTable(header=("layer", *(f"head {h + 1}" for h in range(most))), rows=rows),
     )
 
 
-def _layers_picture(found: Sequence[Importance], told: str, unit: str) -> Picture:
+def _layers_picture(found: Sequence[HeadImportance], told: str, unit: str) -> FigureSpec:
     values = np.concatenate([each.layers for each in found])
-    bars = Bars(
+    bars = BarChart(
         values=np.nan_to_num(values),
         labels=tuple(_names(found)),
         axis="layer",
@@ -202,17 +211,17 @@ def _layers_picture(found: Sequence[Importance], told: str, unit: str) -> Pictur
         lying=True,
     )
     title = "what each layer is worth"
-    return Picture(
+    return FigureSpec(
         name="layer-importance",
         title=title,
         reading=f"{unit.capitalize()} that are lost where one layer is passed by, {told}",
-        draw=partial(draw_bars, bars=bars, title=title),
+        draw=partial(draw_bar_chart, bars=bars, title=title),
         width=4.6,
         height=max(0.8, 0.26 * len(values)),
-        table=Rows(
+        table=FigureTable(
             header=("layer", unit),
             rows=tuple(
-                (Cell(name), number(value, 4))
+                (TableCell(name), number_cell(value, 4))
                 for name, value in zip(_names(found), values.tolist(), strict=True)
             ),
         ),

@@ -20,7 +20,7 @@ LETTER = 8
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sight:
+class InputDependence:
     """Rows are predictions in reading order, columns the places of the input."""
 
     inputs: tuple[str, ...]
@@ -44,34 +44,34 @@ class Sight:
 
 
 @torch.no_grad()
-def measure_sight(
+def measure_input_dependence(
     system: Assembly,
     tokens: Sequence[int],
     names: Sequence[str],
     *,
     generator: torch.Generator | None = None,
     others: Sequence[int] | None = None,
-) -> Sight:
+) -> InputDependence:
     """What each prediction on one sequence may see, and what it does see.
 
     `names` is the text of each id of the vocabulary. Every input is replaced by every token of
     `others`, or by every one that can be predicted, so the cost is T · V passes: without `others`
     for small vocabularies and short sentences.
     """
-    batch = Batch.from_sequences([tokens], pad=system.vocabulary.pad)
+    batch = Batch.collate([tokens], pad=system.vocabulary.pad)
     view = system.objective.view(batch, generator=generator)
     assert view.targets is not None, "this objective predicts nothing"
     before = system.target_log_probs(view)
     rows = before.places[0].nonzero()[:, 0]
-    visibility = view.query_visibility or view.visibility
-    allowed = visibility.mask(view.lengths, view.inputs.shape[1])[0, rows]
+    attention_mask = view.query_attention_mask or view.attention_mask
+    allowed = attention_mask.mask(view.lengths, view.inputs.shape[1])[0, rows]
     used = torch.zeros_like(allowed)
     for place in range(view.inputs.shape[1]):
         for other in _replacements(system) if others is None else others:
             after = system.target_log_probs(_with_input(view, place, other))
             # Of the first row, which is read first: a view may have made other rows of the text.
             used[:, place] |= (after.log_probs != before.log_probs)[: len(rows)]
-    return Sight(
+    return InputDependence(
         inputs=tuple(names[token] for token in view.inputs[0].tolist()),
         targets=tuple(_outcomes(system, names)[id] for id in view.targets[0, rows].tolist()),
         allowed=_rows(allowed),
@@ -115,7 +115,7 @@ STYLE = """\
 """
 """Readable on light and on dark pages."""
 
-LEGEND = {
+DEPENDENCE_LEGEND = {
     "used": "seen and used",
     "unused": "may be seen, not used",
     "hidden": "hidden",
@@ -123,7 +123,7 @@ LEGEND = {
 }
 
 
-def draw_sight(sight: Sight, chain: Sequence[tuple[str, str]] = ()) -> str:
+def input_dependence_svg(sight: InputDependence, chain: Sequence[tuple[str, str]] = ()) -> str:
     """A picture of who sees whom as SVG text; `chain` names the parts above it, left to right.
 
     Each part of the chain is a name and a remark under it. The same input gives the same bytes.
@@ -165,7 +165,7 @@ def _draw_chain(chain: Sequence[tuple[str, str]]) -> tuple[list[str], int]:
     return drawn, left
 
 
-def _draw_grid(sight: Sight, label: int, head: int) -> list[str]:
+def _draw_grid(sight: InputDependence, label: int, head: int) -> list[str]:
     drawn = ['    <text class="small" x="0" y="-4">predicted ↓   given →</text>']
     for column, word in enumerate(sight.inputs):
         place = f"translate({label + CELL * column + CELL // 2 + 4} {head - 6}) rotate(-90)"
@@ -182,20 +182,20 @@ def _draw_grid(sight: Sight, label: int, head: int) -> list[str]:
     return drawn
 
 
-def _draw_legend(sight: Sight, left: int, head: int) -> list[str]:
+def _draw_legend(sight: InputDependence, left: int, head: int) -> list[str]:
     cells = [(r, c) for r in range(len(sight.targets)) for c in range(len(sight.inputs))]
     looks = {_look(sight, row, column) for row, column in cells}
     drawn = []
-    for place, look in enumerate(name for name in LEGEND if name in looks):
+    for place, look in enumerate(name for name in DEPENDENCE_LEGEND if name in looks):
         y = head + CELL * place
         drawn.append(_square(left, y, look))
         drawn.append(
-            f'    <text class="small" x="{left + CELL + 4}" y="{y + 17}">{LEGEND[look]}</text>'
+            f'    <text class="small" x="{left + CELL + 4}" y="{y + 17}">{DEPENDENCE_LEGEND[look]}</text>'
         )
     return drawn
 
 
-def _look(sight: Sight, row: int, column: int) -> str:
+def _look(sight: InputDependence, row: int, column: int) -> str:
     match sight.allowed[row][column], sight.used[row][column]:
         case True, True:
             return "used"

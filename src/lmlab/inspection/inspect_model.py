@@ -14,65 +14,65 @@ from lmlab.core.atomic_files import (
     check_writable,
 )
 from lmlab.core.errors import UserError
-from lmlab.inspection.attention_maps import attention_pictures
-from lmlab.inspection.capture_collection import capture_family
-from lmlab.inspection.capture_figures import file_name
-from lmlab.inspection.feed_forward_memories import memory_pictures
+from lmlab.inspection.attention_maps import attention_figures
+from lmlab.inspection.capture_collection import collected_capture_figures
+from lmlab.inspection.capture_figures import safe_file_name
+from lmlab.inspection.feed_forward_memories import feed_forward_memory_figures
 from lmlab.inspection.figure_files import (
     PAGE,
-    Shot,
-    shot_of,
-    write_shots,
+    SavedFigure,
+    saved_figure,
+    write_figure_files,
 )
-from lmlab.inspection.head_importance import importance_pictures
+from lmlab.inspection.head_importance import head_importance_figures
 from lmlab.inspection.inspected_models import (
-    Subject,
-    make_subjects,
+    InspectedModel,
+    make_inspected_models,
 )
-from lmlab.inspection.inspection_page import inspection_page
+from lmlab.inspection.inspection_page import render_inspection_page
 from lmlab.inspection.latent_space import (
-    interpolation_pictures,
-    noise_pictures,
+    interpolation_figures,
+    latent_noise_figures,
 )
 from lmlab.inspection.nearest_neighbours import (
-    check_words,
-    neighbour_pictures,
+    check_known_words,
+    nearest_neighbour_figures,
 )
-from lmlab.inspection.parse_trees import tree_pictures
-from lmlab.inspection.retrieval_curves import lookup_pictures
+from lmlab.inspection.parse_trees import parse_tree_figures
+from lmlab.inspection.retrieval_curves import retrieval_figures
 from lmlab.inspection.surprisal import (
-    sight_pictures,
-    surprisal_pictures,
+    input_dependence_figures,
+    surprisal_figures,
 )
 from lmlab.inspection.training_dynamics import (
-    gradient_pictures,
-    norm_pictures,
+    gradient_figures,
+    norm_figures,
 )
 from lmlab.plotting.figure import (
-    Picture,
-    render,
+    FigureSpec,
+    render_figure,
 )
 from lmlab.training.run_folder import (
-    Model,
     RunFolder,
+    TrainedModel,
 )
 
-TOGETHER: tuple[Callable[[Sequence[Subject]], list[Picture]], ...] = (
-    norm_pictures,
-    gradient_pictures,
-    noise_pictures,
-    surprisal_pictures,
+SHARED_FIGURES: tuple[Callable[[Sequence[InspectedModel]], list[FigureSpec]], ...] = (
+    norm_figures,
+    gradient_figures,
+    latent_noise_figures,
+    surprisal_figures,
 )
 """Families that set runs beside each other."""
-ALONE: tuple[Callable[[Subject], list[Picture]], ...] = (
-    capture_family,
-    lookup_pictures,
-    importance_pictures,
-    memory_pictures,
-    attention_pictures,
-    tree_pictures,
-    sight_pictures,
-    interpolation_pictures,
+SINGLE_RUN_FIGURES: tuple[Callable[[InspectedModel], list[FigureSpec]], ...] = (
+    collected_capture_figures,
+    retrieval_figures,
+    head_importance_figures,
+    feed_forward_memory_figures,
+    attention_figures,
+    parse_tree_figures,
+    input_dependence_figures,
+    interpolation_figures,
 )
 """Families that look at one run. A family gives nothing where the run has not what it needs."""
 
@@ -82,12 +82,12 @@ class Inspection:
     """What was written."""
 
     page: Path
-    shots: tuple[Shot, ...]
+    shots: tuple[SavedFigure, ...]
     """The pictures, in the page's order."""
     remarks: tuple[str, ...] = ()
     """What the person should know besides."""
 
-    def files(self, shot: Shot) -> tuple[Path, Path]:
+    def files(self, shot: SavedFigure) -> tuple[Path, Path]:
         """The SVG and the PNG of a picture."""
         folder = self.page.parent
         return folder / f"{shot.name}.svg", folder / f"{shot.name}.png"
@@ -102,7 +102,7 @@ class Inspection:
 
 
 def inspect_models(
-    models: Sequence[Model],
+    models: Sequence[TrainedModel],
     *,
     out: Path | None = None,
     texts: Sequence[str] = (),
@@ -116,23 +116,23 @@ def inspect_models(
     hundred texts, and a moment for each picture.
     """
     folder = _folder(models, out)
-    subjects = make_subjects(models, texts)
-    check_words(subjects, words)
-    shots: list[Shot] = []
+    subjects = make_inspected_models(models, texts)
+    check_known_words(subjects, words)
+    shots: list[SavedFigure] = []
     pngs: list[bytes] = []
     for run, picture in _unique(_pictures(subjects, words)):
         progress(picture.title)
-        drawn = render(picture)
-        shots.append(shot_of(picture, drawn, run=run))
+        drawn = render_figure(picture)
+        shots.append(saved_figure(picture, drawn, run=run))
         pngs.append(drawn.png)
     remarks = list(dict.fromkeys(each.remark for each in subjects if each.remark))
-    page = inspection_page(shots, runs=[each.name for each in subjects], remarks=remarks)
-    write_shots(folder, shots, pngs, page=page)
+    page = render_inspection_page(shots, runs=[each.name for each in subjects], remarks=remarks)
+    write_figure_files(folder, shots, pngs, page=page)
     remarks += _keep_for_reports(subjects, shots, pngs, folder)
     return Inspection(page=folder / PAGE, shots=tuple(shots), remarks=tuple(remarks))
 
 
-def _folder(models: Sequence[Model], out: Path | None) -> Path:
+def _folder(models: Sequence[TrainedModel], out: Path | None) -> Path:
     if not models:
         raise UserError("there is nothing to inspect; give at least one run.")
     if len({model.path.resolve() for model in models}) < len(models):
@@ -155,22 +155,24 @@ def _folder(models: Sequence[Model], out: Path | None) -> Path:
     return folder
 
 
-def _pictures(subjects: Sequence[Subject], words: Sequence[str]) -> Iterator[tuple[str, Picture]]:
+def _pictures(
+    subjects: Sequence[InspectedModel], words: Sequence[str]
+) -> Iterator[tuple[str, FigureSpec]]:
     """Every picture with the run that it shows; none named where it shows several."""
     several = len(subjects) > 1
-    for family in TOGETHER:
+    for family in SHARED_FIGURES:
         for picture in family(subjects):
             yield ("" if several else subjects[0].name), picture
-    families: list[Callable[[Subject], list[Picture]]] = [*ALONE]
-    families.append(partial(neighbour_pictures, words=words))
+    families: list[Callable[[InspectedModel], list[FigureSpec]]] = [*SINGLE_RUN_FIGURES]
+    families.append(partial(nearest_neighbour_figures, words=words))
     for subject in subjects:
-        prefix = f"{file_name(subject.name)}-" if several else ""
+        prefix = f"{safe_file_name(subject.name)}-" if several else ""
         for alone in families:
             for picture in alone(subject):
                 yield subject.name, replace(picture, name=f"{prefix}{picture.name}")
 
 
-def _unique(pictures: Iterator[tuple[str, Picture]]) -> Iterator[tuple[str, Picture]]:
+def _unique(pictures: Iterator[tuple[str, FigureSpec]]) -> Iterator[tuple[str, FigureSpec]]:
     """The pictures, a number added to a name that came before."""
     seen: Counter[str] = Counter()
     for run, picture in pictures:
@@ -180,7 +182,10 @@ def _unique(pictures: Iterator[tuple[str, Picture]]) -> Iterator[tuple[str, Pict
 
 
 def _keep_for_reports(
-    subjects: Sequence[Subject], shots: Sequence[Shot], pngs: Sequence[bytes], folder: Path
+    subjects: Sequence[InspectedModel],
+    shots: Sequence[SavedFigure],
+    pngs: Sequence[bytes],
+    folder: Path,
 ) -> list[str]:
     """In each run's figures its own pictures and those it shares, unless that was done just now."""
     remarks = []
@@ -194,7 +199,7 @@ def _keep_for_reports(
         own = [(shot, png) for shot, png in pairs if shot.run in (subject.name, "")]
         try:
             check_inside(figures, subject.model.path)
-            write_shots(figures, [shot for shot, _ in own], [png for _, png in own])
+            write_figure_files(figures, [shot for shot, _ in own], [png for _, png in own])
         except UserError as error:
             remarks.append(f"Reports will not show the pictures of {subject.name}: {error}")
     return remarks

@@ -13,42 +13,42 @@ from torch import Tensor
 from lmlab.core.batch import Batch
 from lmlab.core.evaluation_mode import (
     device_of,
-    evaluating,
+    evaluation_mode,
 )
 from lmlab.core.protocols import LogProbs
 from lmlab.inspection.inspected_models import (
-    Subject,
-    batch_of,
-    batches_of,
+    InspectedModel,
+    batches_by_length,
+    collate_sentences,
 )
 from lmlab.plotting.canvas import (
     add_legend,
-    line_look,
-    shown_name,
+    line_style,
+    printable_name,
 )
 from lmlab.plotting.charts import (
-    Listing,
-    draw_listing,
+    TextTable,
+    draw_text_table,
 )
 from lmlab.plotting.figure import (
-    Picture,
-    Rows,
+    FigureSpec,
+    FigureTable,
 )
-from lmlab.plotting.html import Cell
+from lmlab.plotting.html import TableCell
 
-NOISES = (0.0, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0)
+LATENT_NOISES = (0.0, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0)
 """Latent noise, in units of a latent's own size."""
-ERASED = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5)
+TOKEN_DROPOUT_RATES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5)
 """Token noise: the share of the encoder's tokens that is erased."""
-STEPS = 9
+INTERPOLATION_STEPS = 9
 """Sentences from one latent to the other, both ends counted."""
-LONGEST_LINE = 90
-NOISE_READING = (
+MAX_LINE_LENGTH = 90
+NOISE_CAPTION = (
     "What giving a sentence back costs when its latent is disturbed: a steep line is a code that "
     "means nothing a little beside itself, a flat one a code that stands noise."
 )
-ERASED_READING = "At the right, the same with words of what the encoder reads erased."
-PATH_READING = (
+TOKEN_DROPOUT_CAPTION = "At the right, the same with words of what the encoder reads erased."
+INTERPOLATION_CAPTION = (
     "The sentence written from each point on the straight line between the latents of two "
     "sentences: words that change one after another mean a smooth space, a leap or broken text "
     "between means that the space is empty there."
@@ -56,7 +56,7 @@ PATH_READING = (
 
 
 @runtime_checkable
-class Reconstructs(Protocol):
+class Reconstructor(Protocol):
     """Gives a sentence back through a latent that can be disturbed."""
 
     def reconstruct(
@@ -70,7 +70,7 @@ class Reconstructs(Protocol):
 
 
 @runtime_checkable
-class Decodes(Protocol):
+class LatentDecoder(Protocol):
     """Has a latent for each sentence and a sentence for each latent."""
 
     def encode(self, batch: Batch) -> Tensor: ...
@@ -82,35 +82,43 @@ Line = list[tuple[float, float]]
 """Pairs of noise and nats per token."""
 
 
-def noise_pictures(subjects: Sequence[Subject]) -> list[Picture]:
+def latent_noise_figures(subjects: Sequence[InspectedModel]) -> list[FigureSpec]:
     """Reconstruction against noise, the runs on one picture; none where nothing reconstructs."""
-    able = [each for each in subjects if isinstance(each.system, Reconstructs)]
+    able = [each for each in subjects if isinstance(each.system, Reconstructor)]
     if not able:
         return []
-    latent = {each.name: robustness(each, "latent_noise", NOISES) for each in able}
-    tokens = {each.name: robustness(each, "token_noise", ERASED) for each in able}
+    latent = {
+        each.name: reconstruction_loss_by_noise(each, "latent_noise", LATENT_NOISES)
+        for each in able
+    }
+    tokens = {
+        each.name: reconstruction_loss_by_noise(each, "token_noise", TOKEN_DROPOUT_RATES)
+        for each in able
+    }
     return [
-        Picture(
+        FigureSpec(
             name="latent-noise",
             title="reconstruction under noise",
-            reading=f"{NOISE_READING} {ERASED_READING}",
-            draw=partial(draw_robustness, latent=latent, tokens=tokens),
+            reading=f"{NOISE_CAPTION} {TOKEN_DROPOUT_CAPTION}",
+            draw=partial(draw_noise_robustness, latent=latent, tokens=tokens),
             width=7.0,
             height=2.6,
         )
     ]
 
 
-def robustness(subject: Subject, noise: str, amounts: Sequence[float]) -> Line:
+def reconstruction_loss_by_noise(
+    subject: InspectedModel, noise: str, amounts: Sequence[float]
+) -> Line:
     """Nats per token of reconstructing the sentences and the sample, for each amount of noise.
 
     The same noise, drawn from the same seed, only larger: the line is smooth.
     """
     system, line = subject.system, []
-    assert isinstance(system, Reconstructs)
-    batches = batches_of(system, (*subject.sentences, *subject.sample))
+    assert isinstance(system, Reconstructor)
+    batches = batches_by_length(system, (*subject.sentences, *subject.sample))
     device = device_of(system)
-    with evaluating(system):
+    with evaluation_mode(system):
         for amount in amounts:
             generator = torch.Generator(device=device).manual_seed(0)
             total, count = 0.0, 0
@@ -126,7 +134,9 @@ def robustness(subject: Subject, noise: str, amounts: Sequence[float]) -> Line:
     return line
 
 
-def draw_robustness(figure: Figure, latent: Mapping[str, Line], tokens: Mapping[str, Line]) -> None:
+def draw_noise_robustness(
+    figure: Figure, latent: Mapping[str, Line], tokens: Mapping[str, Line]
+) -> None:
     """Two panels on one scale, a line for each run."""
     figure.subplots_adjust(wspace=0.12, left=0, right=1, bottom=0, top=1)
     left, right = figure.subplots(1, 2, sharey=True)
@@ -135,9 +145,9 @@ def draw_robustness(figure: Figure, latent: Mapping[str, Line], tokens: Mapping[
         (right, tokens, "share of words erased"),
     ):
         for look, (run, line) in enumerate(lines.items()):
-            label = shown_name(run)
+            label = printable_name(run)
             axes.plot(
-                *zip(*line, strict=True), marker="o", markersize=4, label=label, **line_look(look)
+                *zip(*line, strict=True), marker="o", markersize=4, label=label, **line_style(look)
             )
         axes.set_xlabel(name)
         axes.set_ylim(bottom=0)
@@ -147,39 +157,43 @@ def draw_robustness(figure: Figure, latent: Mapping[str, Line], tokens: Mapping[
         add_legend(right)
 
 
-def interpolation_pictures(subject: Subject) -> list[Picture]:
+def interpolation_figures(subject: InspectedModel) -> list[FigureSpec]:
     """What is written between the latents of the first two sentences that are shown."""
-    if not isinstance(subject.system, Decodes) or len(subject.sentences) < 2:
+    if not isinstance(subject.system, LatentDecoder) or len(subject.sentences) < 2:
         return []
-    rows = interpolate(subject)
+    rows = interpolate_latents(subject)
     lines = tuple((f"{share:.3g}", _cut(text)) for share, text in rows)
-    listing = Listing(header=("on the way", "written"), rows=lines, places=(0.0, 0.95))
+    listing = TextTable(header=("on the way", "written"), rows=lines, places=(0.0, 0.95))
     title = "between two sentences"
     return [
-        Picture(
+        FigureSpec(
             name="interpolation",
             title=title,
-            reading=PATH_READING,
-            draw=partial(draw_listing, listing=listing, title=title),
+            reading=INTERPOLATION_CAPTION,
+            draw=partial(draw_text_table, listing=listing, title=title),
             width=8.5,
             height=listing.height,
             text=f"{subject.sentences[0].text} → {subject.sentences[1].text}",
-            table=Rows(
+            table=FigureTable(
                 header=("on the way", "written"),
-                rows=tuple((Cell(f"{share:.3g}", share), Cell(text)) for share, text in rows),
+                rows=tuple(
+                    (TableCell(f"{share:.3g}", share), TableCell(text)) for share, text in rows
+                ),
             ),
         )
     ]
 
 
-def interpolate(subject: Subject, steps: int = STEPS) -> list[tuple[float, str]]:
+def interpolate_latents(
+    subject: InspectedModel, steps: int = INTERPOLATION_STEPS
+) -> list[tuple[float, str]]:
     """Shares of the way from the first sentence's latent to the second's, and what is written."""
     system = subject.system
-    assert isinstance(system, Decodes)
+    assert isinstance(system, LatentDecoder)
     device = device_of(system)
-    with evaluating(system):
+    with evaluation_mode(system):
         ends = [
-            system.encode(batch_of(subject.system, [each]).to(device))[0]
+            system.encode(collate_sentences(subject.system, [each]).to(device))[0]
             for each in subject.sentences[:2]
         ]
         shares = torch.linspace(0, 1, steps, device=device)
@@ -190,4 +204,4 @@ def interpolate(subject: Subject, steps: int = STEPS) -> list[tuple[float, str]]
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= LONGEST_LINE else text[: LONGEST_LINE - 1] + "…"
+    return text if len(text) <= MAX_LINE_LENGTH else text[: MAX_LINE_LENGTH - 1] + "…"

@@ -13,41 +13,41 @@ from matplotlib.figure import Figure
 from lmlab.core.batch import Batch
 from lmlab.core.evaluation_mode import (
     device_of,
-    evaluating,
+    evaluation_mode,
 )
-from lmlab.inference.parse_trees import Tree
+from lmlab.inference.parse_trees import ParseTree
 from lmlab.inspection.inspected_models import (
-    Subject,
-    batch_of,
+    InspectedModel,
+    collate_sentences,
 )
 from lmlab.plotting.canvas import (
     COLOURS,
-    INK,
+    FOREGROUND_COLOUR,
 )
-from lmlab.plotting.charts import short_label
+from lmlab.plotting.charts import shorten_label
 from lmlab.plotting.figure import (
-    Picture,
-    numbered,
+    FigureSpec,
+    numbered_name,
 )
 
-WORD = 0.4
+WORD_INCHES = 0.4
 """Inches that a word is given across."""
-LEVEL = 0.42
+LEVEL_INCHES = 0.42
 """Inches from a node to those below it."""
-MOST_WORDS = 40
+MAX_WORDS = 40
 """Longer sentences have no picture: a tree can't be cut."""
-READING = (
+CAPTION = (
     "The likeliest tree of the sentence: each joint is a symbol of the grammar and covers the "
     "words below it; symbols have no names but their numbers."
 )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Node:
+class TreeNode:
     """A joint of a tree, or a word at its end."""
 
     label: str
-    children: tuple[Node, ...] = ()
+    children: tuple[TreeNode, ...] = ()
 
     @property
     def leaves(self) -> tuple[str, ...]:
@@ -63,52 +63,54 @@ class Node:
 
 
 @runtime_checkable
-class Parses(Protocol):
+class Parser(Protocol):
     """Has a likeliest tree for each sentence."""
 
-    def best_tree(self, batch: Batch) -> list[Tree | None]: ...
+    def best_tree(self, batch: Batch) -> list[ParseTree | None]: ...
 
 
-def tree_pictures(subject: Subject) -> list[Picture]:
+def parse_tree_figures(subject: InspectedModel) -> list[FigureSpec]:
     """The likeliest tree of each sentence that is shown; none where the system has no trees."""
     system, pictures = subject.system, []
-    if not isinstance(system, Parses):
+    if not isinstance(system, Parser):
         return []
     count = len(subject.sentences)
     for place, sentence in enumerate(subject.sentences):
-        batch = batch_of(subject.system, [sentence]).to(device_of(system))
-        with evaluating(system):
+        batch = collate_sentences(subject.system, [sentence]).to(device_of(system))
+        with evaluation_mode(system):
             [tree] = system.best_tree(batch)
-        if tree is not None and tree.last <= MOST_WORDS:
-            node = node_of(tree, sentence.tokens[1:])
+        if tree is not None and tree.last <= MAX_WORDS:
+            node = to_tree_node(tree, sentence.tokens[1:])
             pictures.append(
-                tree_picture(node, name=numbered("tree", place, count), text=sentence.text)
+                parse_tree_figure(
+                    node, name=numbered_name("tree", place, count), text=sentence.text
+                )
             )
     return pictures
 
 
-def node_of(tree: Tree, words: Sequence[str]) -> Node:
+def to_tree_node(tree: ParseTree, words: Sequence[str]) -> TreeNode:
     """A tree over places as one over words; a leaf's symbol stands above its word."""
     if not tree.children:
-        return Node(label=str(tree.label), children=(Node(label=words[tree.first]),))
-    children = tuple(node_of(child, words) for child in tree.children)
-    return Node(label=str(tree.label), children=children)
+        return TreeNode(label=str(tree.label), children=(TreeNode(label=words[tree.first]),))
+    children = tuple(to_tree_node(child, words) for child in tree.children)
+    return TreeNode(label=str(tree.label), children=children)
 
 
-def tree_picture(tree: Node, *, name: str, text: str) -> Picture:
+def parse_tree_figure(tree: TreeNode, *, name: str, text: str) -> FigureSpec:
     """The tree with its words along the bottom."""
-    return Picture(
+    return FigureSpec(
         name=name,
         title="likeliest tree",
-        reading=READING,
-        draw=partial(draw_tree, tree=tree),
-        width=max(2.0, WORD * len(tree.leaves)),
-        height=LEVEL * (tree.height + 0.5),
+        reading=CAPTION,
+        draw=partial(draw_parse_tree, tree=tree),
+        width=max(2.0, WORD_INCHES * len(tree.leaves)),
+        height=LEVEL_INCHES * (tree.height + 0.5),
         text=text,
     )
 
 
-def draw_tree(figure: Figure, tree: Node, title: str = "likeliest tree") -> None:
+def draw_parse_tree(figure: Figure, tree: TreeNode, title: str = "likeliest tree") -> None:
     """Joints as numbers in circles of the page's colour, words below."""
     axes = figure.add_axes((0, 0, 1, 1))
     axes.set_xlim(-0.5, len(tree.leaves) - 0.5)
@@ -118,13 +120,13 @@ def draw_tree(figure: Figure, tree: Node, title: str = "likeliest tree") -> None
     _draw_node(axes, tree, first=0)
 
 
-def _draw_node(axes: Axes, node: Node, *, first: int) -> float:
+def _draw_node(axes: Axes, node: TreeNode, *, first: int) -> float:
     """Draw what is below a node and then the node; gives where it stands across."""
     if not node.children:
         slanted = {"rotation": 50, "ha": "right", "va": "top", "rotation_mode": "anchor"}
         flat = {"ha": "center", "va": "top"}
         look = flat if len(node.label) <= 2 else slanted
-        axes.text(first, -0.12, short_label(node.label), fontsize=9, **look)
+        axes.text(first, -0.12, shorten_label(node.label), fontsize=9, **look)
         return float(first)
     places, at = [], first
     for child in node.children:
@@ -135,7 +137,7 @@ def _draw_node(axes: Axes, node: Node, *, first: int) -> float:
         # Across and then down: slanted lines would cut through what is between.
         bottom = child.height if child.children else -0.05
         path = ((middle, place, place), (node.height, node.height, bottom))
-        axes.plot(*path, color=INK, linewidth=0.8, zorder=1)
+        axes.plot(*path, color=FOREGROUND_COLOUR, linewidth=0.8, zorder=1)
     axes.annotate(
         node.label,
         (middle, node.height),

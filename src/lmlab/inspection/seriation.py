@@ -6,22 +6,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 Values = NDArray[np.float64]
-Places = NDArray[np.int64]
+Indices = NDArray[np.int64]
 
 
-def by_size(values: Values) -> Places:
+def order_by_size(values: Values) -> Indices:
     """Largest first; equals in the order they have."""
     return np.argsort(-values, kind="stable")
 
 
-def by_centre(values: Values) -> Places:
+def order_by_centroid(values: Values) -> Indices:
     """Rows by where along the columns their mass lies, so that what comes first stands first."""
     mass = np.abs(np.nan_to_num(values))
     centres = (mass @ np.arange(values.shape[1])) / np.maximum(mass.sum(1), 1e-30)
     return np.argsort(centres, kind="stable")
 
 
-def by_likeness(values: Values) -> Places:
+def order_by_principal_component(values: Values) -> Indices:
     """Rows along their first principal component: those that go up together stand together."""
     rows = np.nan_to_num(values)
     centred = rows - rows.mean(0)
@@ -29,7 +29,7 @@ def by_likeness(values: Values) -> Places:
     return np.argsort(_signed(left[:, 0]), kind="stable")
 
 
-def by_flow(transitions: Values) -> Places:
+def order_by_transitions(transitions: Values) -> Indices:
     """States of a (K, K) matrix so that those that follow one another stand together.
 
     Along the second eigenvector of the normalised Laplacian of P + Pᵀ (Shi and Malik 2000), which
@@ -43,7 +43,7 @@ def by_flow(transitions: Values) -> Places:
     return np.argsort(_signed(vectors[:, -2] * degrees), kind="stable")
 
 
-def most_visited(transitions: Values, count: int) -> Places:
+def stationary_states(transitions: Values, count: int) -> Indices:
     """The states with most mass in the long run, by powers of the matrix, in their old order."""
     rows = np.nan_to_num(transitions)
     chain = rows / np.maximum(rows.sum(1, keepdims=True), 1e-30)
@@ -51,7 +51,7 @@ def most_visited(transitions: Values, count: int) -> Places:
     for _ in range(50):
         # A little of everything, so that a chain that goes round comes to rest.
         visits = 0.95 * (visits @ chain) + 0.05 / len(chain)
-    return np.sort(by_size(visits)[:count])
+    return np.sort(order_by_size(visits)[:count])
 
 
 def _signed(vector: Values) -> Values:

@@ -19,36 +19,36 @@ from lmlab.core.capture import UNIT_INTERVAL, Capture
 from lmlab.core.errors import UserError
 from lmlab.core.evaluation_mode import (
     device_of,
-    evaluating,
+    evaluation_mode,
 )
 from lmlab.core.locks import FolderLock
-from lmlab.inspection.inspected_models import framed
-from lmlab.objective_figures.objective_figure import alone
+from lmlab.inspection.inspected_models import encode_with_special_tokens
+from lmlab.objective_figures.objective_figure import standalone_svg
 from lmlab.plotting.charts import (
-    Axis,
-    Grid,
+    HeatMap,
+    HeatMapAxis,
     Values,
-    draw_grids,
-    grids_size,
+    draw_heat_maps,
+    heat_maps_size,
 )
 from lmlab.plotting.figure import (
-    Picture,
-    render,
+    FigureSpec,
+    render_figure,
 )
 from lmlab.sampling.translation import Translation
 from lmlab.training.distributed import lock_output
-from lmlab.training.run_folder import Model
+from lmlab.training.run_folder import TrainedModel
 
-MOST_TOKENS = 60
+MAX_TOKENS = 60
 """Tokens that are drawn along each side."""
-READING = (
+CAPTION = (
     "A row is a written token, and its squares where in the source was looked for it; the squares "
     "of a row sum to one."
 )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Looked:
+class SourceAttention:
     """Where in a source was looked for each written token."""
 
     weights: Values
@@ -57,77 +57,82 @@ class Looked:
     source: tuple[str, ...]
 
 
-def look_at_source(model: Model, source: str, written: str) -> Looked:
+def measure_source_attention(model: TrainedModel, source: str, written: str) -> SourceAttention:
     """The weights that a translator gives its source while it writes a text."""
     system, reads = model.system, model.reads_by
-    given, ids = framed(reads, source), framed(model.tokenizer, written)
-    condition = Batch.from_sequences([given], system.vocabulary.pad)
-    batch = Batch.from_sequences([ids], system.vocabulary.pad, condition=condition)
-    with evaluating(system):
-        captures = system.reveal(batch.to(device_of(system)))
+    given, ids = (
+        encode_with_special_tokens(reads, source),
+        encode_with_special_tokens(model.tokenizer, written),
+    )
+    condition = Batch.collate([given], system.vocabulary.pad)
+    batch = Batch.collate([ids], system.vocabulary.pad, condition=condition)
+    with evaluation_mode(system):
+        captures = system.capture_internals(batch.to(device_of(system)))
     found = _weights(captures)
     if found is None:
         raise UserError(
             f"{model.card.name} looks at no place of its source, so there is nothing to draw; "
             "those that do: seq2seq-attention, transformer."
         )
-    return Looked(
+    return SourceAttention(
         weights=found,
         written=tuple(map(model.tokenizer.token, ids[1:])),
         source=tuple(map(reads.token, given)),
     )
 
 
-def draw_source(model: Model, source: str, written: str, path: Path) -> None:
+def write_source_attention(model: TrainedModel, source: str, written: str, path: Path) -> None:
     """Write the picture of a translation as SVG."""
-    looked = look_at_source(model, source, written)
-    drawn = render(picture_of(looked, name=path.stem))
+    looked = measure_source_attention(model, source, written)
+    drawn = render_figure(source_attention_figure(looked, name=path.stem))
     with telling_disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, alone(drawn.svg))
+    write_text(path, standalone_svg(drawn.svg))
 
 
-def draw_all(model: Model, found: Iterator[Translation], folder: Path) -> Iterator[Translation]:
+def with_source_attention_figures(
+    model: TrainedModel, found: Iterator[Translation], folder: Path
+) -> Iterator[Translation]:
     """Translations as they come, the best of each drawn into a folder under its number.
 
     A system that looks nowhere, or a folder that can't be written to, is told before the first.
     """
-    look_at_source(model, "", "")
+    measure_source_attention(model, "", "")
     return _drawn(model, found, folder, lock_output(folder))
 
 
 def _drawn(
-    model: Model, found: Iterator[Translation], folder: Path, lock: FolderLock
+    model: TrainedModel, found: Iterator[Translation], folder: Path, lock: FolderLock
 ) -> Iterator[Translation]:
     with lock:
         for number, each in enumerate(found, 1):
             if each.written:
-                draw_source(model, each.source, each.text, folder / f"{number}.svg")
+                write_source_attention(model, each.source, each.text, folder / f"{number}.svg")
             yield each
 
 
-def picture_of(looked: Looked, *, name: str) -> Picture:
-    grid = Grid(
-        values=looked.weights[:MOST_TOKENS, :MOST_TOKENS],
-        rows=Axis(name="written", labels=looked.written[:MOST_TOKENS]),
-        columns=Axis(name="source", labels=looked.source[:MOST_TOKENS]),
+def source_attention_figure(looked: SourceAttention, *, name: str) -> FigureSpec:
+    grid = HeatMap(
+        values=looked.weights[:MAX_TOKENS, :MAX_TOKENS],
+        rows=HeatMapAxis(name="written", labels=looked.written[:MAX_TOKENS]),
+        columns=HeatMapAxis(name="source", labels=looked.source[:MAX_TOKENS]),
         bounds=UNIT_INTERVAL,
     )
-    width, height = grids_size([grid])
-    return Picture(
+    width, height = heat_maps_size([grid])
+    return FigureSpec(
         name=name,
         title="Where it looked",
-        reading=READING,
-        draw=partial(draw_grids, grids=[grid], title=f"attention to the source{_cut(looked)}"),
+        reading=CAPTION,
+        draw=partial(draw_heat_maps, grids=[grid], title=f"attention to the source{_cut(looked)}"),
         width=width,
         height=height,
     )
 
 
-def _cut(looked: Looked) -> str:
+def _cut(looked: SourceAttention) -> str:
     """What of a long text is drawn."""
     sizes = {"written": len(looked.written), "source": len(looked.source)}
-    cut = [f"{MOST_TOKENS} of {size} {name}" for name, size in sizes.items() if size > MOST_TOKENS]
+    cut = [f"{MAX_TOKENS} of {size} {name}" for name, size in sizes.items() if size > MAX_TOKENS]
     return f", the first {' and '.join(cut)} tokens" if cut else ""
 
 

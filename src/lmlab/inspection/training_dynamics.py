@@ -13,54 +13,54 @@ from matplotlib.ticker import MaxNLocator
 
 from lmlab.core.errors import UserError
 from lmlab.inspection.gradient_flow import (
-    DistanceGradients,
-    gradient_by_distance,
+    GradientByDistance,
+    measure_gradient_by_distance,
 )
 from lmlab.inspection.inspected_models import (
-    Subject,
-    batches_of,
-    table_name,
+    InspectedModel,
+    batches_by_length,
+    embedding_name,
 )
 from lmlab.plotting.canvas import (
+    abbreviate_count,
     add_legend,
-    line_look,
-    plain_powers,
-    short_count,
-    shown_name,
+    line_style,
+    printable_name,
+    set_plain_log_scale,
 )
-from lmlab.plotting.figure import Picture
+from lmlab.plotting.figure import FigureSpec
 
 Points = tuple[tuple[float, float], ...]
 """Pairs of training tokens seen and a number then."""
-PANELS = {
+NORM_PANELS = {
     "length of the tokens' vectors": "mean length",
     "gradient before clipping": "norm",
     "step against weights": "‖change‖ / ‖weights‖",
 }
-NORMS_READING = (
+NORMS_CAPTION = (
     "Left: do the tokens' vectors grow while the loss no longer falls? Then the model uses their "
     "length where a direction would do. Middle: a gradient that climbs or leaps asks for a smaller "
     "learning rate, one near zero for a larger. Right: a thousandth a step is customary."
 )
-GRADIENT_READING = (
+GRADIENT_CAPTION = (
     "How much the last prediction of a sentence would change if the word so many places before it "
     "did, on a scale of powers: a straight line down is a memory that fades by the same factor at "
     "every step, and a flat one is kept."
 )
 
 
-def norm_pictures(subjects: Sequence[Subject]) -> list[Picture]:
+def norm_figures(subjects: Sequence[InspectedModel]) -> list[FigureSpec]:
     """Norms over training of one run or of several; none where the metrics tell no norms."""
     found = {subject.name: norms_over_training(subject.metrics) for subject in subjects}
-    panels = [name for name in PANELS if any(lines.get(name) for lines in found.values())]
+    panels = [name for name in NORM_PANELS if any(lines.get(name) for lines in found.values())]
     if not panels:
         return []
     draw = partial(draw_norms, norms=found, panels=panels)
     return [
-        Picture(
+        FigureSpec(
             name="norms",
             title="norms over training",
-            reading=NORMS_READING if len(panels) == len(PANELS) else _reading(panels),
+            reading=NORMS_CAPTION if len(panels) == len(NORM_PANELS) else _reading(panels),
             draw=draw,
             width=3.1 * len(panels),
             height=2.4,
@@ -74,7 +74,7 @@ def _reading(panels: Sequence[str]) -> str:
 
 def norms_over_training(lines: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Points]]:
     """For each panel its lines by name, from the lines of metrics.jsonl."""
-    seen, found = 0.0, {name: dict[str, list[tuple[float, float]]]() for name in PANELS}
+    seen, found = 0.0, {name: dict[str, list[tuple[float, float]]]() for name in NORM_PANELS}
     lengths, gradient, change = found.values()
     for line in lines:
         if line.get("event") != "train":
@@ -82,7 +82,7 @@ def norms_over_training(lines: Iterable[Mapping[str, Any]]) -> dict[str, dict[st
         seen += float(line.get("count", 0))
         told: dict[str, Any] = line.get("vector_norms") or {}
         for name, value in told.items():
-            _add(lengths, table_name(name), seen, value)
+            _add(lengths, embedding_name(name), seen, value)
         _add(gradient, "", seen, line.get("gradient_norm"))
         _add(change, "", seen, line.get("update_ratio"))
     return {
@@ -106,13 +106,13 @@ def draw_norms(
         for look, (run, found) in enumerate(norms.items()):
             for dash, (part, points) in enumerate(found.get(panel, {}).items()):
                 name = " ".join(word for word in (run if len(norms) > 1 else "", part) if word)
-                style = line_look(look)["color"], line_look(8 * dash)["linestyle"]
+                style = line_style(look)["color"], line_style(8 * dash)["linestyle"]
                 axes.plot(
                     *zip(*points, strict=True),
                     color=style[0],
                     linestyle=style[1],
                     linewidth=1.4,
-                    label=shown_name(name) if name else None,
+                    label=printable_name(name) if name else None,
                     marker="o" if len(points) == 1 else None,
                 )
         _dress(axes, panel)
@@ -125,26 +125,28 @@ def draw_norms(
 def _dress(axes: Axes, panel: str) -> None:
     axes.set_title(panel, loc="left", fontsize=10)
     axes.set_xlabel("training tokens seen")
-    axes.set_ylabel(PANELS[panel], fontsize=9)
-    axes.xaxis.set_major_formatter(lambda value, _: short_count(value))
+    axes.set_ylabel(NORM_PANELS[panel], fontsize=9)
+    axes.xaxis.set_major_formatter(lambda value, _: abbreviate_count(value))
     axes.locator_params(axis="x", nbins=5)
     axes.tick_params(labelsize=8)
     lowest, highest = axes.get_ylim()
     if panel == "step against weights" and lowest >= 0 and highest > 0:
-        plain_powers(axes)
+        set_plain_log_scale(axes)
     else:
         axes.set_ylim(0, highest)
 
 
-def gradient_pictures(subjects: Sequence[Subject]) -> list[Picture]:
+def gradient_figures(subjects: Sequence[InspectedModel]) -> list[FigureSpec]:
     """The gradient against distance, the runs beside each other; those that read no words none."""
-    found: dict[str, DistanceGradients] = {}
+    found: dict[str, GradientByDistance] = {}
     for subject in subjects:
         texts = (*subject.sentences, *subject.sample)
         if subject.system.fitting != "gradient":
             continue
         try:
-            measured = gradient_by_distance(subject.system, batches_of(subject.system, texts))
+            measured = measure_gradient_by_distance(
+                subject.system, batches_by_length(subject.system, texts)
+            )
         except UserError:
             continue
         if measured.reached:
@@ -152,21 +154,21 @@ def gradient_pictures(subjects: Sequence[Subject]) -> list[Picture]:
     if not found:
         return []
     return [
-        Picture(
+        FigureSpec(
             name="gradient",
             title="gradient against distance",
-            reading=GRADIENT_READING,
-            draw=partial(draw_gradients, gradients=found),
+            reading=GRADIENT_CAPTION,
+            draw=partial(draw_gradient_by_distance, gradients=found),
             width=5.2,
             height=3.0,
         )
     ]
 
 
-def draw_gradients(figure: Figure, gradients: Mapping[str, DistanceGradients]) -> None:
+def draw_gradient_by_distance(figure: Figure, gradients: Mapping[str, GradientByDistance]) -> None:
     """A line for each run on a scale of powers, with the factor of a step back beside its name."""
     axes = figure.add_axes((0, 0, 1, 1))
-    plain_powers(axes)
+    set_plain_log_scale(axes)
     highest = max(max(each.norms) for each in gradients.values())
     for look, (name, each) in enumerate(gradients.items()):
         pairs = zip(each.distances, each.norms, strict=True)
@@ -175,8 +177,8 @@ def draw_gradients(figure: Figure, gradients: Mapping[str, DistanceGradients]) -
             continue
         factor = each.factor
         said = "" if factor is None else f", × {factor:.2f} a step"
-        style = line_look(look)
-        label = shown_name(name) + said
+        style = line_style(look)
+        label = printable_name(name) + said
         axes.plot(*zip(*points, strict=True), marker="o", markersize=3, label=label, **style)
     axes.set_title("gradient against distance", loc="left", fontsize=11)
     axes.set_xlabel("places back, 1 is the word before")

@@ -27,8 +27,8 @@ import numpy as np
 
 from lmlab.core.atomic_files import new_file
 from lmlab.core.errors import UserError
-from lmlab.core.integer_parsing import whole_number
-from lmlab.core.vocabulary import END, MASK, PAD, START, SYMBOLS, UNKNOWN, Vocabulary
+from lmlab.core.integer_parsing import parse_integer
+from lmlab.core.vocabulary import END, MASK, PAD, SPECIAL_TOKENS, START, UNKNOWN, Vocabulary
 from lmlab.data.lines import bounded_lines
 from lmlab.inference.backoff import MOST_ORDER, BackoffTables
 from lmlab.inference.key_index import KeyIndex
@@ -36,8 +36,8 @@ from lmlab.inference.key_index import KeyIndex
 LOG_10 = math.log(10.0)
 LOG10_ZERO = -99.0
 """How a probability of zero is written, by SRILM's custom."""
-START_NAME, END_NAME, UNKNOWN_NAME = START.encode(), END.encode(), UNKNOWN.encode()
-RESERVED = (PAD.encode(), MASK.encode())
+START_BYTES, END_BYTES, UNKNOWN_BYTES = START.encode(), END.encode(), UNKNOWN.encode()
+RESERVED_TOKENS = (PAD.encode(), MASK.encode())
 
 
 def write_arpa(path: Path | str, tables: BackoffTables, token_strings: Sequence[str]) -> None:
@@ -90,9 +90,9 @@ def _names(vocabulary: Vocabulary, token_strings: Sequence[str]) -> list[bytes |
     names: list[bytes | None] = [text.encode() for text in token_strings]
     for symbol, name in (
         *((i, None) for i in vocabulary.unpredictable),
-        (vocabulary.start, START_NAME),
-        (vocabulary.end, END_NAME),
-        (vocabulary.unknown, UNKNOWN_NAME),
+        (vocabulary.start, START_BYTES),
+        (vocabulary.end, END_BYTES),
+        (vocabulary.unknown, UNKNOWN_BYTES),
     ):
         if symbol is not None:
             names[symbol] = name
@@ -115,7 +115,7 @@ def _names(vocabulary: Vocabulary, token_strings: Sequence[str]) -> list[bytes |
 
 def _lines(tables: BackoffTables, names: list[bytes | None]) -> Iterator[bytes]:
     # KenLM refuses a file without <s> and </s>, so a vocabulary without them still writes them.
-    missing = [name for name in (START_NAME, END_NAME) if name not in names]
+    missing = [name for name in (START_BYTES, END_BYTES) if name not in names]
     unigrams = len(names) - names.count(None) + len(missing)
     yield b"\\data\\\n"
     for words, end in enumerate(tables.level_ends.tolist(), start=1):
@@ -171,7 +171,7 @@ class _Reader:
         self.path = path
         self.lines = bounded_lines(file, str(path))
         self.line = 0
-        self.ids = {name.encode(): i for i, name in enumerate(SYMBOLS)}
+        self.ids = {name.encode(): i for i, name in enumerate(SPECIAL_TOKENS)}
 
     def fail(self, message: str, line: int | None = None) -> NoReturn:
         raise UserError(f"{self.path}, line {self.line if line is None else line}: {message}.")
@@ -202,8 +202,8 @@ class _Reader:
             if not line.strip():
                 break
             match = re.fullmatch(rb"ngram\s+(\d+)\s*=\s*(\d+)", line.strip())
-            count = None if match is None else whole_number(match[2])
-            if match is None or count is None or whole_number(match[1]) != len(counts) + 1:
+            count = None if match is None else parse_integer(match[2])
+            if match is None or count is None or parse_integer(match[1]) != len(counts) + 1:
                 self.fail(f"expected 'ngram {len(counts) + 1}=' and a count, or an empty line")
             counts.append(count)
         if not counts:
@@ -248,7 +248,7 @@ class _Reader:
 
     def add_word(self, name: bytes) -> None:
         """Give a word an id, the next one unless it is a symbol."""
-        if name in RESERVED:
+        if name in RESERVED_TOKENS:
             self.fail("padding and mask are never predicted here; rename this word in the file")
         try:
             name.decode()
@@ -265,7 +265,7 @@ class _Reader:
         unigrams = sections[0]
         self.check_distinct(unigrams, unigrams.ids[:, 0])
         log_probs[0][unigrams.ids[:, 0]] = unigrams.log_probs
-        log_probs[0][self.ids[START_NAME]] = LOG10_ZERO
+        log_probs[0][self.ids[START_BYTES]] = LOG10_ZERO
         log_backoffs[0][unigrams.ids[:, 0]] = unigrams.log_backoffs
         level_ends = [vocabulary.size]
         for section in sections[1:]:

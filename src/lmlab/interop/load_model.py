@@ -11,35 +11,35 @@ from lmlab.interop.hf.checkpoint_import import read_checkpoint
 from lmlab.interop.hf.family_registry import families
 from lmlab.interop.hf.transformers_wrapper import wrap_checkpoint
 from lmlab.training.run_folder import (
-    Model,
     RunFolder,
+    TrainedModel,
     is_hub_config,
     load_run,
 )
 
-KEPT = 2
+CACHED_MODELS = 2
 """Checkpoints that stay in memory after they were read."""
 
 
-def open_model(path: Path | str) -> Model:
+def load_model(path: Path | str) -> TrainedModel:
     """The model of a run's folder, or of a checkpoint's, of which nothing is written.
 
     A checkpoint of a family that lmlab knows is imported; another one is run by transformers and
     wrapped. The same folder, unchanged, is read once.
     """
     folder = Path(path)
-    if not is_checkpoint(folder):
+    if not is_hub_checkpoint(folder):
         return load_run(folder)
     return _read(folder, _state(folder))
 
 
-def is_checkpoint(folder: Path) -> bool:
+def is_hub_checkpoint(folder: Path) -> bool:
     """Whether a folder holds a checkpoint in the Hub's format, and no run of ours."""
     return is_hub_config(RunFolder(folder).config)
 
 
-@lru_cache(maxsize=KEPT)
-def _read(folder: Path, state: tuple[tuple[str, int, int], ...]) -> Model:
+@lru_cache(maxsize=CACHED_MODELS)
+def _read(folder: Path, state: tuple[tuple[str, int, int], ...]) -> TrainedModel:
     """`state` tells one content of the folder from another."""
     if read_config(folder)["model_type"] not in families():
         return wrap_checkpoint(folder)

@@ -8,30 +8,32 @@ from torch import Tensor
 from lmlab.core.errors import UserError
 from lmlab.core.evaluation_mode import (
     device_of,
-    evaluating,
+    evaluation_mode,
 )
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.models.wrapped import (
-    Reading,
-    logits_of,
+    ModuleBackbone,
+    extract_logits,
 )
 
-PLACES = 8
+PROBE_TOKENS = 8
 """Tokens in a probe, or as many as the module takes."""
-OTHERS = 3
+PROBE_REPLACEMENTS = 3
 """Tokens that are tried in another's place."""
-SIGHT, COMPANY = 1e-4, 1e-5
+CAUSALITY_TOLERANCE, PADDING_TOLERANCE = 1e-4, 1e-5
 """By what share of the greatest score two readings may differ and count as the same: of rows that
 are read together, where a wrong suspicion would cost a model; and of texts alone and in company,
 where it costs only time."""
 
 
-def probe(reading: Reading, vocabulary: Vocabulary, *, kind: str, longest: int | None) -> int:
+def check_module(
+    reading: ModuleBackbone, vocabulary: Vocabulary, *, kind: str, longest: int | None
+) -> int:
     """Check shapes, numbers and sight of a module; gives how many ids it has scores of.
 
     Sets `reading.pads`: whether scores are the same with padding behind them, which is measured.
     """
-    with evaluating(reading):
+    with evaluation_mode(reading):
         tokens = _some_tokens(reading, vocabulary, longest)
         size = _check_scores(reading, tokens)
         _check_sight(reading, tokens, vocabulary, kind)
@@ -39,35 +41,35 @@ def probe(reading: Reading, vocabulary: Vocabulary, *, kind: str, longest: int |
     return size
 
 
-def _some_tokens(reading: Reading, vocabulary: Vocabulary, longest: int | None) -> Tensor:
+def _some_tokens(reading: ModuleBackbone, vocabulary: Vocabulary, longest: int | None) -> Tensor:
     """(1, T) ordinary ids, drawn evenly from all."""
     symbols = {*vocabulary.unpredictable, vocabulary.end, vocabulary.unknown}
     able = [id for id in range(reading.width) if id not in symbols] or list(range(reading.width))
     generator = torch.Generator().manual_seed(0)
-    places = PLACES if longest is None else min(PLACES, longest)
+    places = PROBE_TOKENS if longest is None else min(PROBE_TOKENS, longest)
     drawn = torch.randint(len(able), (1, places), generator=generator)
     return torch.tensor(able)[drawn].to(device_of(reading))
 
 
-def _first_answer(reading: Reading, tokens: Tensor) -> tuple[Tensor, UserError | None]:
+def _first_answer(reading: ModuleBackbone, tokens: Tensor) -> tuple[Tensor, UserError | None]:
     """(1, T, V) scores for the ids; or where those fail by an index for ids of 0, and the failure.
 
     An embedding that is too small for the tokeniser fails so, and still tells its size.
     """
     shape, lengths, failure = tuple(tokens.shape), _lengths(tokens), None
     try:
-        return logits_of(reading.call(tokens, lengths), shape), None
+        return extract_logits(reading.call(tokens, lengths), shape), None
     except UserError as error:
         if not isinstance(error.__cause__, IndexError):
             raise
         failure = error
     try:
-        return logits_of(reading.call(torch.zeros_like(tokens), lengths), shape), failure
+        return extract_logits(reading.call(torch.zeros_like(tokens), lengths), shape), failure
     except UserError:
         raise failure from failure.__cause__
 
 
-def _check_scores(reading: Reading, tokens: Tensor) -> int:
+def _check_scores(reading: ModuleBackbone, tokens: Tensor) -> int:
     """How many ids there are scores of: at least those of the tokeniser, and numbers all."""
     found, failure = _first_answer(reading, tokens)
     size = found.shape[-1]
@@ -89,7 +91,9 @@ def _check_scores(reading: Reading, tokens: Tensor) -> int:
     return size
 
 
-def _check_sight(reading: Reading, tokens: Tensor, vocabulary: Vocabulary, kind: str) -> None:
+def _check_sight(
+    reading: ModuleBackbone, tokens: Tensor, vocabulary: Vocabulary, kind: str
+) -> None:
     """A causal module must not look ahead, and a masked one should look both ways."""
     if tokens.shape[1] < 2:
         return
@@ -110,18 +114,18 @@ def _check_sight(reading: Reading, tokens: Tensor, vocabulary: Vocabulary, kind:
             )
 
 
-def _moves(reading: Reading, tokens: Tensor, *, changed: int) -> Tensor:
+def _moves(reading: ModuleBackbone, tokens: Tensor, *, changed: int) -> Tensor:
     """(T,) bool: the places whose scores change where another token stands at one place."""
-    rows = tokens.repeat(1 + OTHERS, 1)
+    rows = tokens.repeat(1 + PROBE_REPLACEMENTS, 1)
     original = int(tokens[0, changed])
-    step = max(1, reading.width // (OTHERS + 1))
-    for other in range(1, OTHERS + 1):
+    step = max(1, reading.width // (PROBE_REPLACEMENTS + 1))
+    for other in range(1, PROBE_REPLACEMENTS + 1):
         rows[other, changed] = (original + other * step) % reading.width
     scores = reading.read(rows, _lengths(rows))
-    return _differences(scores[1:], scores[:1]).amax((0, 2)) > _allowed(scores, SIGHT)
+    return _differences(scores[1:], scores[:1]).amax((0, 2)) > _allowed(scores, CAUSALITY_TOLERANCE)
 
 
-def _may_pad(reading: Reading, tokens: Tensor) -> bool:
+def _may_pad(reading: ModuleBackbone, tokens: Tensor) -> bool:
     """Whether the scores of a short text are the same beside a long one."""
     short = (tokens.shape[1] + 1) // 2
     if short == tokens.shape[1]:
@@ -129,7 +133,7 @@ def _may_pad(reading: Reading, tokens: Tensor) -> bool:
     alone = reading.read(tokens[:, :short], _lengths(tokens[:, :short]))
     lengths = torch.tensor([short, tokens.shape[1]], device=tokens.device)
     together = reading.read(tokens.repeat(2, 1), lengths)[:1, :short]
-    return bool(_differences(alone, together).max() <= _allowed(alone, COMPANY))
+    return bool(_differences(alone, together).max() <= _allowed(alone, PADDING_TOLERANCE))
 
 
 def _lengths(tokens: Tensor) -> Tensor:

@@ -12,30 +12,32 @@ from torch import nn
 
 from lmlab.core.card import Card
 from lmlab.core.errors import LmlabWarning, UserError, unknown_name
-from lmlab.core.score_kind import Kind
+from lmlab.core.score_kind import ScoreKind
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.corpus import Layout
-from lmlab.interop.module_checks import probe
+from lmlab.interop.module_checks import check_module
 from lmlab.interop.tokenizer_adapter import (
     AnyTokenizer,
-    Symbol,
+    SpecialToken,
+    adapt_tokenizer,
     token_count,
-    understand,
 )
 from lmlab.models.wrapped import (
-    CausalModule,
-    MaskedModule,
-    Reading,
-    Wrapped,
+    ModuleBackbone,
+    WrappedCausalLM,
+    WrappedMaskedLM,
+    WrappedModel,
 )
-from lmlab.training.run_folder import Model
+from lmlab.training.run_folder import TrainedModel
 
-KINDS: dict[str, tuple[Callable[[Reading, Vocabulary], Wrapped], Kind, tuple[str, ...]]] = {
-    "causal": (CausalModule, "exact", ("LogProb", "Step")),
-    "masked": (MaskedModule, "pseudo", ("LogProb", "Fill", "Logits")),
+WRAPPER_KINDS: dict[
+    str, tuple[Callable[[ModuleBackbone, Vocabulary], WrappedModel], ScoreKind, tuple[str, ...]]
+] = {
+    "causal": (WrappedCausalLM, "exact", ("LogProb", "Step")),
+    "masked": (WrappedMaskedLM, "pseudo", ("LogProb", "Fill", "Logits")),
 }
 """What a module can be: its system, the kind of its scores, and its protocols."""
-NO_COURSE = (
+NO_TRAINING_HISTORY = (
     "{name} was not trained here, so there is no course of a training for the doctor to look at; "
     "score, compare and inspect it instead."
 )
@@ -49,16 +51,16 @@ def wrap_module(
     name: str | None = None,
     window: int | None = None,
     count_end: bool = True,
-    symbols: Mapping[str, Symbol] | None = None,
+    symbols: Mapping[str, SpecialToken] | None = None,
     roles: Mapping[str, str] | None = None,
     path: Path | None = None,
-) -> Model:
+) -> TrainedModel:
     """The model that `lmlab.wrap` gives, which see; `path` is where it was read from, if anywhere.
 
     The module is neither copied nor changed: what is trained in it later is scored later.
     """
-    if kind not in KINDS:
-        raise unknown_name("kind of module", kind, KINDS)
+    if kind not in WRAPPER_KINDS:
+        raise unknown_name("kind of module", kind, WRAPPER_KINDS)
     if not isinstance(module, nn.Module):
         raise UserError(
             f"a model to wrap is a torch module, and a {type(module).__name__} came; give the "
@@ -66,14 +68,14 @@ def wrap_module(
         )
     if window is not None and window < 2:
         raise UserError(f"a window must hold at least 2 tokens, and {window} came.")
-    understood = understand(tokenizer, kind=kind, symbols=symbols or {}, roles=roles)
+    understood = adapt_tokenizer(tokenizer, kind=kind, symbols=symbols or {}, roles=roles)
     _check_symbols(understood.vocabulary, kind)
     system, notes = _system(module, understood, kind, window)
     if notes and path is None:
         warnings.warn(" ".join(notes), LmlabWarning, stacklevel=3)
     layout = Layout(end=count_end and understood.vocabulary.end is not None)
     called = name or type(module).__name__
-    return Model(
+    return TrainedModel(
         system=system,
         tokenizer=understood,  # type: ignore[arg-type]  # it does all that is asked of one
         layout=layout,
@@ -99,27 +101,27 @@ def _check_symbols(vocabulary: Vocabulary, kind: str) -> None:
 
 def _system(
     module: nn.Module, tokenizer: AnyTokenizer, kind: str, window: int | None
-) -> tuple[Wrapped, list[str]]:
+) -> tuple[WrappedModel, list[str]]:
     """The module as a system, found to be what it is said to be, and sentences on what is odd."""
     vocabulary, count = tokenizer.vocabulary, token_count(tokenizer)
     filler = vocabulary.pad if vocabulary.pad < count else 0
-    reading = Reading(module, count=count, filler=filler)
-    longest = longest_input(module) if window is None else window
-    size = probe(reading, vocabulary, kind=kind, longest=longest)
+    reading = ModuleBackbone(module, count=count, filler=filler)
+    longest = max_input_length(module) if window is None else window
+    size = check_module(reading, vocabulary, kind=kind, longest=longest)
     notes = []
     if size > count:
         notes.append(
             f"The module gives scores of {size} ids and the tokeniser has {count} tokens; the "
             f"last {size - count} are taken for ones that no text has."
         )
-    system = KINDS[kind][0](reading, vocabulary)
+    system = WRAPPER_KINDS[kind][0](reading, vocabulary)
     if longest is not None:
         # The last token of a text is predicted and never read, but by those that fill in.
         system.window = longest - (1 if kind == "masked" else 0)
     return system, notes
 
 
-def longest_input(module: nn.Module) -> int | None:
+def max_input_length(module: nn.Module) -> int | None:
     """Tokens that the module reads at most, where its config tells, as transformers' do."""
     told = getattr(getattr(module, "config", None), "max_position_embeddings", None)
     if not isinstance(told, int) or told < 2:
@@ -134,7 +136,7 @@ def longest_input(module: nn.Module) -> int | None:
 
 
 def _card(module: nn.Module, kind: str, name: str) -> Card:
-    _, score, protocols = KINDS[kind]
+    _, score, protocols = WRAPPER_KINDS[kind]
     return Card(
         family="wrapped",
         kind=score,
@@ -148,7 +150,7 @@ def _card(module: nn.Module, kind: str, name: str) -> Card:
 
 
 def _config(
-    system: Wrapped,
+    system: WrappedModel,
     tokenizer: AnyTokenizer,
     layout: Layout,
     kind: str,

@@ -16,28 +16,28 @@ import tokenizers as hf
 from lmlab.core.errors import UserError, unknown_name
 from lmlab.core.vocabulary import PAD, Vocabulary
 from lmlab.data.tokenizers import Tokenizer
-from lmlab.interop.hf.tokenizer_files import ROLES, has_pad
+from lmlab.interop.hf.tokenizer_files import SPECIAL_TOKEN_ROLES, has_pad
 
-SYMBOLS = ("start", "end", "unknown", "mask", "pad")
-Symbol = str | int | None
+SPECIAL_TOKEN_ARGUMENTS = ("start", "end", "unknown", "mask", "pad")
+SpecialToken = str | int | None
 """A symbol by its spelling or its id; None where there is none."""
-ROLES_OF = {
+ROLES_BY_KIND = {
     "causal": {"start": ("bos", "cls"), "end": ("eos", "sep")},
     "masked": {"start": ("cls", "bos"), "end": ("sep", "eos")},
 }
 """Which of transformers' roles frame a text, the first that a tokeniser has."""
 OTHER_ROLES = {"unknown": "unk", "mask": "mask", "pad": "pad"}
-SIZES = ("vocab_size", "n_vocab", "get_vocab_size", "get_piece_size", "__len__")
+SIZE_ATTRIBUTES = ("vocab_size", "n_vocab", "get_vocab_size", "get_piece_size", "__len__")
 """Attributes or methods that tell how many ids a tokeniser has."""
-FINGERPRINTED = 1000
+FINGERPRINT_TOKENS = 1000
 """Ids whose spelling goes into a fingerprint."""
-LOOKED_AHEAD = 64
+LOOKAHEAD_CHARACTERS = 64
 """Characters that may stand between two tokens."""
-BROKEN = "\ufffd"
+REPLACEMENT_CHARACTER = "\ufffd"
 """What stands in a decoded text where a character's bytes are not all there."""
 
 
-class ForeignTokenizer:
+class TokenizerAdapter:
     """Any object with encode and decode as a tokeniser of ours.
 
     Where it tells no places of its tokens, these are found by looking for each decoded token in
@@ -78,7 +78,12 @@ class ForeignTokenizer:
         while len(spans) < len(ids):
             # Bytes of one character may be spread over tokens: as many as make it whole.
             whole = next(
-                (n for n in range(1, 5) if BROKEN not in self._spelled(ids[len(spans) :][:n])), 1
+                (
+                    n
+                    for n in range(1, 5)
+                    if REPLACEMENT_CHARACTER not in self._spelled(ids[len(spans) :][:n])
+                ),
+                1,
             )
             start, reached = _span(self._spelled(ids[len(spans) :][:whole]), text, reached)
             spans += [(start, reached)] * min(whole, len(ids) - len(spans))
@@ -120,15 +125,15 @@ class ForeignTokenizer:
             return None
         return ids[0] if len(ids) == 1 and self._spelled(ids) == token else None
 
-    def with_vocabulary(self, vocabulary: Vocabulary) -> ForeignTokenizer:
+    def with_vocabulary(self, vocabulary: Vocabulary) -> TokenizerAdapter:
         """The same tokeniser with other tokens as its symbols."""
-        other = ForeignTokenizer(self._inner)
+        other = TokenizerAdapter(self._inner)
         other.vocabulary = vocabulary
         return other
 
     def fingerprint(self) -> str:
         """Hash of its class, its size and the spelling of tokens spread over the vocabulary."""
-        asked = range(0, self._count, max(1, self._count // FINGERPRINTED))
+        asked = range(0, self._count, max(1, self._count // FINGERPRINT_TOKENS))
         spelled = [self.token(id) for id in asked]
         told = repr((self.kind, self._count, spelled)).encode(errors="backslashreplace")
         return hashlib.blake2b(told, digest_size=16).hexdigest()
@@ -143,14 +148,14 @@ class ForeignTokenizer:
         return get() if callable(get) else None
 
 
-AnyTokenizer = Tokenizer | ForeignTokenizer
+AnyTokenizer = Tokenizer | TokenizerAdapter
 
 
-def understand(
+def adapt_tokenizer(
     tokenizer: Any,
     *,
     kind: str,
-    symbols: Mapping[str, Symbol],
+    symbols: Mapping[str, SpecialToken],
     roles: Mapping[str, str] | None = None,
 ) -> AnyTokenizer:
     """A tokeniser of any make, with the symbols that are told, or that it tells itself.
@@ -158,8 +163,8 @@ def understand(
     `roles` spell its symbols in transformers' words (bos, eos, …), where it does not tell them.
     """
     for name in symbols:
-        if name not in SYMBOLS:
-            raise unknown_name("symbol", name, SYMBOLS)
+        if name not in SPECIAL_TOKEN_ARGUMENTS:
+            raise unknown_name("symbol", name, SPECIAL_TOKEN_ARGUMENTS)
     known = _known(tokenizer)
     roles = _roles(tokenizer) if roles is None else roles
     found = _by_role(known, kind, roles) | {
@@ -177,7 +182,7 @@ def token_count(tokenizer: AnyTokenizer) -> int:
 
 
 def _known(tokenizer: Any) -> AnyTokenizer:
-    if isinstance(tokenizer, (Tokenizer, ForeignTokenizer)):
+    if isinstance(tokenizer, (Tokenizer, TokenizerAdapter)):
         return tokenizer
     if isinstance(tokenizer, hf.Tokenizer):
         return Tokenizer(tokenizer)
@@ -191,24 +196,26 @@ def _known(tokenizer: Any) -> AnyTokenizer:
             f"a tokeniser has encode and decode, and a {type(tokenizer).__name__} came; give one "
             "of lmlab, tokenizers or transformers, or an object with both and a vocab_size."
         )
-    return ForeignTokenizer(tokenizer)
+    return TokenizerAdapter(tokenizer)
 
 
 def _roles(tokenizer: Any) -> dict[str, str]:
     """How an object of transformers spells its symbols, by role."""
-    found = {role: getattr(tokenizer, f"{role}_token", None) for role in ROLES}
+    found = {role: getattr(tokenizer, f"{role}_token", None) for role in SPECIAL_TOKEN_ROLES}
     return {role: str(token) for role, token in found.items() if token is not None}
 
 
 def _by_role(known: AnyTokenizer, kind: str, roles: Mapping[str, str]) -> dict[str, int | None]:
     """Ids of the symbols by what a tokeniser says, else by their customary names."""
-    found: dict[str, int | None] = {name: getattr(known.vocabulary, name) for name in SYMBOLS}
+    found: dict[str, int | None] = {
+        name: getattr(known.vocabulary, name) for name in SPECIAL_TOKEN_ARGUMENTS
+    }
     if known.vocabulary.pad >= token_count(known):
         found["pad"] = None
     for name, role in OTHER_ROLES.items():
         if role in roles and (name != "unknown" or found["unknown"] is None):
             found[name] = known.id(roles[role])
-    framing = ROLES_OF[kind]
+    framing = ROLES_BY_KIND[kind]
     if any(role in roles for order in framing.values() for role in order):
         for name, order in framing.items():
             spelled = [roles[role] for role in order if role in roles]
@@ -216,7 +223,7 @@ def _by_role(known: AnyTokenizer, kind: str, roles: Mapping[str, str]) -> dict[s
     return found
 
 
-def _id(known: AnyTokenizer, name: str, symbol: Symbol) -> int | None:
+def _id(known: AnyTokenizer, name: str, symbol: SpecialToken) -> int | None:
     if symbol is None:
         return None
     count = token_count(known)
@@ -260,7 +267,11 @@ def _encoder(inner: Any) -> Callable[[str], Any]:
 
 
 def _size(inner: Any) -> int:
-    for name in ("__len__", *SIZES) if hasattr(inner, "convert_ids_to_tokens") else SIZES:
+    for name in (
+        ("__len__", *SIZE_ATTRIBUTES)
+        if hasattr(inner, "convert_ids_to_tokens")
+        else SIZE_ATTRIBUTES
+    ):
         told = getattr(inner, name, None)
         told = told() if callable(told) else told
         if isinstance(told, int) and told > 0:
@@ -280,7 +291,7 @@ def _span(piece: str, text: str, reached: int) -> tuple[int, int]:
     if piece and text.startswith(piece, reached):
         end = reached + len(piece.rstrip() if bare else piece)
         return end - len(bare), end
-    window = text[reached : reached + len(bare) + LOOKED_AHEAD]
+    window = text[reached : reached + len(bare) + LOOKAHEAD_CHARACTERS]
     place = window.find(bare)
     place = window.lower().find(bare.lower()) if place < 0 else place
     if not bare or place < 0:

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
-from lmlab.core.protocols import Pieces
+from lmlab.core.protocols import TokenizerProtocol
 
 
 @runtime_checkable
-class ManyAtOnce(Protocol):
+class BatchTokenizer(Protocol):
     """A tokeniser that is quicker with many texts than with one after another."""
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]: ...
 
 
-def encode_all(pieces: Pieces, texts: Sequence[str]) -> list[list[int]]:
+def batch_encode(pieces: TokenizerProtocol, texts: Sequence[str]) -> list[list[int]]:
     """The ids of each text."""
-    if isinstance(pieces, ManyAtOnce):
+    if isinstance(pieces, BatchTokenizer):
         return pieces.encode_batch(texts)
     return [pieces.encode(text) for text in texts]

@@ -8,16 +8,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lmlab.core.protocols import Pieces
-from lmlab.knowledge.batch_encoding import encode_all
-from lmlab.knowledge.knowledge_base import Knowledge
+from lmlab.core.protocols import TokenizerProtocol
+from lmlab.knowledge.batch_encoding import batch_encode
+from lmlab.knowledge.knowledge_base import KnowledgeBase
 
-Source = Literal["graph", "glosses", "both"]
-WEIGHTS = (0.5, 1.0, 1.0, 1.0)
+EntityVectorSource = Literal["graph", "glosses", "both"]
+NEIGHBOUR_WEIGHTS = (0.5, 1.0, 1.0, 1.0)
 """How much an entity's own vector counts, and what lies one, two and three facts away."""
 
 
-def graph_vectors(knowledge: Knowledge, width: int, *, generator: torch.Generator) -> Tensor:
+def graph_vectors(knowledge: KnowledgeBase, width: int, *, generator: torch.Generator) -> Tensor:
     """(N, width) vectors of length one, alike where entities have the same neighbours.
 
     Every entity starts as a random vector x⁰, plus one for each part that it plays in facts
@@ -37,8 +37,8 @@ def graph_vectors(knowledge: Knowledge, width: int, *, generator: torch.Generato
     played = torch.zeros(count, width)
     played.index_add_(0, subject, parts[0][relation]).index_add_(0, object, parts[1][relation])
     vectors = F.normalize(F.normalize(vectors, dim=-1) + F.normalize(played, dim=-1), dim=-1)
-    total = WEIGHTS[0] * vectors
-    for weight in WEIGHTS[1:]:
+    total = NEIGHBOUR_WEIGHTS[0] * vectors
+    for weight in NEIGHBOUR_WEIGHTS[1:]:
         around = torch.zeros(count, width)
         around.index_add_(0, subject, vectors[object]).index_add_(0, object, vectors[subject])
         vectors = F.normalize(around, dim=-1)
@@ -47,7 +47,12 @@ def graph_vectors(knowledge: Knowledge, width: int, *, generator: torch.Generato
 
 
 def gloss_vectors(
-    knowledge: Knowledge, pieces: Pieces, tokens: Tensor, width: int, *, unknown: int | None
+    knowledge: KnowledgeBase,
+    pieces: TokenizerProtocol,
+    tokens: Tensor,
+    width: int,
+    *,
+    unknown: int | None,
 ) -> Tensor:
     """(N, width) vectors of length one, of the words of each title and description.
 
@@ -56,7 +61,7 @@ def gloss_vectors(
     is said has zeros. Cost O(tokens · W + N · W²).
     """
     told = [f"{each.title} {each.description}".strip() for each in knowledge.entities]
-    texts = [[id for id in ids if id != unknown] for ids in encode_all(pieces, told)]
+    texts = [[id for id in ids if id != unknown] for ids in batch_encode(pieces, told)]
     lengths = torch.tensor([len(text) for text in texts])
     flat = torch.tensor([id for text in texts for id in text], dtype=torch.long)
     have = torch.zeros(len(tokens))
@@ -79,7 +84,7 @@ def _once(flat: Tensor, lengths: Tensor, size: int) -> tuple[Tensor, Tensor]:
     return tokens, torch.ones(len(tokens))
 
 
-class EntityVectors(nn.Module):
+class EntityEmbeddings(nn.Module):
     """e = W [graph | gloss] + b: fixed vectors of N entities, and a learned map of them.
 
     The vectors are made before training (`meet`), of the facts, of the titles and descriptions in
@@ -90,8 +95,8 @@ class EntityVectors(nn.Module):
 
     def __init__(
         self,
-        knowledge: Knowledge,
-        source: Source,
+        knowledge: KnowledgeBase,
+        source: EntityVectorSource,
         width: int,
         *,
         gloss_width: int,
@@ -106,7 +111,9 @@ class EntityVectors(nn.Module):
         self.register_buffer("vectors", torch.zeros(len(knowledge.entities), columns))
         self.project = nn.Linear(columns, width)
 
-    def meet(self, pieces: Pieces | None, tokens: Tensor, *, unknown: int | None) -> None:
+    def meet(
+        self, pieces: TokenizerProtocol | None, tokens: Tensor, *, unknown: int | None
+    ) -> None:
         """Make the vectors, given the token vectors (V, W) of the model that is built on."""
         made = []
         if self.graph_width:

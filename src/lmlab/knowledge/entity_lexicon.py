@@ -14,25 +14,25 @@ from torch import Tensor
 from lmlab.core.batch import Batch
 from lmlab.core.entity_mentions import (
     NO_ENTITY,
-    Spans,
-    told_spans,
+    MentionSpans,
+    annotated_spans,
 )
-from lmlab.core.protocols import Pieces
-from lmlab.knowledge.batch_encoding import encode_all
-from lmlab.knowledge.knowledge_base import Knowledge
+from lmlab.core.protocols import TokenizerProtocol
+from lmlab.knowledge.batch_encoding import batch_encode
+from lmlab.knowledge.knowledge_base import KnowledgeBase
 
 
-class WordStarts(Protocol):
+class WordStartFinder(Protocol):
     """Knows where words begin, once it has met the tokeniser."""
 
-    def meet(self, pieces: Pieces) -> None: ...
+    def meet(self, pieces: TokenizerProtocol) -> None: ...
 
     def starts(self, batch: Batch, allowed: Tensor) -> Tensor:
         """(B, T) bool: where a word begins, among the places that are `allowed` (B, T)."""
         ...
 
 
-class Lexicon:
+class EntityLexicon:
     """Mentions by the aliases of a knowledge base, with candidates and priors.
 
         p(entity | words) = count(words, entity) / Σ count(words, ·)
@@ -46,7 +46,7 @@ class Lexicon:
     first token; meeting the tokeniser encodes every alias once.
     """
 
-    def __init__(self, knowledge: Knowledge, words: WordStarts, *, most: int = 30) -> None:
+    def __init__(self, knowledge: KnowledgeBase, words: WordStartFinder, *, most: int = 30) -> None:
         assert most > 0
         self.knowledge = knowledge
         self.words = words
@@ -64,11 +64,11 @@ class Lexicon:
         """Aliases that the tokeniser can write."""
         return len(self._numbers)
 
-    def meet(self, pieces: Pieces, *, unknown: int | None) -> None:
+    def meet(self, pieces: TokenizerProtocol, *, unknown: int | None) -> None:
         """Learn how the tokeniser writes the aliases."""
         self.words.meet(pieces)
         texts = list(dict.fromkeys(alias.words for alias in self.knowledge.aliases))
-        written = dict(zip(texts, map(tuple, encode_all(pieces, texts)), strict=True))
+        written = dict(zip(texts, map(tuple, batch_encode(pieces, texts)), strict=True))
         counts: dict[tuple[int, ...], dict[int, float]] = {}
         for alias in self.knowledge.aliases:
             tokens = written[alias.words]
@@ -94,7 +94,7 @@ class Lexicon:
         self._entities = np.array(entities, dtype=np.int64)
         self._priors = np.array(priors, dtype=np.float32)
 
-    def find(self, batch: Batch, allowed: Tensor) -> Spans:
+    def find(self, batch: Batch, allowed: Tensor) -> MentionSpans:
         """The mentions in the rows of a batch among the places that are `allowed` (B, T).
 
         What the batch tells of entities is told of the mentions that stand at just these places.
@@ -116,7 +116,7 @@ class Lexicon:
         device = batch.tokens.device
         table = torch.tensor(found, dtype=torch.long).view(-1, 4)
         candidates, priors = self._candidates(table[:, 3].numpy())
-        spans = Spans(
+        spans = MentionSpans(
             rows=table[:, 0].to(device),
             first=table[:, 1].to(device),
             last=table[:, 2].to(device),
@@ -124,7 +124,7 @@ class Lexicon:
             candidates=torch.from_numpy(candidates).to(device),
             priors=torch.from_numpy(priors).to(device),
         )
-        return spans if batch.entities is None else told(spans, batch.entities)
+        return spans if batch.entities is None else with_gold_entities(spans, batch.entities)
 
     def _match(
         self, tokens: list[int], begin: list[bool], stop: list[bool], may: list[bool]
@@ -158,9 +158,9 @@ class Lexicon:
         return entities, np.where(real, self._priors[places], np.float32(0))
 
 
-def told(spans: Spans, entities: Tensor) -> Spans:
+def with_gold_entities(spans: MentionSpans, entities: Tensor) -> MentionSpans:
     """The same with the entities (B, T) that a corpus tells of just the same places."""
-    known = told_spans(entities)
+    known = annotated_spans(entities)
     table = zip(known.rows.tolist(), known.first.tolist(), known.last.tolist(), strict=True)
     names = dict(zip(table, known.entities.tolist(), strict=True))
     places = zip(spans.rows.tolist(), spans.first.tolist(), spans.last.tolist(), strict=True)

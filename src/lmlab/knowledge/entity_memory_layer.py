@@ -7,13 +7,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from lmlab.core.entity_mentions import Spans, tagged_spans
+from lmlab.core.entity_mentions import MentionSpans, spans_from_bio_tags
 from lmlab.core.hidden_memory import (
-    ENTITIES,
-    MENTIONS,
-    TAGS,
+    ENTITY_LOG_PROBS,
+    MENTION_SPANS,
+    MENTION_TAGS,
     HiddenMemory,
-    Recalled,
+    MemoryOutput,
 )
 from lmlab.core.view import View
 
@@ -52,27 +52,27 @@ class EntityMemory(HiddenMemory):
         """W_b."""
         self.norm = norm
 
-    def forward(self, values: Tensor, view: View) -> Recalled:
+    def forward(self, values: Tensor, view: View) -> MemoryOutput:
         tags = torch.log_softmax(self.tagging(values), -1)
         spans = self.detect(tags, view) if view.spans is None else view.spans
-        scores = self.ask(ends_of(values, spans)) @ self.entities.weight.T
-        weights = weights_of(scores, None if self.training else self.nearest)
+        scores = self.ask(span_endpoints(values, spans)) @ self.entities.weight.T
+        weights = top_k_softmax(scores, None if self.training else self.nearest)
         added = torch.zeros_like(values)
         added[spans.rows, spans.first] = self.tell(weights @ self.entities.weight).to(values.dtype)
         found = {
-            TAGS: tags,
-            ENTITIES: torch.log_softmax(scores, -1),
-            MENTIONS: torch.stack([spans.rows, spans.first, spans.last], 1),
+            MENTION_TAGS: tags,
+            ENTITY_LOG_PROBS: torch.log_softmax(scores, -1),
+            MENTION_SPANS: torch.stack([spans.rows, spans.first, spans.last], 1),
         }
-        return Recalled(values=self.norm(values + added), found=found, spans=spans)
+        return MemoryOutput(values=self.norm(values + added), found=found, spans=spans)
 
-    def detect(self, tags: Tensor, view: View) -> Spans:
+    def detect(self, tags: Tensor, view: View) -> MentionSpans:
         """Mention detection: spans of the likeliest tags (B, T, 3), without special tokens."""
         place = torch.arange(tags.shape[1], device=tags.device)
         real = (place >= 1) & (place < view.lengths[:, None])
         for token in self.special:
             real = real & (view.inputs != token)
-        return tagged_spans(tags.argmax(-1).where(real, 0))
+        return spans_from_bio_tags(tags.argmax(-1).where(real, 0))
 
 
 class EntityPrediction(HiddenMemory):
@@ -86,19 +86,19 @@ class EntityPrediction(HiddenMemory):
         self.entities = entities
         self.ask = nn.Linear(2 * width, entities.embedding_dim, bias=False)
 
-    def forward(self, values: Tensor, view: View) -> Recalled:
+    def forward(self, values: Tensor, view: View) -> MemoryOutput:
         if view.spans is None:
-            return Recalled(values=values)
-        scores = self.ask(ends_of(values, view.spans)) @ self.entities.weight.T
-        return Recalled(values=values, found={ENTITIES: torch.log_softmax(scores, -1)})
+            return MemoryOutput(values=values)
+        scores = self.ask(span_endpoints(values, view.spans)) @ self.entities.weight.T
+        return MemoryOutput(values=values, found={ENTITY_LOG_PROBS: torch.log_softmax(scores, -1)})
 
 
-def ends_of(values: Tensor, spans: Spans) -> Tensor:
+def span_endpoints(values: Tensor, spans: MentionSpans) -> Tensor:
     """(M, 2W) the hidden states of each mention's first and last place side by side."""
     return torch.cat([values[spans.rows, spans.first], values[spans.rows, spans.last]], -1)
 
 
-def weights_of(scores: Tensor, nearest: int | None) -> Tensor:
+def top_k_softmax(scores: Tensor, nearest: int | None) -> Tensor:
     """(M, N) softmax of the scores over the `nearest` highest of each row, or over all; 0 else."""
     if nearest is None or nearest >= scores.shape[1]:
         return torch.softmax(scores, -1)

@@ -10,24 +10,24 @@ from torch import Tensor, nn
 
 from lmlab.core.entity_mentions import (
     NO_ENTITY,
-    Spans,
+    MentionSpans,
 )
 from lmlab.core.hidden_memory import (
-    ANSWERS,
-    ASKED,
-    ENTITIES,
-    FACTS,
-    SUPPORTED,
+    ANSWER_LOG_PROBS,
+    ENTITY_LOG_PROBS,
+    FACT_LOG_PROBS,
+    MASKED_MENTIONS,
+    SUPPORTED_FACTS,
     HiddenMemory,
-    Recalled,
+    MemoryOutput,
 )
 from lmlab.core.view import View
 from lmlab.knowledge.entity_memory_layer import (
-    ends_of,
-    weights_of,
+    span_endpoints,
+    top_k_softmax,
 )
 
-Facts = Mapping[tuple[int, int], Sequence[int]]
+ObjectsByFact = Mapping[tuple[int, int], Sequence[int]]
 """Objects by (subject, relation)."""
 
 
@@ -45,7 +45,7 @@ class FactTable(nn.Module):
     owners: Tensor
     """(O,) the fact that each of them is of."""
 
-    def __init__(self, facts: Facts) -> None:
+    def __init__(self, facts: ObjectsByFact) -> None:
         super().__init__()
         self.register_buffer("keys", torch.zeros(0, 2, dtype=torch.long))
         self.register_buffer("objects", torch.zeros(0, dtype=torch.long))
@@ -55,7 +55,7 @@ class FactTable(nn.Module):
     def __len__(self) -> int:
         return len(self.keys)
 
-    def write(self, facts: Facts) -> None:
+    def write(self, facts: ObjectsByFact) -> None:
         """Let these be all facts, from now on."""
         kept = {key: tuple(objects) for key, objects in facts.items() if objects}
         counts = torch.tensor([len(objects) for objects in kept.values()], dtype=torch.long)
@@ -116,7 +116,7 @@ class FactMemory(HiddenMemory):
         self,
         entities: nn.Embedding,
         relations: int,
-        facts: Facts,
+        facts: ObjectsByFact,
         width: int,
         *,
         mask: int,
@@ -141,24 +141,24 @@ class FactMemory(HiddenMemory):
         self.tell = nn.Linear(size, width, bias=False)
         """W_o."""
 
-    def forward(self, values: Tensor, view: View) -> Recalled:
+    def forward(self, values: Tensor, view: View) -> MemoryOutput:
         if view.spans is None:
-            return Recalled(values=values)
+            return MemoryOutput(values=values)
         spans, vectors = view.spans, self.entities.weight
-        ends = ends_of(values, spans)
+        ends = span_endpoints(values, spans)
         context = self.context(ends)
         asked = view.inputs[spans.rows, spans.first] == self.mask
         scores = self.query(ends[asked]) @ self.keys().T
         mixed = self._mix(scores, ends[asked], context[asked])
         found = {
-            ENTITIES: torch.log_softmax(context @ vectors.T, -1),
-            FACTS: torch.log_softmax(scores, -1),
-            SUPPORTED: self._supported(spans, asked, len(values)),
-            ANSWERS: torch.log_softmax(mixed @ vectors.T, -1),
-            ASKED: asked,
+            ENTITY_LOG_PROBS: torch.log_softmax(context @ vectors.T, -1),
+            FACT_LOG_PROBS: torch.log_softmax(scores, -1),
+            SUPPORTED_FACTS: self._supported(spans, asked, len(values)),
+            ANSWER_LOG_PROBS: torch.log_softmax(mixed @ vectors.T, -1),
+            MASKED_MENTIONS: asked,
         }
         added = self._spread(self.tell(mixed), spans, asked, values)
-        return Recalled(values=values + added, found=found)
+        return MemoryOutput(values=values + added, found=found)
 
     def keys(self) -> Tensor:
         """(F + 1, D) the key of each fact, the null fact's last."""
@@ -168,7 +168,7 @@ class FactMemory(HiddenMemory):
 
     def _mix(self, scores: Tensor, ends: Tensor, context: Tensor) -> Tensor:
         """(Q, D) ĝ of each hidden mention."""
-        weights = weights_of(scores, None if self.training else self.nearest)
+        weights = top_k_softmax(scores, None if self.training else self.nearest)
         facts, null = weights[:, :-1], weights[:, -1:]
         table, vectors = self.table, self.entities.weight
         liked = (self.choose(ends) @ vectors.T)[:, table.objects]
@@ -177,7 +177,7 @@ class FactMemory(HiddenMemory):
         each = shares.new_zeros(len(scores), len(vectors)).index_add(1, table.objects, shares)
         return null * context + each @ vectors
 
-    def _supported(self, spans: Spans, asked: Tensor, rows: int) -> Tensor:
+    def _supported(self, spans: MentionSpans, asked: Tensor, rows: int) -> Tensor:
         """(Q, F + 1) bool: whether the text shows a fact's subject and hides one of its objects.
 
         So Verga et al. know which fact a sentence speaks of, though nobody tells them. Where there
@@ -198,7 +198,7 @@ class FactMemory(HiddenMemory):
         facts = subject & object & told[:, None]
         return torch.cat([facts, (told & alone & ~facts.any(1))[:, None]], 1)
 
-    def _spread(self, told: Tensor, spans: Spans, asked: Tensor, values: Tensor) -> Tensor:
+    def _spread(self, told: Tensor, spans: MentionSpans, asked: Tensor, values: Tensor) -> Tensor:
         """(B, T, W) what was found (Q, W) at all places of each hidden mention, 0 elsewhere."""
         rows, first, last = spans.rows[asked], spans.first[asked], spans.last[asked]
         place = torch.arange(values.shape[1], device=values.device)

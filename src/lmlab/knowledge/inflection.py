@@ -5,9 +5,9 @@ from __future__ import annotations
 from lmlab.data.wordnet.compact_format import Exceptions
 
 VOWELS = "aeiou"
-LONGEST_COMPARED = 8
+MAX_COMPARABLE_LETTERS = 8
 """Letters of an adjective that is still compared by an ending: shallow, but not beautiful."""
-HISSING = ("s", "x", "z", "ch", "sh")
+SIBILANT_ENDINGS = ("s", "x", "z", "ch", "sh")
 
 
 class Inflections:
@@ -40,13 +40,16 @@ class Inflections:
         return []
 
     def _forms(self, word: str, part_of_speech: str) -> list[str]:
-        make, listed = RULES.get(part_of_speech), self._irregular[part_of_speech].get(word, [])
+        make, listed = (
+            INFLECTION_RULES.get(part_of_speech),
+            self._irregular[part_of_speech].get(word, []),
+        )
         return listed if make is None else make(word) + listed
 
 
-def with_s(word: str) -> str:
+def add_s(word: str) -> str:
     """dog → dogs, box → boxes, city → cities."""
-    if word.endswith(HISSING):
+    if word.endswith(SIBILANT_ENDINGS):
         return f"{word}es"
     if word.endswith("y") and word[-2:-1] not in VOWELS:
         return f"{word[:-1]}ies"
@@ -55,22 +58,22 @@ def with_s(word: str) -> str:
 
 def noun_forms(word: str) -> list[str]:
     """The plural."""
-    return [with_s(word)]
+    return [add_s(word)]
 
 
 def verb_forms(word: str) -> list[str]:
     """The third person, the past and the present participle: carries, carried, carrying."""
     if word.endswith("e"):
         going = f"{word}ing" if word.endswith(("ee", "oe", "ye")) else f"{word[:-1]}ing"
-        return [with_s(word), f"{word}d", going]
+        return [add_s(word), f"{word}d", going]
     if word.endswith("y") and word[-2:-1] not in VOWELS:
-        return [with_s(word), f"{word[:-1]}ied", f"{word}ing"]
-    return [with_s(word), f"{word}ed", f"{word}ing"]
+        return [add_s(word), f"{word[:-1]}ied", f"{word}ing"]
+    return [add_s(word), f"{word}ed", f"{word}ing"]
 
 
 def adjective_forms(word: str) -> list[str]:
     """The comparative and the superlative: finer, finest; drier, driest; of short words alone."""
-    if len(word) > LONGEST_COMPARED:
+    if len(word) > MAX_COMPARABLE_LETTERS:
         return []
     if word.endswith("e"):
         return [f"{word}r", f"{word}st"]
@@ -79,4 +82,4 @@ def adjective_forms(word: str) -> list[str]:
     return [f"{word}er", f"{word}est"]
 
 
-RULES = {"n": noun_forms, "v": verb_forms, "a": adjective_forms}
+INFLECTION_RULES = {"n": noun_forms, "v": verb_forms, "a": adjective_forms}

@@ -25,28 +25,28 @@ from torch import Tensor, nn
 
 from lmlab.core.entity_mentions import (
     NO_ENTITY,
-    Spans,
+    MentionSpans,
 )
 from lmlab.core.hidden_memory import (
     HiddenMemory,
-    Recalled,
+    MemoryOutput,
 )
 from lmlab.core.view import View
-from lmlab.knowledge.entity_embeddings import EntityVectors
-from lmlab.layers.attention import Attention
-from lmlab.layers.attention_context import Scope
+from lmlab.knowledge.entity_embeddings import EntityEmbeddings
+from lmlab.layers.attention import MultiHeadAttention
+from lmlab.layers.attention_context import AttentionContext
 from lmlab.layers.feed_forward import FeedForward
 from lmlab.layers.span_pooling import SpanPooling
-from lmlab.layers.transformer_block import Block, PostNorm, PreNorm
-from lmlab.layers.weight_init import initialise
+from lmlab.layers.transformer_block import PostNorm, PreNorm, TransformerBlock
+from lmlab.layers.weight_init import init_transformer_weights
 
 SCORING_UNITS = 100
 """Hidden units of the MLP that scores candidates (Peters et al. 2019)."""
-SHORTENING = 8
+OUTPUT_INIT_FACTOR = 8
 """What recontextualising writes starts 1/√(2 · 8) as large as other weights: as the model was."""
 
 
-class CandidateScores(nn.Module):
+class CandidateScorer(nn.Module):
     """ψ = MLP(p, s · e): how well an entity fits a mention, given its prior."""
 
     def __init__(self, units: int = SCORING_UNITS) -> None:
@@ -68,34 +68,34 @@ class CandidateScores(nn.Module):
         return scores
 
 
-class Linker(nn.Module):
+class EntityLinker(nn.Module):
     """Steps 2 to 4: mentions as vectors, and what their candidates score."""
 
     def __init__(
-        self, entities: EntityVectors, width: int, *, heads: int, threshold: float | None
+        self, entities: EntityEmbeddings, width: int, *, heads: int, threshold: float | None
     ) -> None:
         super().__init__()
         self.entities = entities
         self.threshold = threshold
         self.pooling = SpanPooling(width)
-        self.block = Block(
-            Attention(width, heads),
+        self.block = TransformerBlock(
+            MultiHeadAttention(width, heads),
             FeedForward(width, 4 * width),
             PostNorm(nn.LayerNorm(width)),
             PostNorm(nn.LayerNorm(width)),
         )
-        self.scores = CandidateScores()
+        self.scores = CandidateScorer()
 
-    def mention_vectors(self, values: Tensor, spans: Spans) -> Tensor:
+    def mention_vectors(self, values: Tensor, spans: MentionSpans) -> Tensor:
         """(M, E) steps 2 and 3, of projected hidden states (B, T, E)."""
         pooled = self.pooling(values, spans.rows, spans.first, spans.last)
         if not len(spans):
             return pooled
-        side_by_side = Rows.of(spans.rows, len(values))
+        side_by_side = PackedMentions.of(spans.rows, len(values))
         looked = self.block(side_by_side.pack(pooled), side_by_side.scope())
         return side_by_side.unpack(looked)
 
-    def score(self, mentions: Tensor, spans: Spans) -> tuple[Tensor, Tensor, Tensor]:
+    def score(self, mentions: Tensor, spans: MentionSpans) -> tuple[Tensor, Tensor, Tensor]:
         """Step 4: ψ (M, C), -inf where there is no candidate; ψ̃ (M, C); ẽ (M, E), 0 for NULL."""
         real = spans.candidates != NO_ENTITY
         which = real.nonzero()[:, 0]
@@ -131,7 +131,7 @@ class KnowledgeAttention(HiddenMemory):
     def __init__(
         self,
         width: int,
-        entities: EntityVectors,
+        entities: EntityEmbeddings,
         *,
         entity_width: int,
         heads: int,
@@ -140,13 +140,13 @@ class KnowledgeAttention(HiddenMemory):
     ) -> None:
         super().__init__()
         self.project = nn.Linear(width, entity_width)
-        self.linker = Linker(entities, entity_width, heads=heads, threshold=threshold)
+        self.linker = EntityLinker(entities, entity_width, heads=heads, threshold=threshold)
         self.null = nn.Parameter(torch.randn(entity_width) / entity_width**0.5)
-        self.attention = Attention(entity_width, heads)
+        self.attention = MultiHeadAttention(entity_width, heads)
         self.feed_forward = FeedForward(entity_width, 4 * entity_width)
-        self.around_feed_forward = PreNorm(nn.LayerNorm(entity_width), dropout)
+        self.feed_forward_residual = PreNorm(nn.LayerNorm(entity_width), dropout)
         self.back = nn.Linear(entity_width, width)
-        initialise(self, entity_width, layers=SHORTENING)
+        init_transformer_weights(self, entity_width, layers=OUTPUT_INIT_FACTOR)
         nn.init.orthogonal_(self.project.weight)
         self.align()
         self.linker.scores.begin()
@@ -162,7 +162,7 @@ class KnowledgeAttention(HiddenMemory):
         yield from self.project.parameters()
         yield from self.linker.parameters()
 
-    def forward(self, values: Tensor, view: View) -> Recalled:
+    def forward(self, values: Tensor, view: View) -> MemoryOutput:
         spans = view.spans
         assert spans is not None, "the objective tells where mentions may be"
         projected = self.project(values)
@@ -171,21 +171,21 @@ class KnowledgeAttention(HiddenMemory):
         none = weights.sum(-1) == 0
         enhanced = mentions + torch.where(none[:, None], self.null, mixed)
         read = self._recontextualise(projected, enhanced, spans)
-        found = {"scores": scores, "weights": weights, "chosen": chosen_of(weights, spans)}
-        return Recalled(values=values + self.back(read), found=found)
+        found = {"scores": scores, "weights": weights, "chosen": best_candidates(weights, spans)}
+        return MemoryOutput(values=values + self.back(read), found=found)
 
-    def _recontextualise(self, projected: Tensor, mentions: Tensor, spans: Spans) -> Tensor:
+    def _recontextualise(self, projected: Tensor, mentions: Tensor, spans: MentionSpans) -> Tensor:
         """(B, T, E) step 6: what the words read of the mentions of their row, and of NULL."""
-        side_by_side = Rows.of(spans.rows, len(projected), before=1)
+        side_by_side = PackedMentions.of(spans.rows, len(projected), before=1)
         source = side_by_side.pack(mentions)
         null = self.null.expand(len(source), 1, -1)
         source = torch.cat([null, source[:, 1:]], 1)
         read = self.attention(projected, side_by_side.scope(projected.shape[1]), source=source)
-        around = self.around_feed_forward
-        return around.leave(read, self.feed_forward(around.enter(read)))
+        around = self.feed_forward_residual
+        return around.sublayer_output(read, self.feed_forward(around.enter(read)))
 
 
-def chosen_of(weights: Tensor, spans: Spans) -> Tensor:
+def best_candidates(weights: Tensor, spans: MentionSpans) -> Tensor:
     """(M,) the candidate with the largest weight, NO_ENTITY where all are zero."""
     if not weights.shape[-1]:
         return torch.full_like(spans.rows, NO_ENTITY)
@@ -194,7 +194,7 @@ def chosen_of(weights: Tensor, spans: Spans) -> Tensor:
     return chosen.masked_fill(best == 0, NO_ENTITY)
 
 
-class Rows:
+class PackedMentions:
     """Mentions of all rows of a batch, side by side: (M, E) to (B, S, E) and back."""
 
     def __init__(self, rows: Tensor, slots: Tensor, counts: Tensor, size: int) -> None:
@@ -206,7 +206,7 @@ class Rows:
         self.size = size
 
     @classmethod
-    def of(cls, rows: Tensor, count: int, *, before: int = 0) -> Rows:
+    def of(cls, rows: Tensor, count: int, *, before: int = 0) -> PackedMentions:
         """Of the row of each mention (M,), in order; `before` places are left free at the front."""
         counts = torch.bincount(rows, minlength=count)
         first = counts.cumsum(0) - counts
@@ -221,10 +221,10 @@ class Rows:
     def unpack(self, packed: Tensor) -> Tensor:
         return packed[self.rows, self.slots]
 
-    def scope(self, words: int | None = None) -> Scope:
+    def scope(self, words: int | None = None) -> AttentionContext:
         """The taken places of a row may be seen by all of its places, or by so many `words`."""
         place = torch.arange(self.size, device=self.rows.device)[None]
         asks = place if words is None else place.new_zeros(1, words)
         # A row of no mention sees its first place, as a softmax over nothing is no number.
         mask = (place < self.counts.clamp(min=1)[:, None])[:, None, None]
-        return Scope(mask=mask, query_positions=asks, key_positions=place)
+        return AttentionContext(mask=mask, query_positions=asks, key_positions=place)

@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from lmlab.core.errors import UserError, nearest
+from lmlab.core.errors import UserError, nearest_names
 from lmlab.core.gzip_data import unpack_gzip
 from lmlab.core.json_text import parse_json
 
@@ -48,7 +48,7 @@ class Fact:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Knowledge:
+class KnowledgeBase:
     """Entities, relations and facts, by their numbers."""
 
     entities: tuple[Entity, ...]
@@ -79,7 +79,7 @@ class Knowledge:
             return self.numbers[called]
         titled = [number for number, each in enumerate(self.entities) if each.title == called]
         if not titled:
-            close = nearest(called, {each.title or each.name for each in self.entities})
+            close = nearest_names(called, {each.title or each.name for each in self.entities})
             meant = " or ".join(map(repr, close))
             hint = f"did you mean {meant}?" if close else "check its name."
             raise UserError(f"the knowledge has no entity {called!r}; {hint}")
@@ -126,7 +126,7 @@ class Knowledge:
         return json.dumps(content, ensure_ascii=False).encode()
 
     @classmethod
-    def from_bytes(cls, packed: bytes, *, where: Path | str) -> Knowledge:
+    def from_bytes(cls, packed: bytes, *, where: Path | str) -> KnowledgeBase:
         """What `to_bytes` gave; a UserError that names `where` if it is damaged."""
         try:
             content: dict[str, Sequence[Sequence[Any]]] = parse_json(

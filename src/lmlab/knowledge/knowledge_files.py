@@ -25,14 +25,14 @@ from lmlab.knowledge.knowledge_base import (
     Alias,
     Entity,
     Fact,
-    Knowledge,
+    KnowledgeBase,
 )
 
-ENDINGS = (".tsv", ".jsonl", ".tsv.gz", ".jsonl.gz")
+EXTENSIONS = (".tsv", ".jsonl", ".tsv.gz", ".jsonl.gz")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Table:
+class KnowledgeTable:
     """One of the files: its columns, of which the first `needed` must be there."""
 
     name: str
@@ -41,7 +41,7 @@ class Table:
 
     def find(self, folder: Path) -> Path | None:
         """The file in the folder, or None."""
-        found = [p for end in ENDINGS if (p := folder / f"{self.name}{end}").exists()]
+        found = [p for end in EXTENSIONS if (p := folder / f"{self.name}{end}").exists()]
         if len(found) > 1:
             raise UserError(f"{found[0]} and {found[1]} are the same table; keep one of them.")
         return found[0] if found else None
@@ -68,14 +68,14 @@ class Table:
         return cells
 
 
-ENTITIES = Table(name="entities", columns=("name", "title", "description"), needed=1)
-ALIASES = Table(name="aliases", columns=("words", "entity", "count"), needed=2)
-FACTS = Table(name="facts", columns=("subject", "relation", "object"), needed=3)
+ENTITIES = KnowledgeTable(name="entities", columns=("name", "title", "description"), needed=1)
+ALIASES = KnowledgeTable(name="aliases", columns=("words", "entity", "count"), needed=2)
+FACTS = KnowledgeTable(name="facts", columns=("subject", "relation", "object"), needed=3)
 
 
-def read_folder(
+def read_knowledge_folder(
     folder: Path, *, errors: Errors = "strict", report: ReadingReport | None = None
-) -> Knowledge:
+) -> KnowledgeBase:
     """The knowledge in a folder. A bad row is an error that names its file and line; with
     `errors="replace"` it is left out and counted in `report.bad_rows`."""
     reading = _Reading(errors, ReadingReport() if report is None else report)
@@ -93,7 +93,7 @@ def read_folder(
     entities = tuple(reading.entities.values())
     if not reading.aliases and ALIASES.find(folder) is None:
         reading.aliases = [Alias(e.title or e.name, n, 1.0) for n, e in enumerate(entities)]
-    return Knowledge(
+    return KnowledgeBase(
         entities=entities,
         relations=tuple(reading.relations),
         aliases=tuple(reading.aliases),
@@ -113,7 +113,7 @@ class _Reading:
         self.aliases: list[Alias] = []
         self.facts: list[Fact] = []
 
-    def take(self, table: Table, path: Path, keep: Callable[[list[Any]], None]) -> None:
+    def take(self, table: KnowledgeTable, path: Path, keep: Callable[[list[Any]], None]) -> None:
         """Every row of a file, to `keep`, which raises a ValueError on what it can't take."""
         kept = 0
         for number, line in self._lines(path):

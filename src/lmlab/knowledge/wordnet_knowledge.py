@@ -21,44 +21,44 @@ from typing import Protocol
 from lmlab.data.wordnet.compact_format import decode_targets
 from lmlab.data.wordnet.database import (
     WordNet,
-    load,
+    load_wordnet,
 )
-from lmlab.data.wordnet.glosses import tokenize
+from lmlab.data.wordnet.glosses import tokenize_gloss
 from lmlab.data.wordnet.synsets import RELATIONS
 from lmlab.knowledge.inflection import Inflections
 from lmlab.knowledge.knowledge_base import (
     Alias,
     Entity,
     Fact,
-    Knowledge,
+    KnowledgeBase,
 )
 
 _LETTER = re.compile(r"(?:^|\|)[A-Za-z] ")
 
 
-class Chosen(Protocol):
+class SynsetFilter(Protocol):
     """Which synsets are taken: told the id, the packed senses and whether there are examples."""
 
     def __call__(self, name: str, senses: str, exampled: bool) -> bool: ...
 
 
 @cache
-def all_synsets() -> Knowledge:
+def all_synsets() -> KnowledgeBase:
     """All of WordNet: 117,659 entities, 26 relations."""
-    return _knowledge(load(), lambda name, senses, exampled: True)
+    return _knowledge(load_wordnet(), lambda name, senses, exampled: True)
 
 
 @cache
-def common_synsets() -> Knowledge:
+def common_synsets() -> KnowledgeBase:
     """Synsets in use: tagged in some text, or shown in an example; 44,781 entities."""
-    return _knowledge(load(), lambda name, senses, exampled: exampled or _tagged(senses))
+    return _knowledge(load_wordnet(), lambda name, senses, exampled: exampled or _tagged(senses))
 
 
 @cache
-def letters() -> Knowledge:
+def letter_synsets() -> KnowledgeBase:
     """What a single letter may stand for (a unit, an element, a vitamin, itself), and what these
     are related to: a few hundred entities, for whoever tries things out."""
-    wordnet = load()
+    wordnet = load_wordnet()
     named = {name for name, senses, *_ in wordnet.columns() if _LETTER.search(senses)}
     near = {relation.target for name in named for relation in wordnet[name].relations}
     return _knowledge(wordnet, lambda name, senses, exampled: name in named or name in near)
@@ -68,7 +68,7 @@ def _tagged(senses: str) -> bool:
     return any(sense.split(" ", 3)[2] != "0" for sense in senses.split("|"))
 
 
-def _knowledge(wordnet: WordNet, chosen: Chosen) -> Knowledge:
+def _knowledge(wordnet: WordNet, chosen: SynsetFilter) -> KnowledgeBase:
     with _uncollected():
         rows = [row for row in wordnet.columns() if chosen(row[0], row[1], row[4])]
         numbers = {row[0]: number for number, row in enumerate(rows)}
@@ -77,14 +77,14 @@ def _knowledge(wordnet: WordNet, chosen: Chosen) -> Knowledge:
         entities, aliases, facts = [], list[Alias](), list[Fact]()
         for number, (name, senses, relations, definition, _) in enumerate(rows):
             title = senses[: senses.index(" ")].replace("_", " ")
-            entities.append(Entity(name=name, title=title, description=tokenize(definition)))
+            entities.append(Entity(name=name, title=title, description=tokenize_gloss(definition)))
             for words, count in _names(senses, name[-1], forms).items():
                 aliases.append(Alias(words, number, count))
             # Relations between single words of two synsets hold of the synsets, once.
             for symbol, target in dict.fromkeys(decode_targets(relations)):
                 if target in numbers:
                     facts.append(Fact(number, kinds[symbol], numbers[target]))
-        return Knowledge(
+        return KnowledgeBase(
             entities=tuple(entities),
             relations=tuple(RELATIONS.values()),
             aliases=tuple(aliases),
@@ -100,7 +100,7 @@ def _names(senses: str, part_of_speech: str, forms: Inflections) -> dict[str, fl
         lemma, number, count, *_ = sense.split(" ", 3)
         # Most lemmas are letters and spaces, which tokenising leaves as they are.
         plain = lemma.lower().replace("_", " ")
-        words = plain if plain.replace(" ", "").isalpha() else tokenize(plain)
+        words = plain if plain.replace(" ", "").isalpha() else tokenize_gloss(plain)
         value = int(count) + 1 / int(number)
         names[words] = max(value, names.get(words, 0.0))
         if not (lemma[0].isupper() and " " in words):

@@ -9,16 +9,16 @@ import torch
 from torch import Tensor
 
 from lmlab.core.attention_mask import (
-    Causal,
-    Full,
-    Visibility,
+    AttentionMask,
+    CausalMask,
+    FullMask,
 )
 from lmlab.core.capture import REAL, Bounds, Capture
-from lmlab.core.prefix_sharing import Beginnings
+from lmlab.core.prefix_sharing import PrefixIndex
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Scope:
+class AttentionContext:
     """The same for all layers of a pass. Tq places ask, Tk places are looked at."""
 
     mask: Tensor | None = None
@@ -38,18 +38,18 @@ class Scope:
     """Where inner values are noted by name; None where nobody asked, which costs nothing."""
     name: str = ""
     """What is noted now begins with this: "layer 3"."""
-    silent_heads: frozenset[int] = field(default_factory=frozenset)
+    disabled_heads: frozenset[int] = field(default_factory=frozenset)
     """Heads of this layer whose output counts as zero."""
-    alike: Beginnings | None = None
+    alike: PrefixIndex | None = None
     """Where rows begin alike: layers then work on (1, U, W), each beginning once, and it is spread
     over (B, T) only while places look at each other."""
 
-    def named(self, name: str, silent_heads: frozenset[int] = frozenset()) -> Scope:
+    def named(self, name: str, disabled_heads: frozenset[int] = frozenset()) -> AttentionContext:
         """The same for one layer; names join."""
         joined = f"{self.name} {name}".strip()
-        return replace(self, name=joined, silent_heads=silent_heads)
+        return replace(self, name=joined, disabled_heads=disabled_heads)
 
-    def recording(self, record: dict[str, Capture]) -> Scope:
+    def with_captures(self, record: dict[str, Capture]) -> AttentionContext:
         """The same with its inner values noted."""
         return replace(self, record=record)
 
@@ -76,13 +76,13 @@ class Scope:
                 sums_to_one=sums_to_one,
             )
 
-    def additive(self, like: Tensor) -> Tensor | None:
+    def additive_mask(self, like: Tensor) -> Tensor | None:
         """The mask as numbers that are added to the scores: 0 and -inf, or what it was."""
         if self.causal:
-            return as_numbers(self._causal_mask(), like)
-        return None if self.mask is None else as_numbers(self.mask, like)
+            return to_additive(self._causal_mask(), like)
+        return None if self.mask is None else to_additive(self.mask, like)
 
-    def at(self, places: Tensor) -> Scope:
+    def at(self, places: Tensor) -> AttentionContext:
         """The same where only the places (B, M) of each row ask."""
         rows = torch.arange(len(places), device=places.device)[:, None]
 
@@ -103,7 +103,7 @@ class Scope:
             query_segments=segments,
         )
 
-    def of_rows(self, rows: Tensor) -> Scope:
+    def select_rows(self, rows: Tensor) -> AttentionContext:
         """The same with the masks of some rows alone."""
         return replace(self, mask=None if self.mask is None else self.mask[rows])
 
@@ -112,13 +112,13 @@ class Scope:
         time, device = self.query_positions.shape[1], self.query_positions.device
         return torch.ones(1, 1, time, time, dtype=torch.bool, device=device).tril()
 
-    def biased(self, bias: Tensor) -> Scope:
+    def biased(self, bias: Tensor) -> AttentionContext:
         """The same with numbers (B or 1, H, Tq, Tk) added to all scores."""
-        before = self.additive(bias)
+        before = self.additive_mask(bias)
         return replace(self, mask=bias if before is None else before + bias, causal=False)
 
 
-def as_numbers(mask: Tensor, like: Tensor) -> Tensor:
+def to_additive(mask: Tensor, like: Tensor) -> Tensor:
     """A bool mask as 0 where true and -inf where false; numbers stay."""
     if mask.dtype != torch.bool:
         return mask
@@ -126,19 +126,21 @@ def as_numbers(mask: Tensor, like: Tensor) -> Tensor:
     return zeros.masked_fill(~mask, float("-inf"))
 
 
-def mask_of(visibility: Visibility, lengths: Tensor, time: int) -> tuple[Tensor | None, bool]:
+def attention_mask_tensor(
+    attention_mask: AttentionMask, lengths: Tensor, time: int
+) -> tuple[Tensor | None, bool]:
     """The (B, 1, T, T) mask of a visibility, None where none is needed, and whether it is causal.
 
     Padding stands at the end, so that a causal place never sees any, and needs no mask.
     """
-    if isinstance(visibility, Causal) and visibility.window is None:
+    if isinstance(attention_mask, CausalMask) and attention_mask.window is None:
         return None, True
-    if isinstance(visibility, Full) and bool((lengths == time).all()):
+    if isinstance(attention_mask, FullMask) and bool((lengths == time).all()):
         return None, False
-    return visibility.mask(lengths, time)[:, None], False
+    return attention_mask.mask(lengths, time)[:, None], False
 
 
-def memory_mask(lengths: Tensor, time: int) -> Tensor | None:
+def source_padding_mask(lengths: Tensor, time: int) -> Tensor | None:
     """(B, 1, 1, S) true at the real places of what is attended to; None where all are."""
     if bool((lengths == time).all()):
         return None

@@ -16,14 +16,14 @@ from torch import Tensor, nn
 
 from lmlab.core.errors import UserError
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.layers.residual_mlp import Residual
+from lmlab.layers.residual_mlp import ResidualMLP
 
 ZIPF_SHIFT = 2.7
 """Mandelbrot's shift in p(rank) ∝ 1 / (rank + shift)."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Tables:
+class HMMTables:
     """Log-probabilities of one hidden Markov model whose K states stand in C blocks."""
 
     start: Tensor
@@ -42,7 +42,7 @@ class Tables:
         """States in a block."""
         return self.emission.shape[1]
 
-    def spread_emission(self) -> Tensor:
+    def dense_emission(self) -> Tensor:
         """(V, K) the emission over all states, -inf outside of a token's block."""
         rows, count = len(self.block), len(self.start) // self.inside
         spread = self.emission.new_full((rows, count, self.inside), -torch.inf)
@@ -55,7 +55,7 @@ def blocks_by_rank(vocabulary: Vocabulary, count: int) -> Tensor:
 
     Ids of a word vocabulary go down in frequency, so consecutive ids share a block: few frequent
     words have many states each, and rare words share theirs. Chiu and Rush take Brown clusters,
-    which need the training text; `MarkovTables.set_blocks` takes any other assignment.
+    which need the training text; `HMMParameters.set_blocks` takes any other assignment.
     """
     tokens = [i for i in range(vocabulary.size) if i not in vocabulary.unpredictable]
     if len(tokens) < count:
@@ -76,7 +76,7 @@ def blocks_by_rank(vocabulary: Vocabulary, count: int) -> Tensor:
     return block
 
 
-class MarkovTables(nn.Module):
+class HMMParameters(nn.Module):
     """What a filter and an emission share. `tables()` gives the tables as they are now."""
 
     block: Tensor
@@ -97,14 +97,14 @@ class MarkovTables(nn.Module):
         never = torch.zeros(vocabulary.size, dtype=torch.bool)
         never[list(vocabulary.unpredictable)] = True
         self.register_buffer("never", never, persistent=False)
-        self._shared: Tables | None = None
-        self._remembered: tuple[tuple[int, ...], Tables] | None = None
+        self._shared: HMMTables | None = None
+        self._remembered: tuple[tuple[int, ...], HMMTables] | None = None
 
-    def compute(self, kept: Tensor | None) -> Tables:
+    def compute(self, kept: Tensor | None) -> HMMTables:
         """The tables of all states, or of those kept, (C, k) ids."""
         raise TypeError(f"{type(self).__name__} does not define compute")
 
-    def tables(self) -> Tables:
+    def tables(self) -> HMMTables:
         """The tables as they are now; in evaluation they are remembered until something changes."""
         if self._shared is not None:
             return self._shared
@@ -123,7 +123,7 @@ class MarkovTables(nn.Module):
         return super().train(mode)
 
     @contextmanager
-    def shared(self, tables: Tables | None = None) -> Iterator[Tables]:
+    def shared(self, tables: HMMTables | None = None) -> Iterator[HMMTables]:
         """Within it all who ask get the same tables: one computation, one draw of states.
 
         `tables` are to be used instead of the module's own, where they are given.
@@ -149,7 +149,7 @@ class MarkovTables(nn.Module):
         return kept + self.inside * torch.arange(self.blocks, device=kept.device)[:, None]
 
 
-class FreeTables(MarkovTables):
+class TabularHMMParameters(HMMParameters):
     """Every probability is a number of its own: K + K² + K V / C of them."""
 
     def __init__(self, states: int, vocabulary: Vocabulary, *, blocks: int = 1) -> None:
@@ -159,10 +159,10 @@ class FreeTables(MarkovTables):
         self.transition = nn.Parameter(torch.randn(states, states) * 0.5)
         self.emission = nn.Parameter(torch.randn(vocabulary.size, self.inside) * 0.5)
 
-    def compute(self, kept: Tensor | None) -> Tables:
+    def compute(self, kept: Tensor | None) -> HMMTables:
         assert kept is None, "free tables drop no states"
         scores = self.emission.masked_fill(self.never[:, None], -torch.inf)
-        return Tables(
+        return HMMTables(
             start=torch.log_softmax(self.start, 0),
             transition=torch.log_softmax(self.transition, 1),
             emission=scores - _block_totals(scores, self.block, self.blocks)[self.block],
@@ -171,7 +171,7 @@ class FreeTables(MarkovTables):
 
     @torch.no_grad()
     def set_from_counts(self, counts: dict[str, Tensor], *, floor: float = 1e-6) -> None:
-        """The M step: shares of expected counts, keyed and shaped as the fields of `Tables`.
+        """The M step: shares of expected counts, keyed and shaped as the fields of `HMMTables`.
 
         The floor, added to every count, keeps what was never seen possible, if barely. That it
         is not quite maximum likelihood shows only where a table has next to no counts.
@@ -186,7 +186,7 @@ def _block_totals(scores: Tensor, block: Tensor, count: int) -> Tensor:
     return torch.stack([torch.logsumexp(scores[block == number], 0) for number in range(count)])
 
 
-class NeuralTables(MarkovTables):
+class NeuralHMMParameters(HMMParameters):
     """Tables from a vector e_z for each state and one x_s for each token.
 
         P(z' | z) = softmax_z'(R out(e_z) · in(e_z')),  P(s | z) = softmax_s(emit(e_z) · x_s + b_s)
@@ -211,15 +211,15 @@ class NeuralTables(MarkovTables):
         self.first = nn.Parameter(torch.randn(width) * width**-0.5)
         self.words = nn.Parameter(torch.randn(vocabulary.size, width) * width**-0.5)
         self.bias = nn.Parameter(torch.zeros(vocabulary.size))
-        self.out, self.into, self.emit = (Residual(width, dropout) for _ in range(3))
+        self.out, self.into, self.emit = (ResidualMLP(width, dropout) for _ in range(3))
         # Turned away from e_z itself, or every state would begin by staying where it is.
         self.turn = nn.Linear(width, width, bias=False)
 
-    def compute(self, kept: Tensor | None) -> Tables:
+    def compute(self, kept: Tensor | None) -> HMMTables:
         vectors = self.vectors if kept is None else self.vectors[kept.flatten()]
         into = self.into(vectors)
         scale = into.shape[1] ** -0.5
-        return Tables(
+        return HMMTables(
             start=torch.log_softmax(into @ self.first, 0),
             transition=torch.log_softmax(self.turn(self.out(vectors)) @ into.t() * scale, 1),
             emission=self._emission(self.emit(vectors)),

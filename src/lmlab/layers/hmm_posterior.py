@@ -15,27 +15,27 @@ from torch import Tensor
 from lmlab.core.batch import Batch
 from lmlab.core.distribution import Categorical
 from lmlab.core.errors import UserError
-from lmlab.inference.forward_algorithm import filter_states
-from lmlab.inference.semirings import parts_of
+from lmlab.inference.forward_algorithm import forward_filter
+from lmlab.inference.semirings import structure_marginals
 from lmlab.layers.hmm_parameters import (
-    MarkovTables,
-    Tables,
+    HMMParameters,
+    HMMTables,
 )
 
 
-def state_posterior(tables: Tables, batch: Batch, masked: Tensor | None = None) -> Tensor:
+def state_posterior(tables: HMMTables, batch: Batch, masked: Tensor | None = None) -> Tensor:
     """(B, T - 1, K) p(z | all tokens that are not masked) for the places 1 to T - 1.
 
     Zero behind a row's end. Cost T · K² a row: a masked token may come from any block.
     """
     known = batch.targets_mask() if masked is None else batch.targets_mask() & ~masked
     potentials = _spread(tables, batch.tokens[:, 1:], known[:, 1:])
-    (posterior,) = parts_of(lambda p: _log_likelihood(tables, p), potentials)
+    (posterior,) = structure_marginals(lambda p: _log_likelihood(tables, p), potentials)
     # A gradient of sums may round below zero, and a probability has a logarithm.
     return posterior.clamp(min=0) * batch.targets_mask()[:, 1:, None]
 
 
-def fill(tables: Tables, batch: Batch, masked: Tensor) -> Categorical:
+def fill_masked_tokens(tables: HMMTables, batch: Batch, masked: Tensor) -> Categorical:
     """Rows in reading order over the masked places (B, T): p(token | all that is not masked)."""
     if (masked & ~batch.targets_mask()).any():
         raise UserError(
@@ -43,12 +43,12 @@ def fill(tables: Tables, batch: Batch, masked: Tensor) -> Categorical:
             "another place was masked."
         )
     states = state_posterior(tables, batch, masked)[masked[:, 1:]]
-    mixed = states.double() @ tables.spread_emission().double().exp().t()
+    mixed = states.double() @ tables.dense_emission().double().exp().t()
     return Categorical(mixed.log().to(states.dtype))
 
 
 def expected_counts(
-    markov: MarkovTables, log_likelihood: Callable[[], Tensor]
+    markov: HMMParameters, log_likelihood: Callable[[], Tensor]
 ) -> dict[str, Tensor]:
     """How often each start, transition and emission is expected to have been used: the E step.
 
@@ -64,7 +64,7 @@ def expected_counts(
     return dict(zip(names, counts, strict=True))
 
 
-def _spread(tables: Tables, tokens: Tensor, known: Tensor) -> Tensor:
+def _spread(tables: HMMTables, tokens: Tensor, known: Tensor) -> Tensor:
     """(B, T, K) log P(token | state), -inf outside of its block; 0 where it is not known."""
     shape = (*tokens.shape, len(tables.start) // tables.inside, tables.inside)
     spread = tables.emission.new_full(shape, -torch.inf)
@@ -73,11 +73,11 @@ def _spread(tables: Tables, tokens: Tensor, known: Tensor) -> Tensor:
     return torch.where(known[..., None], spread.flatten(2), 0.0)
 
 
-def _log_likelihood(tables: Tables, potentials: Tensor) -> Tensor:
+def _log_likelihood(tables: HMMTables, potentials: Tensor) -> Tensor:
     """(B, T) Σ_t of it is log Σ_z P(z) Π_t exp(potential of z_t)."""
     first = tables.start.expand(len(potentials), 1, -1)
     one_block = potentials.new_zeros(potentials.shape[:2], dtype=torch.long)
-    later = filter_states(
+    later = forward_filter(
         first[:, 0], potentials[:, :-1], one_block[:, :-1], tables.transition
     ).view(len(potentials), -1, first.shape[-1])
     return torch.logsumexp(torch.cat([first, later], dim=1) + potentials, dim=-1)

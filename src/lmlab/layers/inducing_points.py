@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from lmlab.layers.attention_context import Scope
-from lmlab.layers.transformer_block import Block
+from lmlab.layers.attention_context import AttentionContext
+from lmlab.layers.transformer_block import TransformerBlock
 
 
-class InducedBlock(nn.Module):
+class InducedSetAttentionBlock(nn.Module):
     """ISAB(X) = MAB(X, MAB(I, X)) with M learned points I (Lee et al. 2019).
 
     MAB(X, Y) is a Transformer's layer in which X asks and Y is looked at, with norms after the
@@ -17,21 +17,25 @@ class InducedBlock(nn.Module):
     shape; places know of each other only by the points. Cost O(T · M · W + (T + M) · W²).
     """
 
-    def __init__(self, gather: Block, spread: Block, *, points: int, width: int) -> None:
+    def __init__(
+        self, gather: TransformerBlock, spread: TransformerBlock, *, points: int, width: int
+    ) -> None:
         super().__init__()
         self.gather = gather
         self.spread = spread
         self.points = nn.Parameter(torch.empty(points, width))
         nn.init.normal_(self.points)
 
-    def forward(self, values: Tensor, real: Tensor, scope: Scope) -> Tensor:
+    def forward(self, values: Tensor, real: Tensor, scope: AttentionContext) -> Tensor:
         """(B, T, W), given which of the places are real, (B, T) bool."""
         places = torch.arange(values.shape[1], device=values.device)[None]
         points = torch.arange(len(self.points), device=values.device)[None]
-        reading = Scope(mask=real[:, None, None], query_positions=points, key_positions=places)
-        asking = Scope(query_positions=places, key_positions=points)
+        reading = AttentionContext(
+            mask=real[:, None, None], query_positions=points, key_positions=places
+        )
+        asking = AttentionContext(query_positions=places, key_positions=points)
         if scope.record is not None:
-            reading, asking = reading.recording({}), asking.recording({})
+            reading, asking = reading.with_captures({}), asking.with_captures({})
         start = self.points.expand(len(values), -1, -1)
         read = self.gather(start, reading, content=values)
         spread: Tensor = self.spread(values, asking, content=read)
@@ -40,7 +44,9 @@ class InducedBlock(nn.Module):
         return spread
 
     @staticmethod
-    def _note(inner: Scope, what: str, axes: tuple[str, ...], scope: Scope) -> None:
+    def _note(
+        inner: AttentionContext, what: str, axes: tuple[str, ...], scope: AttentionContext
+    ) -> None:
         """Keep the attention of one half: its other axis are the points, and no words."""
         if inner.record is not None:
             weights = inner.record["attention"].values

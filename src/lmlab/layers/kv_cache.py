@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-SPARE = 16
+SPARE_POSITIONS = 16
 """Places that fresh storage has room for beyond those it is made with."""
 
 
@@ -19,7 +19,7 @@ class _Storage:
 
 
 @dataclass(frozen=True, eq=False)
-class KeyValues:
+class KVCache:
     """Keys and values (B, H, length, D); it never changes, what is appended is a new one.
 
     The new one writes into the same storage behind the last place, where nobody has written yet:
@@ -31,12 +31,12 @@ class KeyValues:
     length: int
 
     @classmethod
-    def of(cls, keys: Tensor, values: Tensor) -> KeyValues:
+    def of(cls, keys: Tensor, values: Tensor) -> KVCache:
         """These keys and values, (B, H, T, D)."""
         return cls(_Storage(keys, values, keys.shape[2]), keys.shape[2])
 
     @classmethod
-    def empty(cls, rows: int, heads: int, width: int, like: Tensor) -> KeyValues:
+    def empty(cls, rows: int, heads: int, width: int, like: Tensor) -> KVCache:
         """Of no place yet."""
         nothing = like.new_empty(rows, heads, 0, width)
         return cls.of(nothing, nothing)
@@ -49,21 +49,21 @@ class KeyValues:
     def values(self) -> Tensor:
         return self.storage.values[:, :, : self.length]
 
-    def append(self, keys: Tensor, values: Tensor) -> KeyValues:
+    def append(self, keys: Tensor, values: Tensor) -> KVCache:
         """These and those of the new places, (B, H, new, D)."""
         if torch.is_grad_enabled() and (keys.requires_grad or self.keys.requires_grad):
             joined = torch.cat([self.keys, keys], 2), torch.cat([self.values, values], 2)
-            return KeyValues.of(*joined)
+            return KVCache.of(*joined)
         new = self.length + keys.shape[2]
         room = self.storage.keys.shape[2]
         mine = self.storage if self.storage.filled == self.length and new <= room else None
-        storage = mine or self._roomier(max(2 * self.length, new + SPARE))
+        storage = mine or self._roomier(max(2 * self.length, new + SPARE_POSITIONS))
         storage.keys[:, :, self.length : new] = keys
         storage.values[:, :, self.length : new] = values
         storage.filled = new
-        return KeyValues(storage, new)
+        return KVCache(storage, new)
 
-    def select(self, rows: Tensor) -> KeyValues:
+    def select(self, rows: Tensor) -> KVCache:
         """Those of the given rows; the same ones in the same order cost nothing."""
         count = self.storage.keys.shape[0]
         if len(rows) == count and torch.equal(rows, torch.arange(count, device=rows.device)):
@@ -71,10 +71,10 @@ class KeyValues:
         # With the room behind them: whole rows are copied faster than their filled part.
         stored = (self.storage.keys, self.storage.values)
         keys, values = (each.index_select(0, rows) for each in stored)
-        return KeyValues(_Storage(keys, values, self.length), self.length)
+        return KVCache(_Storage(keys, values, self.length), self.length)
 
-    def detach(self) -> KeyValues:
-        return KeyValues.of(self.keys.detach(), self.values.detach())
+    def detach(self) -> KVCache:
+        return KVCache.of(self.keys.detach(), self.values.detach())
 
     def _roomier(self, capacity: int) -> _Storage:
         return _Storage(
@@ -82,7 +82,7 @@ class KeyValues:
         )
 
 
-class Owners:
+class SourceAssignment:
     """Which source each text of a batch is written beside: the same for all layers of a decoder."""
 
     def __init__(self, sources: Tensor, slots: Tensor, firsts: Tensor, texts: int) -> None:
@@ -94,15 +94,15 @@ class Owners:
         """(S,) a text of each source."""
         self.texts = texts
         """The most texts that one source has."""
-        self._chosen: tuple[Tensor, tuple[Tensor | None, Owners]] | None = None
+        self._chosen: tuple[Tensor, tuple[Tensor | None, SourceAssignment]] | None = None
 
     @classmethod
-    def of(cls, rows: int, device: torch.device | None = None) -> Owners:
+    def of(cls, rows: int, device: torch.device | None = None) -> SourceAssignment:
         """One text beside each source."""
         own = torch.arange(rows, device=device)
         return cls(own, torch.zeros_like(own), own, 1)
 
-    def select(self, rows: Tensor) -> tuple[Tensor | None, Owners]:
+    def select(self, rows: Tensor) -> tuple[Tensor | None, SourceAssignment]:
         """Those sources (S',) that the given texts are beside, None for all; and who owns whom.
 
         Asked again for the same tensor, as by the next layer, it answers what it answered.
@@ -111,7 +111,7 @@ class Owners:
             self._chosen = rows, self._selected(rows)
         return self._chosen[1]
 
-    def _selected(self, rows: Tensor) -> tuple[Tensor | None, Owners]:
+    def _selected(self, rows: Tensor) -> tuple[Tensor | None, SourceAssignment]:
         chosen = self.sources[rows]
         if torch.equal(chosen, self.sources):
             return None, self
@@ -120,12 +120,14 @@ class Owners:
         begins = counts.cumsum(0) - counts
         slots = torch.empty_like(sources)
         slots[order] = torch.arange(len(rows), device=rows.device) - begins[sources[order]]
-        owners = Owners(sources, slots, order[begins], int(counts.max()) if len(rows) else 0)
+        owners = SourceAssignment(
+            sources, slots, order[begins], int(counts.max()) if len(rows) else 0
+        )
         return left if len(left) < len(self.firsts) else None, owners
 
 
 @dataclass(frozen=True, eq=False)
-class SourceKeyValues:
+class CrossAttentionCache:
     """Keys and values (S, H, T, D) of sources, which no step changes, and who looks at them.
 
     Texts of one source, as in a beam, share them: to fork or to swap texts costs nothing, and they
@@ -134,21 +136,21 @@ class SourceKeyValues:
 
     keys: Tensor
     values: Tensor
-    owners: Owners
+    owners: SourceAssignment
 
     @classmethod
-    def of(cls, keys: Tensor, values: Tensor, owners: Owners) -> SourceKeyValues:
+    def of(cls, keys: Tensor, values: Tensor, owners: SourceAssignment) -> CrossAttentionCache:
         """Those of sources (S, H, T, D), laid out once as every step will read them."""
         return cls(keys.contiguous(), values.contiguous(), owners)
 
-    def select(self, rows: Tensor) -> SourceKeyValues:
+    def select(self, rows: Tensor) -> CrossAttentionCache:
         """For the given texts; sources that have none left are dropped."""
         left, owners = self.owners.select(rows)
         if left is None:
             return replace(self, owners=owners)
-        return SourceKeyValues(self.keys[left], self.values[left], owners)
+        return CrossAttentionCache(self.keys[left], self.values[left], owners)
 
-    def for_each(self) -> tuple[Tensor, Tensor]:
+    def expand_to_texts(self) -> tuple[Tensor, Tensor]:
         """(B, H, T, D) keys and values of each text's source."""
         return self.keys[self.owners.sources], self.values[self.owners.sources]
 
@@ -163,7 +165,7 @@ class SourceKeyValues:
         """(B, new, W) what was found for them, (S, texts · new, W), by text again."""
         return found.unflatten(1, (-1, new))[self.owners.sources, self.owners.slots]
 
-    def detach(self) -> SourceKeyValues:
+    def detach(self) -> CrossAttentionCache:
         return replace(self, keys=self.keys.detach(), values=self.values.detach())
 
 

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from lmlab.layers.feed_forward import ACTIVATIONS, ActivationName
 
 
-class PredictionHead(nn.Module):
+class MLMHead(nn.Module):
     """norm(f(W h + b)): BERT's, from the width of the layers to that of the token vectors."""
 
     def __init__(

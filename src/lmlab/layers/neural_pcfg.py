@@ -12,12 +12,12 @@ from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.inference.inside import Rules, at_root, grow_scaled, inside
-from lmlab.inference.prefix_probabilities import prefixes
-from lmlab.layers.residual_mlp import Residual
+from lmlab.inference.prefix_probabilities import prefix_probabilities
+from lmlab.layers.residual_mlp import ResidualMLP
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Grammar:
+class PCFGTables:
     """Normalised log-probabilities of a grammar with N inner symbols and P leaf symbols."""
 
     rules: Rules
@@ -29,7 +29,7 @@ class Grammar:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Sentences:
+class SentenceBatch:
     """The words of a batch, without start and end."""
 
     tokens: Tensor
@@ -40,7 +40,7 @@ class Sentences:
     """(B,) bool: whether its end is known; else it is cut off."""
 
 
-class NeuralGrammar(nn.Module):
+class NeuralPCFG(nn.Module):
     """Rules from a vector for each symbol (Kim et al. 2019, without their sentence vector).
 
         P(root → A) = softmax(u_A · f(w_root))     A any symbol, or nothing (an empty sentence)
@@ -51,7 +51,7 @@ class NeuralGrammar(nn.Module):
     least; with leaf symbols and nothing among them every sentence has a probability.
     """
 
-    not_words: Tensor
+    special_token_mask: Tensor
 
     def __init__(self, trees: int, leaves: int, width: int, vocabulary: Vocabulary) -> None:
         super().__init__()
@@ -60,27 +60,27 @@ class NeuralGrammar(nn.Module):
         self.root_vector = nn.Parameter(torch.randn(width))
         self.tree_vectors = nn.Parameter(torch.randn(trees, width))
         self.leaf_vectors = nn.Parameter(torch.randn(leaves, width))
-        self.root_network, self.leaf_network = Residual(width), Residual(width)
+        self.root_network, self.leaf_network = ResidualMLP(width), ResidualMLP(width)
         self.root_scores = nn.Linear(width, symbols + 1)
         self.rule_scores = nn.Linear(width, symbols**2)
         self.word_scores = nn.Linear(width, vocabulary.size)
         ids = [i for i in (*vocabulary.unpredictable, vocabulary.end) if i is not None]
-        not_words = torch.zeros(vocabulary.size, dtype=torch.bool)
-        not_words[ids] = True
-        self.register_buffer("not_words", not_words, persistent=False)
+        special_token_mask = torch.zeros(vocabulary.size, dtype=torch.bool)
+        special_token_mask[ids] = True
+        self.register_buffer("special_token_mask", special_token_mask, persistent=False)
 
-    def grammar(self) -> Grammar:
+    def grammar(self) -> PCFGTables:
         """The rules as they are now: N S² + P V numbers."""
         symbols = self.trees + self.leaves
         root = torch.log_softmax(self.root_scores(self.root_network(self.root_vector)), -1)
         binary = torch.log_softmax(self.rule_scores(self.tree_vectors), -1)
         scores = self.word_scores(self.leaf_network(self.leaf_vectors))
-        words = torch.log_softmax(scores.masked_fill(self.not_words, -torch.inf), -1)
+        words = torch.log_softmax(scores.masked_fill(self.special_token_mask, -torch.inf), -1)
         rules = Rules(root=root[:-1], binary=binary.view(-1, symbols, symbols))
-        return Grammar(rules=rules, empty=root[-1], words=words.t())
+        return PCFGTables(rules=rules, empty=root[-1], words=words.t())
 
 
-def sentences(batch: Batch, end: int | None, longest: int) -> Sentences:
+def extract_sentences(batch: Batch, end: int | None, longest: int) -> SentenceBatch:
     """The words of a batch, or a UserError where they are no sentences to parse."""
     last = batch.tokens.gather(1, (batch.lengths - 1).clamp(min=0)[:, None]).squeeze(1)
     complete = (last == -1 if end is None else last == end) & (batch.lengths > 1)
@@ -98,17 +98,17 @@ def sentences(batch: Batch, end: int | None, longest: int) -> Sentences:
             "a grammar gives sentences one by one, and an end of sentence came inside a text; use "
             "a corpus of sentences instead of contiguous text."
         )
-    return Sentences(tokens=tokens, counts=counts, complete=complete)
+    return SentenceBatch(tokens=tokens, counts=counts, complete=complete)
 
 
-def word_potentials(grammar: Grammar, given: Sentences) -> Tensor:
+def word_potentials(grammar: PCFGTables, given: SentenceBatch) -> Tensor:
     """(B, T, P) log P(word | leaf symbol); 0 behind a sentence's end, where nothing is asked."""
     places = torch.arange(given.tokens.shape[1], device=given.tokens.device)
     behind = places >= given.counts[:, None]
     return F.embedding(given.tokens, grammar.words).masked_fill(behind[..., None], 0.0)
 
 
-def log_probs_by_token(grammar: Grammar, given: Sentences, places: int) -> Tensor:
+def token_log_probs(grammar: PCFGTables, given: SentenceBatch, places: int) -> Tensor:
     """(B, places) log p(word | words before), then of the end where it is known; 0 behind it.
 
     A word's is the ratio of two prefix probabilities, the end's that of the whole sentence's
@@ -118,7 +118,9 @@ def log_probs_by_token(grammar: Grammar, given: Sentences, places: int) -> Tenso
     begun, whole = zeros, grammar.empty.expand(len(given.tokens), 1)
     if given.tokens.shape[1]:
         chart = inside(word_potentials(grammar, given), grammar.rules, grow_scaled)
-        begun = torch.cat([zeros, at_root(prefixes(chart, grammar.rules), grammar.rules)], 1)
+        begun = torch.cat(
+            [zeros, at_root(prefix_probabilities(chart, grammar.rules), grammar.rules)], 1
+        )
         whole = torch.cat([whole, at_root(chart, grammar.rules)], 1)
     ends = (whole - begun).gather(1, given.counts[:, None])
     ratios = F.pad(begun.diff(dim=1), (0, places - begun.shape[1] + 1))
@@ -128,7 +130,7 @@ def log_probs_by_token(grammar: Grammar, given: Sentences, places: int) -> Tenso
     return found
 
 
-def log_probs_of_sentences(grammar: Grammar, given: Sentences) -> Tensor:
+def sentence_log_probs(grammar: PCFGTables, given: SentenceBatch) -> Tensor:
     """(B,) log-probability of each sentence, or of its beginning where it is cut off."""
     if not given.tokens.shape[1]:
         return torch.where(given.complete, grammar.empty, grammar.empty * 0)
@@ -138,14 +140,14 @@ def log_probs_of_sentences(grammar: Grammar, given: Sentences) -> Tensor:
     found = whole.gather(1, given.counts[:, None]).squeeze(1)
     if given.complete.all():
         return found
-    begun = at_root(prefixes(chart, grammar.rules), grammar.rules)
+    begun = at_root(prefix_probabilities(chart, grammar.rules), grammar.rules)
     begun = F.pad(begun, (1, 0)).gather(1, given.counts[:, None]).squeeze(1)
     return torch.where(given.complete, found, begun)
 
 
 @torch.no_grad()
-def draw_sentences(
-    grammar: Grammar, rows: int, most: int, generator: torch.Generator | None
+def sample_sentences(
+    grammar: PCFGTables, rows: int, most: int, generator: torch.Generator | None
 ) -> list[tuple[list[int], bool]]:
     """Leftmost derivations, all rows side by side: each one's words, and whether it ended.
 

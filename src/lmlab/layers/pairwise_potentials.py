@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 
-class DynamicLinks(nn.Module):
+class PairwisePotentials(nn.Module):
     """A(a, b) = (Q_i v_a) · (K_j v_b), with matrices Q_i and K_j made of the hidden states (000).
 
     Q_i = Q + U h_i reshaped, R × R, and K_j alike; v_a (R,) is the vector of a state or a token.
@@ -40,7 +40,7 @@ class DynamicLinks(nn.Module):
         return made.unflatten(-1, (self.rank, self.rank))
 
 
-class ParentChoice(nn.Module):
+class ParentSelection(nn.Module):
     """Which earlier blank each blank hangs from: a tree, read off scores s_ij = q_i · k_j.
 
     000 doubts that attention can choose the edges of a tree, as they might close a loop. A parent

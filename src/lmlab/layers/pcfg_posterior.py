@@ -10,31 +10,31 @@ from torch import Tensor
 from lmlab.core.capture import NON_NEGATIVE, UNIT_INTERVAL, Capture
 from lmlab.inference import inside
 from lmlab.inference.parse_trees import (
-    Tree,
-    read_tree,
+    ParseTree,
+    tree_from_indicators,
 )
 from lmlab.layers.neural_pcfg import (
-    Grammar,
-    Sentences,
+    PCFGTables,
+    SentenceBatch,
     word_potentials,
 )
 
 
-def best_trees(grammar: Grammar, given: Sentences) -> list[Tree | None]:
+def viterbi_trees(grammar: PCFGTables, given: SentenceBatch) -> list[ParseTree | None]:
     """The most probable tree of each sentence; None where it has no words."""
-    found: list[Tree | None] = []
+    found: list[ParseTree | None] = []
     # One by one: the best tree needs sums over rules that a batch would hold all at once.
     for row, count in enumerate(given.counts.tolist()):
         if not count:
             found.append(None)
             continue
         words = word_potentials(grammar, _row(given, row, count))
-        of_words, of_spans = inside.best(words, grammar.rules)
-        found.append(read_tree(of_words[0], of_spans[0], count))
+        of_words, of_spans = inside.viterbi_tree(words, grammar.rules)
+        found.append(tree_from_indicators(of_words[0], of_spans[0], count))
     return found
 
 
-def tree_entropy(grammar: Grammar, given: Sentences) -> Tensor:
+def tree_entropy(grammar: PCFGTables, given: SentenceBatch) -> Tensor:
     """(B,) entropy in nats of the posterior over a sentence's trees; 0 where it has no words."""
     entropies = grammar.empty.new_zeros(len(given.counts))
     with torch.no_grad():
@@ -45,12 +45,12 @@ def tree_entropy(grammar: Grammar, given: Sentences) -> Tensor:
     return entropies
 
 
-def captures(grammar: Grammar, given: Sentences) -> dict[str, Capture]:
+def posterior_captures(grammar: PCFGTables, given: SentenceBatch) -> dict[str, Capture]:
     """Rules, posterior spans, the use of symbols, and how sure the grammar is of its trees."""
     rules = _rule_captures(grammar)
     if not given.tokens.shape[1]:
         return rules
-    of_words, of_spans = inside.marginals(
+    of_words, of_spans = inside.span_marginals(
         word_potentials(grammar, given), grammar.rules, lengths=given.counts.clamp(min=1)
     )
     some = (given.counts > 0)[:, None, None]
@@ -82,7 +82,7 @@ def captures(grammar: Grammar, given: Sentences) -> dict[str, Capture]:
     }
 
 
-def _rule_captures(grammar: Grammar) -> dict[str, Capture]:
+def _rule_captures(grammar: PCFGTables) -> dict[str, Capture]:
     """The children of each nonterminal, the other child summed out, and the preterminals' words."""
     binary = grammar.rules.binary.detach().exp()
     return {
@@ -110,14 +110,14 @@ def _children(values: Tensor, child: str, other: str) -> Capture:
     )
 
 
-def _words_of_symbols(grammar: Grammar) -> Tensor:
+def _words_of_symbols(grammar: PCFGTables) -> Tensor:
     """(V, N + P) P(word | symbol); nan for nonterminals, which have no words."""
     words = grammar.words.detach().exp()
     none = words.new_full((len(words), len(grammar.rules.binary)), torch.nan)
     return torch.cat([none, words], dim=1)
 
 
-def _numbers(grammar: Grammar) -> str:
+def _numbers(grammar: PCFGTables) -> str:
     """Which symbols have which numbers."""
     first = len(grammar.rules.binary)
     last = first + grammar.words.shape[1] - 1
@@ -134,7 +134,7 @@ def _by_ends(spans: Tensor) -> Tensor:
     return found
 
 
-def _row(given: Sentences, row: int, count: int) -> Sentences:
+def _row(given: SentenceBatch, row: int, count: int) -> SentenceBatch:
     rows = slice(row, row + 1)
     return replace(
         given,

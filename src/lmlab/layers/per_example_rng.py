@@ -7,18 +7,22 @@ import math
 import torch
 from torch import Tensor
 
-from lmlab.layers.noise import uniform
+from lmlab.layers.noise import sample_uniform
 
-STEP, FIRST, SECOND = -0x61C8864680B583EB, -0x40A7B892E31B1A47, -0x6B2FB644ECCEEE15
+SPLITMIX_STEP, SPLITMIX_MULTIPLIER_1, SPLITMIX_MULTIPLIER_2 = (
+    -0x61C8864680B583EB,
+    -0x40A7B892E31B1A47,
+    -0x6B2FB644ECCEEE15,
+)
 """The constants of SplitMix64 as signed numbers."""
-KEEP_34, KEEP_37, KEEP_33, KEEP_24 = 2**34 - 1, 2**37 - 1, 2**33 - 1, 2**24 - 1
+LOW_34_BITS, LOW_37_BITS, LOW_33_BITS, LOW_24_BITS = 2**34 - 1, 2**37 - 1, 2**33 - 1, 2**24 - 1
 
 
-class RowNumbers(torch.Generator):
+class PerExampleGenerator(torch.Generator):
     """A generator whose numbers depend on a row's seed, the call and the place, and no other row.
 
     By hashing them (SplitMix64, Steele et al. 2014): all rows at once, where a generator for each
-    row would have to be asked row by row. It is known to `numbers` below; elsewhere it is a
+    row would have to be asked row by row. It is known to `per_example_uniform` below; elsewhere it is a
     generator like any other.
     """
 
@@ -32,37 +36,37 @@ class RowNumbers(torch.Generator):
         assert shape[0] == len(self.seeds), "the first axis is that of the rows"
         self.calls += 1
         # The product as a tensor, which wraps around where a number of Python would grow.
-        call = hashed(self.seeds + torch.full_like(self.seeds, self.calls) * STEP)
+        call = splitmix64_hash(self.seeds + torch.full_like(self.seeds, self.calls) * SPLITMIX_STEP)
         *outer, width = shape[1:]
         line = torch.arange(math.prod(outer), device=call.device)
-        lines = hashed(call[:, None] + (line + 1) * STEP)
+        lines = splitmix64_hash(call[:, None] + (line + 1) * SPLITMIX_STEP)
         place = torch.arange(width, device=call.device)
-        bits = hashed(lines[..., None] + (place + 1) * STEP)
-        return (((bits >> 40) & KEEP_24).float() / 2**24).view(shape).to(device)
+        bits = splitmix64_hash(lines[..., None] + (place + 1) * SPLITMIX_STEP)
+        return (((bits >> 40) & LOW_24_BITS).float() / 2**24).view(shape).to(device)
 
 
-def row_numbers(seed: int, rows: Tensor, which: Tensor) -> RowNumbers:
+def per_example_generator(seed: int, rows: Tensor, which: Tensor) -> PerExampleGenerator:
     """Numbers for rows (B,), of which each has several series; `which` (B,) is taken."""
-    made = RowNumbers()
-    by_row = hashed(hashed(torch.full_like(rows, seed)) + rows * STEP)
-    made.seeds, made.calls = hashed(by_row + which.to(rows) * STEP), 0
+    made = PerExampleGenerator()
+    by_row = splitmix64_hash(splitmix64_hash(torch.full_like(rows, seed)) + rows * SPLITMIX_STEP)
+    made.seeds, made.calls = splitmix64_hash(by_row + which.to(rows) * SPLITMIX_STEP), 0
     return made
 
 
-def hashed(numbers: Tensor) -> Tensor:
+def splitmix64_hash(numbers: Tensor) -> Tensor:
     """SplitMix64's mixing of int64 numbers, whose products wrap around."""
-    mixed = (numbers ^ ((numbers >> 30) & KEEP_34)) * FIRST
-    mixed = (mixed ^ ((mixed >> 27) & KEEP_37)) * SECOND
-    return mixed ^ ((mixed >> 31) & KEEP_33)
+    mixed = (numbers ^ ((numbers >> 30) & LOW_34_BITS)) * SPLITMIX_MULTIPLIER_1
+    mixed = (mixed ^ ((mixed >> 27) & LOW_37_BITS)) * SPLITMIX_MULTIPLIER_2
+    return mixed ^ ((mixed >> 31) & LOW_33_BITS)
 
 
-def numbers(
+def per_example_uniform(
     shape: tuple[int, ...] | torch.Size,
     device: torch.device,
     *,
     generator: torch.Generator | None = None,
 ) -> Tensor:
     """Numbers in [0, 1), by rows where the generator knows them."""
-    if isinstance(generator, RowNumbers):
+    if isinstance(generator, PerExampleGenerator):
         return generator.numbers(shape, device)
-    return uniform(shape, device, generator=generator)
+    return sample_uniform(shape, device, generator=generator)

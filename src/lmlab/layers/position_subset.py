@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True, eq=False)
-class AskedPlaces:
+class PositionSubset:
     """At most M places in a row of T: what is computed for them alone costs M, not T."""
 
     places: Tensor
@@ -18,14 +18,14 @@ class AskedPlaces:
     """(B, M) bool: false where a row has fewer."""
 
     @classmethod
-    def of(cls, wanted: Tensor) -> AskedPlaces:
+    def of(cls, wanted: Tensor) -> PositionSubset:
         """Those where `wanted` (B, T) is true."""
         count = wanted.sum(1)
         most = int(count.max())
         places = wanted.int().argsort(dim=1, descending=True, stable=True)[:, :most]
         return cls(places, torch.arange(most, device=places.device) < count[:, None])
 
-    def entries_of(self, values: Tensor) -> Tensor:
+    def gather_entries(self, values: Tensor) -> Tensor:
         """(B, M) the entries of these places of (B or 1, T)."""
         return values.expand(len(self.places), -1).gather(1, self.places)
 

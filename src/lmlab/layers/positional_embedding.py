@@ -10,14 +10,14 @@ from torch import Tensor, nn
 from lmlab.core.errors import UserError
 
 
-class InputPositions(nn.Module):
+class PositionalEmbedding(nn.Module):
     """Input vectors (B, T, E) with their positions (B or 1, T) told to them."""
 
     def forward(self, vectors: Tensor, positions: Tensor) -> Tensor:
         raise TypeError(f"{type(self).__name__} does not define forward")
 
 
-class LearnedPositions(InputPositions):
+class LearnedPositionalEmbedding(PositionalEmbedding):
     """e(s_t) + p_t with a learned vector for each of `length` positions (Devlin et al. 2019)."""
 
     def __init__(self, length: int, width: int) -> None:
@@ -34,19 +34,19 @@ class LearnedPositions(InputPositions):
         return vectors + self.table(positions)
 
 
-class PairPositions(InputPositions):
+class PairPositionalEmbedding(PositionalEmbedding):
     """e(s_t) + p_i + r_j for positions that are pairs (i, j), (B, T, 2) (Du et al. 2022, GLM)."""
 
     def __init__(self, length: int, width: int) -> None:
         super().__init__()
-        self.first = LearnedPositions(length, width)
-        self.second = LearnedPositions(length, width)
+        self.first = LearnedPositionalEmbedding(length, width)
+        self.second = LearnedPositionalEmbedding(length, width)
 
     def forward(self, vectors: Tensor, positions: Tensor) -> Tensor:
         return self.second(self.first(vectors, positions[..., 0]), positions[..., 1])
 
 
-class SinusoidalPositions(InputPositions):
+class SinusoidalPositionalEmbedding(PositionalEmbedding):
     """e(s_t) + [sin(t ω), cos(t ω)], ω_i = 10000^(-2i/E) (Vaswani et al. 2017); any length.
 
     All sines stand before all cosines; the paper's own order, alternating, is the same up to a
@@ -63,22 +63,22 @@ class SinusoidalPositions(InputPositions):
         self.width = width
 
     def forward(self, vectors: Tensor, positions: Tensor) -> Tensor:
-        return vectors + self.waves(positions)
+        return vectors + self.sinusoid_table(positions)
 
-    def waves(self, positions: Tensor) -> Tensor:
+    def sinusoid_table(self, positions: Tensor) -> Tensor:
         """(B or 1, T, E) the sines and cosines of each position."""
         angles = positions[..., None] * self.frequencies
         # Where E is odd there is one sine more than there are cosines.
         return torch.cat([angles.sin(), angles[..., : self.width // 2].cos()], dim=-1)
 
 
-class ConcatenatedPositions(InputPositions):
+class ConcatenatedPositionalEmbedding(PositionalEmbedding):
     """[e(s_t); sin(t ω), cos(t ω)] beside each other, as 002 tells it: (B, T, E + P)."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.sinusoidal = SinusoidalPositions(width)
+        self.sinusoidal = SinusoidalPositionalEmbedding(width)
 
     def forward(self, vectors: Tensor, positions: Tensor) -> Tensor:
-        waves = self.sinusoidal.waves(positions)
-        return torch.cat([vectors, waves.expand(len(vectors), -1, -1)], dim=-1)
+        sinusoid_table = self.sinusoidal.sinusoid_table(positions)
+        return torch.cat([vectors, sinusoid_table.expand(len(vectors), -1, -1)], dim=-1)

@@ -24,16 +24,16 @@ LSTM_GATES = {
 }
 
 
-class Cell(nn.Module):
+class RecurrentCell(nn.Module):
     """Inputs (B, T, D) and a state to outputs (B, T, W) and the state after them."""
 
     names: tuple[str, ...] = ("hidden",)
     """Tensors of its state."""
     free: tuple[str, ...] = ("hidden",)
     """Those that a start is free to choose; the others follow from them."""
-    leaves_zero: bool = True
+    can_leave_zero: bool = True
     """Whether a state of zeros can ever become another."""
-    gate_readings: Mapping[str, str] = {}
+    gate_captions: Mapping[str, str] = {}
     """Its gates by name, each with what it means to be open."""
 
     def __init__(self, input_width: int, width: int) -> None:
@@ -72,7 +72,7 @@ class Cell(nn.Module):
 
         The clear version: one step after another for the states, then the formula of the gates.
         """
-        if not self.gate_readings:
+        if not self.gate_captions:
             return {}
         before: list[CellState] = []
         for vector in inputs.split(1, dim=1):
@@ -80,14 +80,14 @@ class Cell(nn.Module):
             _, state = self(vector, state)
         stacked = tuple(torch.stack(parts, 1) for parts in zip(*before, strict=True))
         found = self._gates(inputs, stacked)
-        return dict(zip(self.gate_readings, found, strict=True))
+        return dict(zip(self.gate_captions, found, strict=True))
 
     def _gates(self, inputs: Tensor, before: CellState) -> tuple[Tensor, ...]:
         """Gates from the inputs (B, T, D) and the states before each, (B, T, W)."""
         raise TypeError(f"{type(self).__name__} does not define its gates")
 
 
-class FusedCell(Cell):
+class FusedCell(RecurrentCell):
     """A cell that is one of torch's fused kernels."""
 
     fused: nn.RNNBase
@@ -118,7 +118,7 @@ class TanhCell(FusedCell):
         return outputs, (last[0],)
 
 
-class LinearCell(Cell):
+class LinearCell(RecurrentCell):
     """h_t = W x_t + U h_{t-1} + b: 002's linear RNN, in which the gradient is U^t exactly."""
 
     def __init__(self, input_width: int, width: int, *, radius: float | None = None) -> None:
@@ -146,7 +146,7 @@ class LSTMCell(FusedCell):
 
     names = ("hidden", "cell")
     free = ("hidden", "cell")
-    gate_readings = LSTM_GATES
+    gate_captions = LSTM_GATES
 
     def __init__(self, input_width: int, width: int) -> None:
         super().__init__(input_width, width)
@@ -169,7 +169,7 @@ class GRUCell(FusedCell):
     h_t = (1 - z)∘n + z∘h_{t-1}
     """
 
-    gate_readings = {
+    gate_captions = {
         "reset gate": "where it is 1 the candidate sees the old state",
         "update gate": "where it is 1 the old state is kept, where it is 0 the candidate taken",
     }
@@ -187,7 +187,7 @@ class GRUCell(FusedCell):
         return reset.sigmoid(), update.sigmoid()
 
 
-class PeepholeLSTMCell(Cell):
+class PeepholeLSTMCell(RecurrentCell):
     """The LSTM whose f, i, o also see c_{t-1}, by full matrices as 002 §3.3.3.1 writes it.
 
     i, f, o = σ(W [h_{t-1}, x_t, c_{t-1}] + b);  g = tanh(W_c [h_{t-1}, x_t] + b_c);
@@ -196,7 +196,7 @@ class PeepholeLSTMCell(Cell):
 
     names = ("hidden", "cell")
     free = ("hidden", "cell")
-    gate_readings = LSTM_GATES
+    gate_captions = LSTM_GATES
 
     def __init__(self, input_width: int, width: int) -> None:
         super().__init__(input_width, width)
@@ -229,7 +229,7 @@ class PeepholeLSTMCell(Cell):
         return (summed + cell @ self.from_cell).sigmoid().chunk(3, dim=-1)
 
 
-class CoupledLSTMCell(Cell):
+class CoupledLSTMCell(RecurrentCell):
     """The LSTM with f = 1 - i (002 §3.3.3.2): what comes in takes the place of what goes.
 
     i, o = σ(W [h_{t-1}, x_t] + b);  g = tanh(…);  c_t = c_{t-1} + i∘(g - c_{t-1});
@@ -238,7 +238,7 @@ class CoupledLSTMCell(Cell):
 
     names = ("hidden", "cell")
     free = ("hidden", "cell")
-    gate_readings = {
+    gate_captions = {
         "input gate": "where it is 1 the candidate takes the place of the memory",
         "output gate": LSTM_GATES["output gate"],
     }
@@ -266,14 +266,14 @@ class CoupledLSTMCell(Cell):
         return summed[..., : 2 * self.width].sigmoid().chunk(2, dim=-1)
 
 
-class NotesGRUCell(Cell):
+class InputResetGRUCell(RecurrentCell):
     """002 §3.3.3.3's GRU, in which the reset gate multiplies the input and there are no biases.
 
     z, r = σ(W [h_{t-1}, x_t]);  h̃ = tanh(W [h_{t-1}, r∘x_t]);  h_t = (1 - z)∘h_{t-1} + z∘h̃.
     The paper's (Cho et al. 2014) reset gate multiplies h_{t-1}; the notes' slip is kept on purpose.
     """
 
-    gate_readings = {
+    gate_captions = {
         "update gate": "where it is 1 the candidate is taken, where it is 0 the old state kept",
         "reset gate": "where it is 1 the candidate sees the input",
     }

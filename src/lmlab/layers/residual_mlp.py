@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 
-class Residual(nn.Module):
+class ResidualMLP(nn.Module):
     """x + W₂ relu(W₁ norm(x)), (…, W) to (…, W)."""
 
     def __init__(self, width: int, dropout: float = 0.0) -> None:

@@ -12,11 +12,11 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-GlanceName = Literal["dot", "scaled", "general", "additive"]
+AttentionScoreName = Literal["dot", "scaled", "general", "additive"]
 """The type of a config field `score`."""
 
 
-class Glance(nn.Module):
+class DotAttention(nn.Module):
     """score(q, k) = q · k: 002's. Queries and what was read are W numbers wide."""
 
     def __init__(self, width: int) -> None:
@@ -40,14 +40,14 @@ class Glance(nn.Module):
         return weights @ values, weights
 
 
-class ScaledGlance(Glance):
+class ScaledDotAttention(DotAttention):
     """score(q, k) = q · k / √W (Vaswani et al. 2017)."""
 
     def scores(self, queries: Tensor, keys: Tensor) -> Tensor:
         return super().scores(queries, keys) / self.width**0.5
 
 
-class GeneralGlance(Glance):
+class BilinearAttention(DotAttention):
     """score(q, k) = q · A k (Luong et al. 2015)."""
 
     def __init__(self, width: int) -> None:
@@ -59,7 +59,7 @@ class GeneralGlance(Glance):
         return turned
 
 
-class AdditiveGlance(Glance):
+class AdditiveAttention(DotAttention):
     """score(q, k) = a · tanh(Q q + K k + b) (Bahdanau et al. 2015); T · S · W numbers at once."""
 
     def __init__(self, width: int) -> None:
@@ -78,9 +78,9 @@ class AdditiveGlance(Glance):
         return found
 
 
-GLANCES: dict[GlanceName, type[Glance]] = {
-    "dot": Glance,
-    "scaled": ScaledGlance,
-    "general": GeneralGlance,
-    "additive": AdditiveGlance,
+RNN_ATTENTIONS: dict[AttentionScoreName, type[DotAttention]] = {
+    "dot": DotAttention,
+    "scaled": ScaledDotAttention,
+    "general": BilinearAttention,
+    "additive": AdditiveAttention,
 }

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 
-class LayerMix(nn.Module):
+class ScalarMix(nn.Module):
     """γ Σ_j softmax(w)_j h_j over the layers j = 0 … L (Peters et al. 2018, equation 1).
 
     Layers (…, W) each, the mix (…, W). At the start all layers weigh the same and γ is one.

@@ -8,18 +8,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lmlab.core.loss import Loss
-from lmlab.tasks.task import NO_LABEL
+from lmlab.core.loss import IGNORE_LABEL, Loss
 
-HOP, ANSWER = 0, 2
+HOP_POINTER, ANSWER_POINTER = 0, 2
 """Which of the four pointers are S_hop, E_hop and S_ans, E_ans."""
-POINTERS = 4
+POINTER_COUNT = 4
 
-Places = tuple[int, int]
+SpanPositions = tuple[int, int]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Span:
+class PointedSpan:
     """Places [first, last] of an input, and the probability of its start."""
 
     first: int
@@ -39,7 +38,7 @@ def pointer_log_probs(scores: Tensor, allowed: Tensor) -> Tensor:
 
 def best_spans(
     start: Tensor, end: Tensor, allowed: Tensor, *, top: int, longest: int
-) -> list[Span]:
+) -> list[PointedSpan]:
     """The spans of one kind in one input, by log-probabilities (T,) of its starts and ends.
 
         start_k ∈ top-K P_start,   end_k = argmax_{start_k ≤ j ≤ start_k + longest} P_end[j]
@@ -53,7 +52,7 @@ def best_spans(
             break
         reach = end.masked_fill(~allowed, float("-inf"))[place : place + longest + 1]
         found.append(
-            Span(
+            PointedSpan(
                 first=place,
                 last=place + int(reach.argmax()),
                 probability=float(start[place].exp()),
@@ -62,7 +61,7 @@ def best_spans(
     return found
 
 
-def pointer_labels(hops: Sequence[Places], answer: Places | None) -> list[list[int]]:
+def pointer_labels(hops: Sequence[SpanPositions], answer: SpanPositions | None) -> list[list[int]]:
     """The right places of each of the four pointers, each as right as the others: 1/k for k hops.
 
     Place 0 where there is nothing to point at.
@@ -71,14 +70,14 @@ def pointer_labels(hops: Sequence[Places], answer: Places | None) -> list[list[i
     return [[span[end] for span in found] or [0] for found in (hops, answers) for end in (0, 1)]
 
 
-NO_LABELS: list[list[int]] = [[] for _ in range(POINTERS)]
+NO_LABELS: list[list[int]] = [[] for _ in range(POINTER_COUNT)]
 """Of an input whose pointers are asked for nothing."""
 
 
 def label_tensor(labels: Sequence[Sequence[Sequence[int]]]) -> Tensor:
     """(B, 4, K) places, NO_LABEL where there are fewer than K."""
     most = max((len(each) for row in labels for each in row), default=0)
-    found = torch.full((len(labels), POINTERS, max(most, 1)), NO_LABEL)
+    found = torch.full((len(labels), POINTER_COUNT, max(most, 1)), IGNORE_LABEL)
     for number, row in enumerate(labels):
         for pointer, places in enumerate(row):
             found[number, pointer, : len(places)] = torch.tensor(places, dtype=torch.long)
@@ -90,7 +89,7 @@ def pointer_loss(log_probs: Tensor, labels: Tensor) -> Loss:
 
     log_probs (B, T, 4), labels (B, 4, K); gt is 1/k at k right places.
     """
-    told = labels != NO_LABEL
+    told = labels != IGNORE_LABEL
     counts = told.sum(-1)
     picked = log_probs.transpose(1, 2).gather(2, labels.clamp(min=0))
     each = picked.masked_fill(~told, 0.0).sum(-1) / counts.clamp(min=1)

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 
-def on_sphere(vectors: Tensor, radius: float = 1.0) -> Tensor:
+def scale_to_radius(vectors: Tensor, radius: float = 1.0) -> Tensor:
     """The vectors (…, W) scaled to the given length; a zero vector stays zero."""
     return F.normalize(vectors, dim=-1) * radius
 
@@ -23,4 +23,4 @@ class SphereEmbedding(nn.Embedding):
 
     def forward(self, tokens: Tensor) -> Tensor:
         radius = float(self.embedding_dim) ** 0.5
-        return on_sphere(super().forward(tokens), radius)
+        return scale_to_radius(super().forward(tokens), radius)

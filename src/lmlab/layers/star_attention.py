@@ -7,8 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lmlab.core.capture import UNIT_INTERVAL
-from lmlab.layers.attention import Attention
-from lmlab.layers.attention_context import Scope
+from lmlab.layers.attention import MultiHeadAttention
+from lmlab.layers.attention_context import AttentionContext
 
 
 class RingAttention(nn.Module):
@@ -19,13 +19,18 @@ class RingAttention(nn.Module):
     O(T · r · W + T · W²): linear in T.
     """
 
-    def __init__(self, attention: Attention, *, reach: int = 1) -> None:
+    def __init__(self, attention: MultiHeadAttention, *, reach: int = 1) -> None:
         super().__init__()
         self.attention = attention
         self.reach = reach
 
     def forward(
-        self, values: Tensor, inputs: Tensor, relay: Tensor, lengths: Tensor, scope: Scope
+        self,
+        values: Tensor,
+        inputs: Tensor,
+        relay: Tensor,
+        lengths: Tensor,
+        scope: AttentionContext,
     ) -> Tensor:
         """(B, T, W) what each word read."""
         part, (rows, time, _) = self.attention, values.shape
@@ -71,13 +76,13 @@ def slot_names(reach: int) -> tuple[str, ...]:
 class RelayAttention(nn.Module):
     """s' = MultiAtt(s, [s; h_1 … h_T]): the relay reads itself and all real words, O(T · W²)."""
 
-    def __init__(self, attention: Attention) -> None:
+    def __init__(self, attention: MultiHeadAttention) -> None:
         super().__init__()
         self.attention = attention
 
-    def forward(self, relay: Tensor, values: Tensor, scope: Scope) -> Tensor:
+    def forward(self, relay: Tensor, values: Tensor, scope: AttentionContext) -> Tensor:
         """(B, 1, W); the scope's mask says which of [s; h] are real."""
-        inner = scope if scope.record is None else scope.recording({})
+        inner = scope if scope.record is None else scope.with_captures({})
         output: Tensor = self.attention(relay, inner, source=torch.cat([relay, values], dim=1))
         for capture in (inner.record or {}).values():
             # A row of one place, the relay, which is no word; its look at itself is left out.

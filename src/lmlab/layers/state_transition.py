@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 
-class Transition(nn.Module):
+class StateTransition(nn.Module):
     """P(z') = Σ_z P(z' | z) P(z), one matrix P(z' | z) = softmax_z'(a_z · b_z') for every token.
 
     A state has a vector to leave from and one to arrive at, W numbers each (cf. Chiu and Rush
@@ -34,7 +34,7 @@ class Transition(nn.Module):
         return torch.softmax(self.scores(), dim=1)
 
 
-class TokenTransition(Transition):
+class TokenStateTransition(StateTransition):
     """P(z' | z) = softmax_z'(a_z · b_z' + c_z' · e(s)): the matrix is a function of the token s.
 
     The potential of a linear-chain CRF that looks at one token, normalised where it stands. Its

@@ -9,11 +9,11 @@ from torch import Tensor, nn
 
 from lmlab.core.vocabulary import Vocabulary
 
-AT_ONCE = 1 << 24
+TOKENS_PER_CHUNK = 1 << 24
 """Tokens that are counted at once, so that a corpus on disk stays there."""
 
 
-class WordLaw(nn.Module):
+class UnigramDistribution(nn.Module):
     """Which words are drawn as noise, and which are left out because they are too frequent.
 
     Mikolov et al. 2013. With n(w) the count of a word and n its sum over all words:
@@ -47,8 +47,8 @@ class WordLaw(nn.Module):
     def count(self, tokens: NDArray[np.generic]) -> None:
         """Take the counts from the ids of a text, in memory or on disk."""
         counts = np.zeros(self.vocabulary.size, dtype=np.int64)
-        for first in range(0, len(tokens), AT_ONCE):
-            part = np.asarray(tokens[first : first + AT_ONCE], dtype=np.int64)
+        for first in range(0, len(tokens), TOKENS_PER_CHUNK):
+            part = np.asarray(tokens[first : first + TOKENS_PER_CHUNK], dtype=np.int64)
             counts += np.bincount(part, minlength=len(counts))
         self.counts.copy_(torch.from_numpy(np.maximum(counts, 1)))
 

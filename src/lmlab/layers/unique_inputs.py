@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True, eq=False)
-class Repeated:
+class UniqueInputs:
     """The U different inputs among (B, T), and which of them stands where."""
 
     inputs: Tensor
@@ -22,7 +22,7 @@ class Repeated:
     """(B, T) numbers of the different ones."""
 
     @classmethod
-    def of(cls, inputs: Tensor, positions: Tensor, segments: Tensor | None) -> Repeated | None:
+    def of(cls, inputs: Tensor, positions: Tensor, segments: Tensor | None) -> UniqueInputs | None:
         """Those of ids (B, T) at positions (B or 1, T); None where few are the same, or vectors."""
         if inputs.ndim != 2 or positions.ndim != 2 or not inputs.numel():
             return None

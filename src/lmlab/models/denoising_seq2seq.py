@@ -14,30 +14,30 @@ from lmlab.core.batch import Batch
 from lmlab.core.distribution import Categorical
 from lmlab.core.errors import UserError
 from lmlab.core.joint_distribution import (
-    Ranked,
-    likeliest,
+    RankedFilling,
+    most_probable_fillings,
 )
-from lmlab.core.protocols import Pieces
-from lmlab.models.pointer_generator import CopyingWriter
-from lmlab.models.seq2seq import SequenceToSequence
-from lmlab.models.template_constrained_decoding import Rewriting
+from lmlab.core.protocols import TokenizerProtocol
+from lmlab.models.pointer_generator import PointerGenerator
+from lmlab.models.seq2seq import EncoderDecoderLM
+from lmlab.models.template_constrained_decoding import TemplateConstrainedDecoder
 from lmlab.objectives.denoising_base import (
-    HiddenSource,
+    DenoisingObjective,
 )
-from lmlab.objectives.masked_span import MaskedSpan
+from lmlab.objectives.masked_span import MASSObjective
 
-BEAM = 64
+SPAN_BEAM = 64
 """Hypotheses that a search for the likeliest spans keeps at least."""
 
 
-class SpanGeneration(SequenceToSequence):
+class MASS(EncoderDecoderLM):
     """Encoder-decoder whose decoder generates what the encoder sees masked (Song et al. 2019)."""
 
-    objective: MaskedSpan
+    objective: MASSObjective
     one_span: ClassVar[bool] = True
     """The masks of a text that are filled in must be adjacent."""
 
-    def joint_fill(self, batch: Batch, masked: Tensor) -> SpanJoint:
+    def joint_fill(self, batch: Batch, masked: Tensor) -> SpanDistribution:
         """The joint distribution of the span of masks in each row of the batch, (B, T) bool."""
         size = masked.sum(1)
         first = masked.long().argmax(1).clamp(min=1)
@@ -48,14 +48,14 @@ class SpanGeneration(SequenceToSequence):
                 "this system generates one span per text, so its masks must be adjacent; mask "
                 "one span, or use a system that fills positions apart (bert, span-joint)."
             )
-        return SpanJoint(self, batch, masked, first, size)
+        return SpanDistribution(self, batch, masked, first, size)
 
 
 @dataclass(frozen=True, eq=False)
-class SpanJoint:
+class SpanDistribution:
     """log p(a_1 … a_k | text) = Σ_i log p(a_i | a_<i, text with k masks), exact: a `Joint`."""
 
-    system: SpanGeneration
+    system: MASS
     batch: Batch
     masked: Tensor
     """(B, T) bool: one span in each row."""
@@ -83,15 +83,15 @@ class SpanJoint:
 
     def best(self) -> Tensor:
         """(N,) the likeliest tokens that a beam search finds for each row."""
-        return likeliest(self, len(self.batch), self.masked.device)
+        return most_probable_fillings(self, len(self.batch), self.masked.device)
 
-    def ranked(self, row: int, count: int) -> list[Ranked]:
+    def ranked(self, row: int, count: int) -> list[RankedFilling]:
         """The likeliest spans of one row by beam search.
 
         One is proven to be in its place where no hypothesis that was dropped, whose score bounds
         those of all its continuations, was likelier.
         """
-        width, dropped = max(BEAM, count), -math.inf
+        width, dropped = max(SPAN_BEAM, count), -math.inf
         first, size = int(self.first[row]), int(self.size[row])
         filled = self.batch.tokens[row : row + 1].clone()
         totals = torch.zeros(1, dtype=torch.float64, device=filled.device)
@@ -107,7 +107,7 @@ class SpanJoint:
             filled[:, first + turn] = kept % log_probs.shape[1]
         spans = filled[:, first : first + size].tolist()
         return [
-            Ranked(tokens=tuple(span), log_prob=total, proven=total >= dropped)
+            RankedFilling(tokens=tuple(span), log_prob=total, proven=total >= dropped)
             for span, total in list(zip(spans, totals.tolist(), strict=True))[:count]
         ]
 
@@ -124,16 +124,16 @@ class SpanJoint:
         return log_probs
 
 
-class Restoring(SequenceToSequence):
+class DenoisingSeq2Seq(EncoderDecoderLM):
     """An encoder-decoder that is trained to write what its source hides."""
 
-    objective: HiddenSource
+    objective: DenoisingObjective
     # What it is trained for: texts that are written from nothing may get worse while others are
     # restored better and better.
     watched = "loss"
 
-    def meet_tokenizer(self, tokenizer: Pieces) -> None:
-        self.objective.meet_tokenizer(tokenizer)
+    def setup_tokenizer(self, tokenizer: TokenizerProtocol) -> None:
+        self.objective.setup_tokenizer(tokenizer)
 
     def encode_tokens(self, batch: Batch) -> Tensor:
         """(B, T, W) the encoder's hidden states; zero at a start symbol that it is not shown."""
@@ -141,13 +141,13 @@ class Restoring(SequenceToSequence):
         return F.pad(values, (0, 0, batch.tokens.shape[1] - values.shape[1], 0))
 
 
-class Continuing(CopyingWriter, Restoring):
+class DenoisingPointerGenerator(PointerGenerator, DenoisingSeq2Seq):
     """A system that restores, and may copy words of its source."""
 
 
-class RestoringWhole(Restoring):
+class InfillingDenoisingSeq2Seq(DenoisingSeq2Seq):
     """A system that restores whole texts, and so fills blanks of any length in them."""
 
-    def infilling(self, batch: Batch) -> Rewriting:
+    def infill_decoder(self, batch: Batch) -> TemplateConstrainedDecoder:
         """What rewrites the texts of a batch, in which each mask symbol is a blank."""
-        return Rewriting(self, batch, mask=self.objective.spelling.mask)
+        return TemplateConstrainedDecoder(self, batch, mask=self.objective.spelling.mask)

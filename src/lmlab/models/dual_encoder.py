@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lmlab.backbones.text_encoder import TextEncoder
+from lmlab.backbones.text_encoder import PooledTextEncoder
 from lmlab.core.batch import Batch
 from lmlab.core.capture import Capture
 from lmlab.core.errors import UserError
@@ -20,13 +20,13 @@ from lmlab.core.protocols import LogProbs
 from lmlab.core.state import State
 from lmlab.core.system import System
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.objectives.inverse_cloze import Cut, InverseCloze
+from lmlab.objectives.inverse_cloze import InverseClozeTask, QuestionDocumentPairs
 
-OTHERS = 64
+SCORING_NEGATIVES = 64
 """Documents of the training split that a text is held against when it is scored."""
 
 
-class Negatives(Protocol):
+class NegativeMiner(Protocol):
     """What finds wrong documents for questions, beside those of the batch."""
 
     def meet(self, documents: Sequence[Sequence[int]]) -> None:
@@ -61,11 +61,11 @@ class DualEncoder(System):
         self,
         *,
         vocabulary: Vocabulary,
-        questions: TextEncoder,
-        documents: TextEncoder,
-        cloze: InverseCloze,
+        questions: PooledTextEncoder,
+        documents: PooledTextEncoder,
+        cloze: InverseClozeTask,
         length: int,
-        negatives: Negatives | None = None,
+        negatives: NegativeMiner | None = None,
     ) -> None:
         """`length`: of the longest text."""
         super().__init__()
@@ -76,10 +76,10 @@ class DualEncoder(System):
         self.cloze = cloze
         self.negatives = negatives
         self.window = length - 1
-        self.register_buffer("others", torch.zeros(OTHERS, length, dtype=torch.int32))
-        self.register_buffer("other_lengths", torch.zeros(OTHERS, dtype=torch.int64))
+        self.register_buffer("others", torch.zeros(SCORING_NEGATIVES, length, dtype=torch.int32))
+        self.register_buffer("other_lengths", torch.zeros(SCORING_NEGATIVES, dtype=torch.int64))
 
-    def meet_data(self, tokens: NDArray[np.generic], offsets: NDArray[np.int64]) -> None:
+    def setup_data(self, tokens: NDArray[np.generic], offsets: NDArray[np.int64]) -> None:
         """Keep some of the training split, evenly spread over it."""
         count = len(offsets) - 1
 
@@ -88,7 +88,7 @@ class DualEncoder(System):
             inner = tokens[offsets[number] : offsets[number + 1]].tolist()
             return [*start, *(each for each in inner if each != self.vocabulary.start)]
 
-        chosen = np.linspace(0, count - 1, min(OTHERS, count)).astype(int)
+        chosen = np.linspace(0, count - 1, min(SCORING_NEGATIVES, count)).astype(int)
         for row, number in enumerate(chosen):
             kept = text(number)[: self.others.shape[1]]
             self.others[row, : len(kept)] = torch.tensor(kept, dtype=torch.int32)
@@ -97,7 +97,7 @@ class DualEncoder(System):
             self.negatives.meet([text(number) for number in range(count)])
 
     @property
-    def loss_compares(self) -> bool:
+    def loss_is_comparable(self) -> bool:
         """Not: how many documents there are to choose from differs from batch to batch."""
         return False
 
@@ -143,7 +143,7 @@ class DualEncoder(System):
                 "say nothing; train it on some first (lmlab train dpr --base RUN …)."
             )
         if batch.condition is not None:
-            cut = Cut(questions=batch.condition, documents=batch)
+            cut = QuestionDocumentPairs(questions=batch.condition, documents=batch)
             found = self._log_ratio(cut, self._others(batch, cut=False))
         else:
             found = self._mean_log_ratio(batch)
@@ -151,7 +151,7 @@ class DualEncoder(System):
         return LogProbs(per_token=nothing, per_sequence=found, kind="unnormalised", whole=True)
 
     @torch.no_grad()
-    def reveal(self, batch: Batch) -> dict[str, Capture]:
+    def capture_internals(self, batch: Batch) -> dict[str, Capture]:
         """Which of the documents each question would choose."""
         cut = self._cut(batch, torch.Generator(device=batch.tokens.device).manual_seed(0))
         return {
@@ -165,18 +165,18 @@ class DualEncoder(System):
             )
         }
 
-    def _cut(self, batch: Batch, generator: torch.Generator | None) -> Cut:
+    def _cut(self, batch: Batch, generator: torch.Generator | None) -> QuestionDocumentPairs:
         if batch.condition is not None:
-            return Cut(questions=batch.condition, documents=batch)
+            return QuestionDocumentPairs(questions=batch.condition, documents=batch)
         return self.cloze.draw(batch, generator=generator)
 
-    def _log_probs(self, cut: Cut, more: Batch | None = None) -> Tensor:
+    def _log_probs(self, cut: QuestionDocumentPairs, more: Batch | None = None) -> Tensor:
         """(B, C) log p(document | question) among those of the batch, and behind them `more`."""
         questions, vectors = self.encode_queries(cut.questions), self.encode(cut.documents)
-        same = same_texts(cut.documents, cut.documents)
+        same = equal_rows(cut.documents, cut.documents)
         if more is not None:
             vectors = torch.cat([vectors, self.encode(more)])
-            same = torch.cat([same, same_texts(cut.documents, more)], 1)
+            same = torch.cat([same, equal_rows(cut.documents, more)], 1)
         return in_batch_log_probs(questions @ vectors.T, same)
 
     def _others(self, batch: Batch, *, cut: bool) -> Batch:
@@ -190,12 +190,12 @@ class DualEncoder(System):
         generator = torch.Generator(device=batch.tokens.device).manual_seed(0)
         return self.cloze.draw(others, generator=generator).documents
 
-    def _log_ratio(self, cut: Cut, others: Batch) -> Tensor:
+    def _log_ratio(self, cut: QuestionDocumentPairs, others: Batch) -> Tensor:
         """(B,) how much likelier a question's document is than others, in nats."""
         questions = self.encode_queries(cut.questions)
         own = (questions * self.encode(cut.documents)).sum(1, keepdim=True)
         scores = questions @ self.encode(others).T
-        scores = scores.masked_fill(same_texts(cut.documents, others), -torch.inf)
+        scores = scores.masked_fill(equal_rows(cut.documents, others), -torch.inf)
         count = 1 + (scores > -torch.inf).sum(1)
         return F.log_softmax(torch.cat([own, scores], 1), dim=1)[:, 0] + count.log()
 
@@ -218,7 +218,7 @@ def in_batch_log_probs(scores: Tensor, same: Tensor) -> Tensor:
     return F.log_softmax(scores.masked_fill(same & ~own, -torch.inf), dim=1)
 
 
-def same_texts(first: Batch, second: Batch) -> Tensor:
+def equal_rows(first: Batch, second: Batch) -> Tensor:
     """(B, C) bool: which rows of two batches hold the same tokens."""
     time = max(first.tokens.shape[1], second.tokens.shape[1])
     one, other = (

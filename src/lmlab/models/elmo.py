@@ -1,4 +1,4 @@
-"""TODO"""
+"""ELMo: a forward and a backward recurrent language model with shared embeddings (Peters et al. 2018)."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ import torch
 from torch import Tensor, nn
 
 from lmlab.backbones.recurrent import Recurrent
-from lmlab.core.attention_mask import Causal
+from lmlab.core.attention_mask import CausalMask
 from lmlab.core.batch import Batch
 from lmlab.core.view import View
-from lmlab.models.causal_lm import LeftToRight
-from lmlab.objectives.bidirectional_lm import BothWays
+from lmlab.models.causal_lm import AutoregressiveLM
+from lmlab.objectives.bidirectional_lm import BidirectionalLM
 
 
-class BothWaysModel(LeftToRight):
+class ELMo(AutoregressiveLM):
     """Two language models whose layers are features of words in their contexts.
 
     The vector of place t is [x_t; mix_j [h→_tj; h←_tj]], where layer 0 is the word x itself, twice.
     The `mix` belongs to the task that uses the vectors and is learnt with it.
     """
 
-    objective: BothWays
+    objective: BidirectionalLM
     backbone: Recurrent
 
     def __init__(self, *, mix: nn.Module, **parts: Any) -> None:
@@ -39,8 +39,8 @@ class BothWaysModel(LeftToRight):
         The forward half of a place has read the tokens up to its own, the backward half those from
         its own on; neither changes by what stands on the other side.
         """
-        view = View(inputs=batch.tokens, lengths=batch.lengths, visibility=Causal())
-        forward, _ = self.backbone.every_layer(view)
+        view = View(inputs=batch.tokens, lengths=batch.lengths, attention_mask=CausalMask())
+        forward, _ = self.backbone.all_layers(view)
         backward = [forward[0], *self.objective.backward_layers(batch)[1:]]
         return [torch.cat(pair, -1) for pair in zip(forward, backward, strict=True)]
 

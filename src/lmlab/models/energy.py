@@ -10,27 +10,25 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lmlab.core.attention_mask import (
-    Explicit,
+    ExplicitMask,
 )
 from lmlab.core.batch import Batch
 from lmlab.core.distribution import Categorical
 from lmlab.core.errors import UserError
-from lmlab.core.parts import Backbone, Hidden, Predictions, target_places
+from lmlab.core.parts import Backbone, HiddenStates, Predictions, prediction_mask
 from lmlab.core.protocols import LogProbs
 from lmlab.core.state import State
 from lmlab.core.system import Assembly
 from lmlab.core.view import View
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.emissions.emission_interfaces import EnergyEmission
-from lmlab.objectives.objective_interfaces import EnergyObjective
+from lmlab.objectives.objective_interfaces import DATA_LABEL, EnergyObjective
 
-TOKENS_AT_ONCE = 16384
+MAX_TOKENS_AT_ONCE = 16384
 """Tokens of texts with candidates that are read together while a place is filled in."""
-OTHER, DATA = 0, 1
-"""What is told of a text: that it was made up, or that it is one of the data."""
 
 
-class EnergyAssembly(Assembly):
+class EnergyModelBase(Assembly):
     """E(x) = Σ_t e(h_t, x_t) + c over the places that its objective's pooling counts.
 
     `length` is the greatest number of tokens that it can read, where there is one.
@@ -69,17 +67,17 @@ class EnergyAssembly(Assembly):
                 "shorter texts."
             )
 
-    def predict(self, view: View, hidden: Hidden) -> Predictions:
+    def predict(self, view: View, hidden: HiddenStates) -> Predictions:
         """Log-probabilities of what each row is, data or made up."""
-        places = target_places(view)
+        places = prediction_mask(view)
         assert view.targets is not None and bool((places.sum(1) == 1).all()), "one target a row"
         counted = self.objective.pooling.counted(places, _real(view))
         energies = self._by_place(view, hidden, counted).sum(1) + self.constant
         odds = -energies - math.log(self.objective.negatives)
-        told = F.logsigmoid(torch.where(view.targets[places] == DATA, odds, -odds))
+        told = F.logsigmoid(torch.where(view.targets[places] == DATA_LABEL, odds, -odds))
         return Predictions(log_probs=told, places=places)
 
-    def own_energies(self, batch: Batch, blanks: Tensor | None = None) -> Tensor:
+    def position_energies(self, batch: Batch, blanks: Tensor | None = None) -> Tensor:
         """(B, T) the energy of each place, 0 where it does not count; their sum and c are E.
 
         `blanks` (B, T): the places that are not of the template; all of a text, unless told.
@@ -88,16 +86,18 @@ class EnergyAssembly(Assembly):
         blanks = batch.mask() if blanks is None else blanks
         pooling = self.objective.pooling
         view = View(
-            inputs=batch.tokens, lengths=batch.lengths, visibility=pooling.visibility(blanks)
+            inputs=batch.tokens,
+            lengths=batch.lengths,
+            attention_mask=pooling.attention_mask(blanks),
         )
         return self._by_place(view, self.hidden(view), pooling.counted(blanks, batch.mask()))
 
-    def _by_place(self, view: View, hidden: Hidden, counted: Tensor) -> Tensor:
+    def _by_place(self, view: View, hidden: HiddenStates, counted: Tensor) -> Tensor:
         energies = self.emission.energies(hidden.values, view.inputs)
         return energies.masked_fill(~counted, 0.0)
 
 
-class EnergyModel(EnergyAssembly):
+class EnergyBasedModel(EnergyModelBase):
     """p(x | length) ∝ exp(-E(x)): the energy is all there is (LogProb unnormalised, Energy, Fill).
 
     Texts of one length compare, those of two lengths do not.
@@ -105,7 +105,7 @@ class EnergyModel(EnergyAssembly):
 
     def energy(self, batch: Batch, blanks: Tensor | None = None) -> Tensor:
         """(B,) E of each text; of a template's blanks (B, T) where they are told. Cost: a pass."""
-        return self.own_energies(batch, blanks).sum(1) + self.constant
+        return self.position_energies(batch, blanks).sum(1) + self.constant
 
     def log_prob(
         self,
@@ -118,7 +118,7 @@ class EnergyModel(EnergyAssembly):
 
         What belongs to the context at place 0, and c, is the sequence's own term.
         """
-        places = -self.own_energies(batch)
+        places = -self.position_energies(batch)
         return LogProbs(
             per_token=places[:, 1:], per_sequence=places[:, 0] - self.constant, kind="unnormalised"
         )
@@ -137,7 +137,9 @@ class EnergyModel(EnergyAssembly):
         candidates = self._candidates(batch.tokens.device)
         count, asked = len(candidates), torch.arange(len(rows) * len(candidates))
         energies = []
-        for here in asked.to(rows.device).split(max(1, TOKENS_AT_ONCE // batch.tokens.shape[1])):
+        for here in asked.to(rows.device).split(
+            max(1, MAX_TOKENS_AT_ONCE // batch.tokens.shape[1])
+        ):
             which, token = here // count, candidates[here % count]
             copies = batch.select(rows[which])
             energies.append(self._filled(copies, masked[rows[which]], places[which], token))
@@ -161,10 +163,12 @@ class EnergyModel(EnergyAssembly):
         unknown, pooling = masked & ~blanks, self.objective.pooling
         shown = copies.tokens.masked_fill(unknown, self.vocabulary.pad)
         shown[each, places] = tokens
-        view = View(inputs=shown, lengths=copies.lengths, visibility=pooling.visibility(blanks))
+        view = View(
+            inputs=shown, lengths=copies.lengths, attention_mask=pooling.attention_mask(blanks)
+        )
         if bool(unknown.any()):
-            sight = view.visibility.mask(copies.lengths, shown.shape[1]) & ~unknown[:, None]
-            view = replace(view, visibility=Explicit(sight))
+            sight = view.attention_mask.mask(copies.lengths, shown.shape[1]) & ~unknown[:, None]
+            view = replace(view, attention_mask=ExplicitMask(sight))
         counted = pooling.counted(blanks, copies.mask()) & ~unknown
         return self._by_place(view, self.hidden(view), counted).sum(1)
 

@@ -11,59 +11,60 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from lmlab.backbones.memory_transformer import RememberingTransformer
+from lmlab.backbones.memory_transformer import MemoryTransformer
 from lmlab.core.answers import Answer, Evidence
 from lmlab.core.batch import Batch
 from lmlab.core.capture import Capture
 from lmlab.core.entity_mentions import (
-    Linked,
-    Spans,
-    of_mentions,
-    spans_at,
+    MAX_EVIDENCE,
+    MentionLink,
+    MentionSpans,
+    mention_capture,
+    unlinked_spans,
 )
 from lmlab.core.errors import UserError
 from lmlab.core.hidden_memory import (
-    ANSWERS,
-    ASKED,
-    ENTITIES,
-    FACTS,
-    MENTIONS,
+    ANSWER_LOG_PROBS,
+    ENTITY_LOG_PROBS,
+    FACT_LOG_PROBS,
+    MASKED_MENTIONS,
+    MENTION_SPANS,
 )
-from lmlab.core.protocols import Pieces
+from lmlab.core.protocols import TokenizerProtocol
 from lmlab.core.view import View
 from lmlab.core.vocabulary import MASK
 from lmlab.knowledge.fact_memory_layer import FactMemory
-from lmlab.knowledge.knowledge_base import Knowledge
-from lmlab.models.masked_lm import Filling
+from lmlab.knowledge.knowledge_base import KnowledgeBase
+from lmlab.models.masked_lm import MaskedLM
 
-GAP = re.compile(rf"{re.escape(MASK)}|\[MASK\]")
+MASK_RUN = re.compile(rf"{re.escape(MASK)}|\[MASK\]")
 """How a question is written: a mask symbol, or several in a row, where the answer belongs."""
-EVIDENCE = 3
-"""Facts or entities that an answer rests on which are told, the surest."""
 
 
-class EntityModel(Filling):
+class EntitiesAsExperts(MaskedLM):
     """A masked model that knows entities (EaE): `memory` and `last` are the layers it asks at."""
 
-    backbone: RememberingTransformer
+    backbone: MemoryTransformer
 
-    def __init__(self, *, knowledge: Knowledge, memory: int, last: int, **parts: object) -> None:
+    def __init__(
+        self, *, knowledge: KnowledgeBase, memory: int, last: int, **parts: object
+    ) -> None:
         super().__init__(**parts)  # type: ignore[arg-type]
         self.knowledge = knowledge
         self.memory = memory
         self.last = last
-        self._pieces: Pieces | None = None
+        self._pieces: TokenizerProtocol | None = None
 
-    def meet_tokenizer(self, tokenizer: Pieces) -> None:
+    def setup_tokenizer(self, tokenizer: TokenizerProtocol) -> None:
         self._pieces = tokenizer
 
     @torch.no_grad()
-    def link(self, batch: Batch) -> list[Linked]:
+    def link(self, batch: Batch) -> list[MentionLink]:
         """What each mention of a text names, by the last layer; mentions are detected."""
         mentions, log_probs = self._linked(batch)
         best = log_probs.max(-1)
         return [
-            Linked(row=row, first=first, last=last, entity=entity, probability=probability)
+            MentionLink(row=row, first=first, last=last, entity=entity, probability=probability)
             for (row, first, last), entity, probability in zip(
                 mentions.tolist(), best.indices.tolist(), best.values.exp().tolist(), strict=True
             )
@@ -72,7 +73,7 @@ class EntityModel(Filling):
     def _linked(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """(M, 3) the mentions of a text, and (M, N) log p(entity) of each."""
         found = self.hidden(self._plain(batch)).recalled
-        return found[self.memory][MENTIONS], found[self.last][ENTITIES]
+        return found[self.memory][MENTION_SPANS], found[self.last][ENTITY_LOG_PROBS]
 
     @torch.no_grad()
     def ask(self, questions: Sequence[str], *, answers: int = 1) -> list[list[Answer]]:
@@ -97,28 +98,28 @@ class EntityModel(Filling):
             )
         ]
 
-    def _asked(self, batch: Batch) -> Found:
+    def _asked(self, batch: Batch) -> MemoryLookup:
         """What the memories find, with the run of mask symbols of each row as a mention."""
         view = self._plain(batch)
-        detected = self.hidden(view).recalled[self.memory][MENTIONS]
-        hidden = (batch.tokens == needed(self.vocabulary.mask)).long()
+        detected = self.hidden(view).recalled[self.memory][MENTION_SPANS]
+        hidden = (batch.tokens == require_mask_id(self.vocabulary.mask)).long()
         first = hidden.argmax(1)
         last = first + hidden.sum(1) - 1
         rows, start, end = detected.unbind(1)
         apart = (end < first[rows]) | (start > last[rows])
-        every = torch.cat([detected[apart], torch.stack([batch_rows(batch), first, last], 1)])
+        every = torch.cat([detected[apart], torch.stack([row_indices(batch), first, last], 1)])
         order = (every[:, 0] * batch.tokens.shape[1] + every[:, 1]).argsort()
-        spans = spans_at(*every[order].unbind(1))
+        spans = unlinked_spans(*every[order].unbind(1))
         recalled = self.hidden(replace(view, spans=spans)).recalled
-        return Found(recalled=recalled, spans=spans, asked=spans.first == first[spans.rows])
+        return MemoryLookup(recalled=recalled, spans=spans, asked=spans.first == first[spans.rows])
 
-    def _answers(self, found: Found) -> Tensor:
+    def _answers(self, found: MemoryLookup) -> Tensor:
         """(B, N) log p(entity) of the hidden mention of each row."""
-        return found.recalled[self.last][ENTITIES][found.asked]
+        return found.recalled[self.last][ENTITY_LOG_PROBS][found.asked]
 
-    def _evidence(self, found: Found) -> list[tuple[Evidence, ...]]:
+    def _evidence(self, found: MemoryLookup) -> list[tuple[Evidence, ...]]:
         """For each row the entities that the memory gave for its other mentions."""
-        probabilities = found.recalled[self.memory][ENTITIES].exp()
+        probabilities = found.recalled[self.memory][ENTITY_LOG_PROBS].exp()
         best = probabilities.max(-1)
         rows = int(found.asked.sum())
         evidence: list[list[Evidence]] = [[] for _ in range(rows)]
@@ -131,13 +132,15 @@ class EntityModel(Filling):
                     probability=float(best.values[mention]),
                 )
             )
-        return [tuple(sorted(each, key=lambda e: -e.probability)[:EVIDENCE]) for each in evidence]
+        return [
+            tuple(sorted(each, key=lambda e: -e.probability)[:MAX_EVIDENCE]) for each in evidence
+        ]
 
     def _encode(self, question: str) -> list[int]:
         """<s>, the ids of a question with one run of mask symbols, </s>."""
         assert self._pieces is not None, "questions need a tokeniser: see meet_tokenizer"
-        mask, ids = needed(self.vocabulary.mask), list[int]()
-        pieces = GAP.split(question)
+        mask, ids = require_mask_id(self.vocabulary.mask), list[int]()
+        pieces = MASK_RUN.split(question)
         for number, piece in enumerate(pieces):
             ids += [] if number == 0 else [mask]
             # Byte pairs and characters have spaces as part of them; words do not.
@@ -154,9 +157,7 @@ class EntityModel(Filling):
         return [self.vocabulary.opening, *ids, *end]
 
     def _batch(self, sequences: Sequence[Sequence[int]]) -> Batch:
-        return Batch.from_sequences(sequences, pad=self.vocabulary.pad).to(
-            next(self.parameters()).device
-        )
+        return Batch.collate(sequences, pad=self.vocabulary.pad).to(next(self.parameters()).device)
 
     def _plain(self, batch: Batch) -> View:
         """The texts as they stand, with the mask symbols that they have."""
@@ -167,11 +168,11 @@ class EntityModel(Filling):
         return entity.title or entity.name
 
     @torch.no_grad()
-    def reveal(self, batch: Batch) -> dict[str, Capture]:
+    def capture_internals(self, batch: Batch) -> dict[str, Capture]:
         """Besides what the backbone reveals, what the mentions of the text are linked to."""
         mentions, log_probs = self._linked(batch)
         titles = list(map(self._title, range(len(self.knowledge.entities))))
-        capture = of_mentions(
+        capture = mention_capture(
             batch,
             "entity",
             mentions[:, :2].tolist(),
@@ -179,37 +180,37 @@ class EntityModel(Filling):
             titles,
             reading="The mentions that were found, by their first word, and p(entity) of each.",
         )
-        return {**super().reveal(batch), "linked mentions": capture}
+        return {**super().capture_internals(batch), "linked mentions": capture}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Found:
+class MemoryLookup:
     """What memories found in questions, each with one hidden mention."""
 
     recalled: Mapping[int, Mapping[str, Tensor]]
-    spans: Spans
+    spans: MentionSpans
     asked: Tensor
     """(M,) bool: the hidden mention of each row."""
 
 
-def needed(mask: int | None) -> int:
+def require_mask_id(mask: int | None) -> int:
     """The mask symbol, without which no such system is built."""
     assert mask is not None
     return mask
 
 
-def batch_rows(batch: Batch) -> Tensor:
+def row_indices(batch: Batch) -> Tensor:
     """(B,) 0, 1, 2 …"""
     return torch.arange(len(batch), device=batch.tokens.device)
 
 
-Fact = tuple[str, str, str]
+NamedFact = tuple[str, str, str]
 """Subject, relation and object by their names."""
 NO_FACT = "no fact"
 """What the null fact is called where it is told."""
 
 
-class FactModel(EntityModel):
+class FactsAsExperts(EntitiesAsExperts):
     """An entity model that also looks facts up (FaE). Its facts can be changed at any time."""
 
     @property
@@ -236,7 +237,7 @@ class FactModel(EntityModel):
         """
         self._write({(subject, relation): objects}, self.fact_memory.table.read())
 
-    def replace_facts(self, knowledge: Knowledge) -> None:
+    def replace_facts(self, knowledge: KnowledgeBase) -> None:
         """Let the facts of some knowledge be all that it knows, by the names of their parts."""
         names = knowledge.entities
         facts = {
@@ -245,7 +246,9 @@ class FactModel(EntityModel):
         }
         self._write(facts, {})
 
-    def with_facts(self, edits: Sequence[Fact], knowledge: Knowledge | None = None) -> Self:
+    def with_facts(
+        self, edits: Sequence[NamedFact], knowledge: KnowledgeBase | None = None
+    ) -> Self:
         """A copy, weights and all, with the facts of `knowledge` for its own, then the edits.
 
         An edit (subject, relation, object) takes the place of what the memory has of that subject
@@ -273,14 +276,14 @@ class FactModel(EntityModel):
             after[key] = tuple(dict.fromkeys(map(known.find, objects)))
         self.fact_memory.table.write(after)
 
-    def _answers(self, found: Found) -> Tensor:
+    def _answers(self, found: MemoryLookup) -> Tensor:
         looked_up = found.recalled[self.last]
-        return looked_up[ANSWERS][found.asked[looked_up[ASKED]]]
+        return looked_up[ANSWER_LOG_PROBS][found.asked[looked_up[MASKED_MENTIONS]]]
 
-    def _evidence(self, found: Found) -> list[tuple[Evidence, ...]]:
+    def _evidence(self, found: MemoryLookup) -> list[tuple[Evidence, ...]]:
         """For each row the facts that its hidden mention looked up."""
         facts, told = self._facts(found).exp(), self._told()
-        best = facts.topk(min(EVIDENCE, facts.shape[1]), -1)
+        best = facts.topk(min(MAX_EVIDENCE, facts.shape[1]), -1)
         return [
             tuple(
                 Evidence(name=told[number][0], text=told[number][1], probability=probability)
@@ -291,10 +294,10 @@ class FactModel(EntityModel):
             )
         ]
 
-    def _facts(self, found: Found) -> Tensor:
+    def _facts(self, found: MemoryLookup) -> Tensor:
         """(B, F + 1) log p(fact) of the hidden mention of each row."""
         looked_up = found.recalled[self.last]
-        return looked_up[FACTS][found.asked[looked_up[ASKED]]]
+        return looked_up[FACT_LOG_PROBS][found.asked[looked_up[MASKED_MENTIONS]]]
 
     def _told(self) -> list[tuple[str, str]]:
         """Each fact of the memory as `subject, relation` and its objects, the null fact last."""
@@ -309,10 +312,10 @@ class FactModel(EntityModel):
         return [*told, (NO_FACT, "")]
 
     @torch.no_grad()
-    def reveal(self, batch: Batch) -> dict[str, Capture]:
+    def capture_internals(self, batch: Batch) -> dict[str, Capture]:
         """Besides, the facts that each mention of the text looks up where it is hidden."""
         told = [f"{name}: {text}" if text else name for name, text in self._told()]
-        mask, places, found = needed(self.vocabulary.mask), [], [torch.zeros(0, len(told))]
+        mask, places, found = require_mask_id(self.vocabulary.mask), [], [torch.zeros(0, len(told))]
         for row, first, last in self._linked(batch)[0].tolist():
             tokens = batch.tokens[row : row + 1].clone()
             tokens[0, first : last + 1] = mask
@@ -321,7 +324,7 @@ class FactModel(EntityModel):
                 one = replace(batch.select([row]), tokens=tokens, entities=None)
                 places.append([row, first])
                 found.append(self._facts(self._asked(one)).exp().cpu())
-        capture = of_mentions(
+        capture = mention_capture(
             batch,
             "fact",
             places,
@@ -329,4 +332,4 @@ class FactModel(EntityModel):
             told,
             reading="The facts that each mention looks up where it is hidden, and p(fact) of each.",
         )
-        return {**super().reveal(batch), "facts looked up": capture}
+        return {**super().capture_internals(batch), "facts looked up": capture}

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from lmlab.core.attention_mask import Causal
+from lmlab.core.attention_mask import CausalMask
 from lmlab.core.batch import Batch
 from lmlab.core.distribution import Categorical
 from lmlab.core.errors import UserError
@@ -16,11 +16,11 @@ from lmlab.core.state import State
 from lmlab.core.system import Assembly
 from lmlab.core.view import View
 from lmlab.emissions.softmax import Softmax
-from lmlab.objectives.blank_infilling import BlankInfilling, Lead
+from lmlab.objectives.blank_infilling import BlankInfilling, PartA
 
 
 @dataclass(frozen=True, eq=False)
-class InfillingState:
+class GLMState:
     """A text with blanks of which one is being written."""
 
     memory: State
@@ -33,8 +33,8 @@ class InfillingState:
     within: Tensor
     """(B,) the second position of the newest token."""
 
-    def select(self, rows: Tensor) -> InfillingState:
-        return InfillingState(
+    def select(self, rows: Tensor) -> GLMState:
+        return GLMState(
             self.memory.select(rows),
             self.values[rows],
             self.blanks[rows],
@@ -42,17 +42,17 @@ class InfillingState:
             self.within[rows],
         )
 
-    def detach(self) -> InfillingState:
+    def detach(self) -> GLMState:
         return replace(self, memory=self.memory.detach(), values=self.values.detach())
 
 
-def never_written(emission: Softmax, token: int) -> Softmax:
+def with_unpredictable_token(emission: Softmax, token: int) -> Softmax:
     """The emission with one more token that is only read: its probability is zero."""
     emission.never[token] = float("-inf")
     return emission
 
 
-class InfillingModel(Assembly):
+class GLM(Assembly):
     """Writes what stands in blanks of unknown length; a text from nothing is one blank.
 
     A step is one pass of one place: the text with its blanks and what was written are in the cache.
@@ -60,33 +60,31 @@ class InfillingModel(Assembly):
 
     objective: BlankInfilling
 
-    def start(self, rows: int, *, condition: Batch | None = None) -> InfillingState:
+    def start(self, rows: int, *, condition: Batch | None = None) -> GLMState:
         """The state of `rows` texts before their first token, each given its condition."""
         device = next(self.parameters()).device
         first = torch.full((rows,), self.vocabulary.opening, device=device)
         return self.begin(self.objective.lead(condition, first))
 
-    def peek(self, state: InfillingState) -> Categorical:
+    def peek(self, state: GLMState) -> Categorical:
         """The distribution of the next token, (rows, V); its end is the end of the blank."""
         # The symbols of its own behind the tokeniser's are read and never written.
         return Categorical(self.emission.log_probs(state.values)[:, : self.vocabulary.size])
 
-    def advance(self, state: InfillingState, tokens: Tensor) -> InfillingState:
+    def advance(self, state: GLMState, tokens: Tensor) -> GLMState:
         """The state after one more token in each row, (rows,)."""
         return self.write(state, tokens, state.turn, state.within + 1)
 
-    def begin(self, lead: Lead) -> InfillingState:
+    def begin(self, lead: PartA) -> GLMState:
         """The state after a text with blanks was read and its first blank begun."""
         rows = len(lead.blanks)
         hidden = self.backbone(lead.view, self.backbone.initial_state(rows))
         nothing = torch.zeros_like(lead.blanks[:, 0])
-        state = InfillingState(hidden.state, hidden.values[:, -1], lead.blanks, nothing, nothing)
+        state = GLMState(hidden.state, hidden.values[:, -1], lead.blanks, nothing, nothing)
         starts = torch.full_like(nothing, self.objective.start)
         return self.write(state, starts, nothing, nothing + 1)
 
-    def write(
-        self, state: InfillingState, tokens: Tensor, turn: Tensor, within: Tensor
-    ) -> InfillingState:
+    def write(self, state: GLMState, tokens: Tensor, turn: Tensor, within: Tensor) -> GLMState:
         """One more token in each row, at the place `within` of the blank whose turn it is."""
         if self.window is not None and int(within.max()) > self.window:
             raise UserError(
@@ -97,11 +95,11 @@ class InfillingModel(Assembly):
         view = View(
             inputs=tokens[:, None],
             lengths=torch.ones_like(tokens),
-            visibility=Causal(),
+            attention_mask=CausalMask(),
             positions=torch.stack([in_text, within], -1)[:, None],
         )
         hidden = self.backbone(view, state.memory)
-        return InfillingState(hidden.state, hidden.values[:, -1], state.blanks, turn, within)
+        return GLMState(hidden.state, hidden.values[:, -1], state.blanks, turn, within)
 
     def encode(self, batch: Batch) -> Tensor:
         """(B, W) the hidden state of the first place, which has seen all of the text."""
@@ -111,18 +109,18 @@ class InfillingModel(Assembly):
         """(B, T, W) the hidden state of each place of a text that has no blank."""
         return self.hidden(self.objective.text_view(batch.tokens, batch.lengths)).values
 
-    def infilling(self, batch: Batch) -> BlanksInTurn:
+    def infill_decoder(self, batch: Batch) -> BlankDecoder:
         """What writes the blanks of each row, from the first to the last."""
-        return BlanksInTurn(self, batch)
+        return BlankDecoder(self, batch)
 
 
-class BlanksInTurn:
+class BlankDecoder:
     """Writes the blanks of a batch in one sequence: a_1 … [START] b_1 … [START] … </s>.
 
     [END] of a blank that is not the last is told as the [START] of the next, which follows it.
     """
 
-    def __init__(self, system: InfillingModel, batch: Batch) -> None:
+    def __init__(self, system: GLM, batch: Batch) -> None:
         self.system = system
         self.batch = batch
         self.separator = system.objective.start
@@ -138,15 +136,15 @@ class BlanksInTurn:
         found = masks.long().argsort(dim=1, descending=True, stable=True)
         self.places = found[:, : int(self.counts.max())]
 
-    def start(self, rows: int, *, condition: Batch | None = None) -> InfillingState:
+    def start(self, rows: int, *, condition: Batch | None = None) -> GLMState:
         assert rows == len(self.batch), "each row has its own blanks"
         view = self.system.objective.text_view(self.batch.tokens, self.batch.lengths)
         # Padding repeats the last blank, so that the last one is known by its number.
         last = self.counts[:, None] - 1
         order = torch.arange(self.places.shape[1], device=last.device).minimum(last)
-        return self.system.begin(Lead(view, self.places.gather(1, order)))
+        return self.system.begin(PartA(view, self.places.gather(1, order)))
 
-    def peek(self, state: InfillingState) -> Categorical:
+    def peek(self, state: GLMState) -> Categorical:
         """(rows, V and the separator); the end symbol can come in the last blank alone."""
         log_probs = self.system.emission.log_probs(state.values)
         end = self.system.objective.end
@@ -157,13 +155,13 @@ class BlanksInTurn:
         moved[:, self.separator] = torch.where(last, never, ends)
         return Categorical(moved)
 
-    def advance(self, state: InfillingState, tokens: Tensor) -> InfillingState:
+    def advance(self, state: GLMState, tokens: Tensor) -> GLMState:
         next_blank = tokens == self.separator
         within = torch.where(next_blank, 1, state.within + 1)
         return self.system.write(state, tokens, state.turn + next_blank.long(), within)
 
     @staticmethod
-    def _is_last(state: InfillingState) -> Tensor:
+    def _is_last(state: GLMState) -> Tensor:
         """(rows,) bool: no other blank follows the one that is being written."""
         following = (state.turn + 1).clamp(max=state.blanks.shape[1] - 1)[:, None]
         here = state.blanks.gather(1, state.turn[:, None])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Generator, Tensor
 
-from lmlab.backbones.hmm_forward import Filter
+from lmlab.backbones.hmm_forward import HMMForward
 from lmlab.core.batch import Batch
 from lmlab.core.capture import Capture
 from lmlab.core.distribution import Categorical
@@ -12,17 +12,17 @@ from lmlab.core.parts import Predictions
 from lmlab.core.state import State
 from lmlab.core.view import View
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.emissions.hmm_emission import BlockedStates
+from lmlab.emissions.hmm_emission import HMMEmission
 from lmlab.layers.hmm_parameters import (
-    FreeTables,
-    MarkovTables,
+    HMMParameters,
+    TabularHMMParameters,
 )
 from lmlab.layers.hmm_posterior import (
     expected_counts,
-    fill,
+    fill_masked_tokens,
     state_posterior,
 )
-from lmlab.models.causal_lm import LeftToRight
+from lmlab.models.causal_lm import AutoregressiveLM
 from lmlab.objectives.next_token import NextToken
 
 HMM_RECIPES = {
@@ -43,25 +43,25 @@ HMM_RECIPES = {
 }
 
 
-class HiddenMarkov(LeftToRight):
+class HiddenMarkovModel(AutoregressiveLM):
     """Filter × BlockedStates over the same tables, which a batch computes once."""
 
-    backbone: Filter
-    filling_kind = "exact"
+    backbone: HMMForward
+    fill_score_kind = "exact"
 
     def __init__(
-        self, markov: MarkovTables, vocabulary: Vocabulary, *, fitting: str = "gradient"
+        self, markov: HMMParameters, vocabulary: Vocabulary, *, fitting: str = "gradient"
     ) -> None:
         super().__init__(
             vocabulary=vocabulary,
-            backbone=Filter(markov),
-            emission=BlockedStates(markov),
+            backbone=HMMForward(markov),
+            emission=HMMEmission(markov),
             objective=NextToken(),
             fitting=fitting,
         )
 
     @property
-    def markov(self) -> MarkovTables:
+    def markov(self) -> HMMParameters:
         return self.backbone.markov
 
     def target_log_probs(self, view: View, state: State | None = None) -> Predictions:
@@ -72,22 +72,22 @@ class HiddenMarkov(LeftToRight):
         self, batch: Batch, masked: Tensor, *, generator: Generator | None = None
     ) -> Categorical:
         """Posterior states given all other places, then their emission: forward-backward."""
-        return fill(self.markov.tables(), batch, masked)
+        return fill_masked_tokens(self.markov.tables(), batch, masked)
 
-    def reveal(self, batch: Batch) -> dict[str, Capture]:
+    def capture_internals(self, batch: Batch) -> dict[str, Capture]:
         posterior = Capture(
             values=state_posterior(self.markov.tables(), batch),
             axes=("batch", "time", "state"),
             reading="P(state | the whole text) at each token, by forward-backward.",
             sums_to_one="state",
         )
-        return {**super().reveal(batch), "state posterior": posterior}
+        return {**super().capture_internals(batch), "state posterior": posterior}
 
 
-class TableHiddenMarkov(HiddenMarkov):
+class TabularHiddenMarkovModel(HiddenMarkovModel):
     """With free tables, which EM sets (Baum and Welch: Baum et al. 1970)."""
 
-    def __init__(self, markov: FreeTables, vocabulary: Vocabulary) -> None:
+    def __init__(self, markov: TabularHMMParameters, vocabulary: Vocabulary) -> None:
         super().__init__(markov, vocabulary, fitting="em")
         self.free = markov
 

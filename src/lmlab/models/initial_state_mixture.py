@@ -15,28 +15,28 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lmlab.core.attention_mask import Causal
+from lmlab.core.attention_mask import CausalMask
 from lmlab.core.batch import Batch
 from lmlab.core.capture import UNIT_INTERVAL, Capture
 from lmlab.core.errors import UserError
-from lmlab.core.parts import Backbone, Hidden, Predictions, Scored, target_places
-from lmlab.core.sampled_loss import Contrast
+from lmlab.core.parts import Backbone, CandidateLogits, HiddenStates, Predictions, prediction_mask
+from lmlab.core.sampled_loss import SampledLoss
 from lmlab.core.state import State, TensorState
 from lmlab.core.view import View
 from lmlab.models.causal_lm import (
-    LeftToRight,
-    SteppingState,
+    AutoregressiveLM,
+    DecodingState,
 )
 
-WEIGHTS = "log_weights"
+LOG_WEIGHTS = "log_weights"
 """The name under which a state holds its posterior over the starts, (rows, W)."""
 
 
 @runtime_checkable
-class Startable(Protocol):
+class InitialisableBackbone(Protocol):
     """A backbone whose first state may be chosen."""
 
-    def free_widths(self) -> dict[str, int]:
+    def free_state_widths(self) -> dict[str, int]:
         """The tensors of a state that a start is free to choose, each with its width."""
         ...
 
@@ -44,12 +44,12 @@ class Startable(Protocol):
         """The state that such numbers (rows, width) begin."""
         ...
 
-    def reveal(self, view: View, state: State | None = None) -> dict[str, Capture]:
+    def capture_internals(self, view: View, state: State | None = None) -> dict[str, Capture]:
         """Inner values worth a picture, going on from `state` where it is given."""
         ...
 
 
-class Starts(nn.Module):
+class InitialStates(nn.Module):
     """W learned starts, vectors for every free tensor of a state, and their W weights as logits."""
 
     SPREAD = 0.5
@@ -80,7 +80,7 @@ class Starts(nn.Module):
         return F.log_softmax(self.logits, 0).expand(rows, -1)
 
 
-class MixedStates(LeftToRight):
+class StateMixtureLM(AutoregressiveLM):
     """A left-to-right system that begins in one of `count` states; which one is summed out.
 
     Its state is the backbone's from every one of them, tensors (rows, W, …), with the log
@@ -88,14 +88,14 @@ class MixedStates(LeftToRight):
     """
 
     count: int
-    mixes: ClassVar[str]
+    single_state_setting: ClassVar[str]
     """The setting that leaves it one state to begin in."""
 
-    def train_by(self, contrast: Contrast) -> None:
-        more = "" if isinstance(self.emission, Scored) else " emission=softmax"
+    def set_sampled_loss(self, contrast: SampledLoss) -> None:
+        more = "" if isinstance(self.emission, CandidateLogits) else " emission=softmax"
         raise UserError(
             "what it begins in is summed out by probabilities, of which a contrast has none: --set "
-            f"{self.mixes}{more}, or leave --objective out."
+            f"{self.single_state_setting}{more}, or leave --objective out."
         )
 
     def begun(self, view: View) -> tuple[TensorState, View]:
@@ -105,7 +105,7 @@ class MixedStates(LeftToRight):
     def target_log_probs(self, view: View, state: State | None = None) -> Predictions:
         if state is None:
             state, view = self.begun(view)
-        hidden, log_weights = self._from_every_start(view, state)
+        hidden, log_weights = self._hidden_by_start(view, state)
         places, each = self._log_probs_by_start(view, hidden)
         before, after = _posteriors(log_weights, each)
         mixed = torch.logsumexp(before + each, dim=-1)[places].to(hidden.values.dtype)
@@ -113,20 +113,20 @@ class MixedStates(LeftToRight):
         following = self._rows_first(hidden.state, after[:, -1].to(hidden.values.dtype))
         return Predictions(log_probs=mixed, places=places, state=following)
 
-    def _from_every_start(self, view: View, state: State) -> tuple[Hidden, Tensor]:
+    def _hidden_by_start(self, view: View, state: State) -> tuple[HiddenStates, Tensor]:
         """The backbone's hidden states for rows · W rows, and the log-weights they begin with."""
         assert isinstance(state, TensorState)
         wide = View(
             inputs=view.inputs.repeat_interleave(self.count, 0),
             lengths=view.lengths.repeat_interleave(self.count, 0),
-            visibility=view.visibility,
+            attention_mask=view.attention_mask,
         )
-        memory = {name: t.flatten(0, 1) for name, t in state.tensors.items() if name != WEIGHTS}
-        return self.backbone(wide, TensorState(memory)), state[WEIGHTS]
+        memory = {name: t.flatten(0, 1) for name, t in state.tensors.items() if name != LOG_WEIGHTS}
+        return self.backbone(wide, TensorState(memory)), state[LOG_WEIGHTS]
 
-    def _log_probs_by_start(self, view: View, hidden: Hidden) -> tuple[Tensor, Tensor]:
+    def _log_probs_by_start(self, view: View, hidden: HiddenStates) -> tuple[Tensor, Tensor]:
         """The places with a target, and (B, T, W) the log-probability there given each start."""
-        places, count = target_places(view), self.count
+        places, count = prediction_mask(view), self.count
         assert view.targets is not None
         values = hidden.values.unflatten(0, (-1, count)).transpose(1, 2)[places]
         targets = view.targets[places].repeat_interleave(count)
@@ -137,14 +137,14 @@ class MixedStates(LeftToRight):
 
     def _rows_first(self, memory: TensorState, log_weights: Tensor) -> TensorState:
         tensors = {name: t.unflatten(0, (-1, self.count)) for name, t in memory.tensors.items()}
-        return TensorState({**tensors, WEIGHTS: log_weights})
+        return TensorState({**tensors, LOG_WEIGHTS: log_weights})
 
     def scores(
-        self, hidden: Hidden, places: Tensor, own: Tensor, shared: Tensor | None = None
+        self, hidden: HiddenStates, places: Tensor, own: Tensor, shared: Tensor | None = None
     ) -> Tensor:
         raise TypeError("several starts are mixed by probabilities, and scores are none yet")
 
-    def advance(self, state: SteppingState, tokens: Tensor) -> SteppingState:
+    def advance(self, state: DecodingState, tokens: Tensor) -> DecodingState:
         """The state after one more token in each row: what it says of the starts is taken in."""
         assert isinstance(state.memory, TensorState) and state.log_weights is not None
         repeated = tokens.repeat_interleave(self.count)
@@ -153,40 +153,44 @@ class MixedStates(LeftToRight):
         # A token that no start can predict (padding after the end) says nothing of them.
         said = joint.isfinite().any(1, keepdim=True)
         weights = F.log_softmax(torch.where(said, joint, state.log_weights), 1)
-        return self._step(TensorState({**state.memory.tensors, WEIGHTS: weights}), tokens)
+        return self._step(TensorState({**state.memory.tensors, LOG_WEIGHTS: weights}), tokens)
 
-    def _step(self, memory: State, tokens: Tensor) -> SteppingState:
-        view = View(inputs=tokens[:, None], lengths=torch.ones_like(tokens), visibility=Causal())
-        hidden, log_weights = self._from_every_start(view, memory)
+    def _step(self, memory: State, tokens: Tensor) -> DecodingState:
+        view = View(
+            inputs=tokens[:, None], lengths=torch.ones_like(tokens), attention_mask=CausalMask()
+        )
+        hidden, log_weights = self._hidden_by_start(view, memory)
         assert isinstance(hidden.state, TensorState)
         values = hidden.values[:, -1].unflatten(0, (-1, self.count))
-        return SteppingState(self._rows_first(hidden.state, log_weights), values, log_weights)
+        return DecodingState(self._rows_first(hidden.state, log_weights), values, log_weights)
 
     @torch.no_grad()
     def posteriors(self, state: TensorState, view: View) -> Tensor:
         """(B, T, W) log posterior over the starts after each place of a view that has a state."""
-        hidden, log_weights = self._from_every_start(view, state)
+        hidden, log_weights = self._hidden_by_start(view, state)
         _, each = self._log_probs_by_start(view, hidden)
         return _posteriors(log_weights, each)[1].to(log_weights.dtype)
 
-    def _of_likeliest(self, state: TensorState, log_weights: Tensor) -> TensorState:
+    def _most_probable_state(self, state: TensorState, log_weights: Tensor) -> TensorState:
         rows, best = torch.arange(len(log_weights)), log_weights.argmax(1)
-        return TensorState({n: t[rows, best] for n, t in state.tensors.items() if n != WEIGHTS})
+        return TensorState({n: t[rows, best] for n, t in state.tensors.items() if n != LOG_WEIGHTS})
 
 
-class MixedStarts(MixedStates):
+class InitialStateMixtureLM(StateMixtureLM):
     """A system that begins in one of W learned states; W = 1 just learns the start."""
 
-    mixes: ClassVar[str] = "starts=0"
+    single_state_setting: ClassVar[str] = "starts=0"
 
     def __init__(self, *, starts: int, backbone: Backbone, **parts: Any) -> None:
         super().__init__(backbone=backbone, **parts)
-        self.starts = Starts(starts, self._startable().free_widths())
+        self.starts = InitialStates(starts, self._startable().free_state_widths())
         self.count = starts
 
-    def _startable(self) -> Startable:
+    def _startable(self) -> InitialisableBackbone:
         backbone: Any = self.backbone
-        assert isinstance(backbone, Startable), "the backbone's first state can be chosen"
+        assert isinstance(backbone, InitialisableBackbone), (
+            "the backbone's first state can be chosen"
+        )
         return backbone
 
     def begin(self, rows: int) -> TensorState:
@@ -197,21 +201,21 @@ class MixedStarts(MixedStates):
     def begun(self, view: View) -> tuple[TensorState, View]:
         return self.begin(len(view.inputs)), view
 
-    def start(self, rows: int, *, condition: Batch | None = None) -> SteppingState:
+    def start(self, rows: int, *, condition: Batch | None = None) -> DecodingState:
         memory = self.begin(rows)
-        opening = torch.full((rows,), self.vocabulary.opening, device=memory[WEIGHTS].device)
+        opening = torch.full((rows,), self.vocabulary.opening, device=memory[LOG_WEIGHTS].device)
         return self._step(memory, opening)
 
     @torch.no_grad()
-    def reveal(self, batch: Batch) -> dict[str, Capture]:
+    def capture_internals(self, batch: Batch) -> dict[str, Capture]:
         """The weights of the starts, and for each row what its likeliest start leads to."""
         before, view = self.begun(self.objective.view(batch))
         after = self.posteriors(before, view)
-        chosen = self._of_likeliest(before, after[:, -1])
+        chosen = self._most_probable_state(before, after[:, -1])
         captures = {
-            **self._startable().reveal(view, chosen),
-            **self.emission.reveal(self.backbone(view, chosen)),
-            **self.objective.reveal(self, batch),
+            **self._startable().capture_internals(view, chosen),
+            **self.emission.capture_internals(self.backbone(view, chosen)),
+            **self.objective.capture_internals(self, batch),
         }
         captures["starts"] = Capture(
             values=self.starts.log_weights(1)[0].exp(),
@@ -220,11 +224,11 @@ class MixedStarts(MixedStates):
             sums_to_one="choice",
             titles={"choice": "initial state"},
         )
-        captures["posterior over starts"] = posterior_capture(after)
+        captures["posterior over starts"] = initial_state_posterior_capture(after)
         return captures
 
 
-def posterior_capture(log_posterior: Tensor) -> Capture:
+def initial_state_posterior_capture(log_posterior: Tensor) -> Capture:
     """What the tokens up to each place say of where a row began."""
     return Capture(
         values=log_posterior.exp(),

@@ -9,16 +9,20 @@ from torch import Tensor
 
 from lmlab.core.batch import Batch
 from lmlab.core.distribution import Categorical
-from lmlab.core.joint_distribution import Ranked, TokenJoint, likeliest
-from lmlab.core.parts import Predictions, target_places
+from lmlab.core.joint_distribution import (
+    PaddedJointDistribution,
+    RankedFilling,
+    most_probable_fillings,
+)
+from lmlab.core.parts import Predictions, prediction_mask
 from lmlab.core.state import State
 from lmlab.core.view import View
 from lmlab.emissions.emission_interfaces import JointEmission
-from lmlab.models.masked_lm import Filling
+from lmlab.models.masked_lm import MaskedLM
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Blanks:
+class MaskedPositions:
     """Where the blanks of each row are: from (B, T) and back."""
 
     masked: Tensor
@@ -29,7 +33,7 @@ class Blanks:
     """(B, n) their places in reading order; other places behind a row's own."""
 
     @classmethod
-    def of(cls, masked: Tensor) -> Blanks:
+    def of(cls, masked: Tensor) -> MaskedPositions:
         """Those of a mask (B, T); n is the most that a row has, and at least one."""
         lengths = masked.sum(1)
         most = max(1, int(lengths.max())) if len(masked) else 1
@@ -54,11 +58,11 @@ class Blanks:
 
 
 @dataclass(frozen=True, eq=False)
-class PackedJoint:
+class PackedJointDistribution:
     """A TokenJoint asked by the (N,) tokens of all blanks in reading order: protocol `Joint`."""
 
-    blanks: Blanks
-    padded: TokenJoint
+    blanks: MaskedPositions
+    padded: PaddedJointDistribution
 
     def log_prob(self, tokens: Tensor) -> Tensor:
         """(B,) log-probability of the given tokens (N,) of each row, together."""
@@ -70,22 +74,22 @@ class PackedJoint:
 
     def best(self) -> Tensor:
         """(N,) the likeliest tokens of each row, together; a warning where it is not sure."""
-        return likeliest(self, len(self.blanks.masked), self.blanks.masked.device)
+        return most_probable_fillings(self, len(self.blanks.masked), self.blanks.masked.device)
 
-    def ranked(self, row: int, count: int) -> list[Ranked]:
+    def ranked(self, row: int, count: int) -> list[RankedFilling]:
         """The likeliest fillings of one row, best first."""
         return self.padded.ranked(row, count)
 
 
-class JointFilling(Filling):
+class JointMaskedLM(MaskedLM):
     """A system that fills masked tokens in together, by an emission for several of them."""
 
     emission: JointEmission
 
-    def joint_fill(self, batch: Batch, masked: Tensor) -> PackedJoint:
+    def joint_fill(self, batch: Batch, masked: Tensor) -> PackedJointDistribution:
         """The distribution of the tokens at the true entries of `masked` (B, T), together."""
         blanks, hidden = self._at(batch, masked)
-        return PackedJoint(blanks, self.emission.joint(hidden, blanks.lengths))
+        return PackedJointDistribution(blanks, self.emission.joint(hidden, blanks.lengths))
 
     def fill(
         self, batch: Batch, masked: Tensor, *, generator: torch.Generator | None = None
@@ -95,9 +99,9 @@ class JointFilling(Filling):
         joint = self.emission.joint(hidden, blanks.lengths)
         return Categorical(joint.marginals(generator=generator)[blanks.real])
 
-    def _at(self, batch: Batch, masked: Tensor) -> tuple[Blanks, Tensor]:
+    def _at(self, batch: Batch, masked: Tensor) -> tuple[MaskedPositions, Tensor]:
         """The blanks and their hidden states (B, n, W)."""
-        blanks = Blanks.of(masked)
+        blanks = MaskedPositions.of(masked)
         return blanks, blanks.pad(self.hidden_at(self.objective.fill_view(batch, masked), masked))
 
     def marginals_at(self, batch: Batch, masked: Tensor, asked: Tensor) -> Tensor:
@@ -106,7 +110,7 @@ class JointFilling(Filling):
         A place that is asked and not masked is seen, and the emission's alone.
         """
         hidden = self.hidden(self.objective.fill_view(batch, masked)).values
-        blanks = Blanks.of(masked)
+        blanks = MaskedPositions.of(masked)
         joint = self.emission.joint(blanks.gather(hidden), blanks.lengths)
         tokens = blanks.gather(batch.tokens)
         each = joint.marginals().gather(-1, tokens[..., None])[..., 0]
@@ -130,9 +134,9 @@ class JointFilling(Filling):
         # A row without a blank has nothing to lose.
         return torch.where(blanks.lengths > 0, lost, 0.0)
 
-    def _asked(self, view: View) -> tuple[Blanks, Tensor, Tensor]:
+    def _asked(self, view: View) -> tuple[MaskedPositions, Tensor, Tensor]:
         """A view's targets as blanks, their hidden states (B, n, W) and their tokens (B, n)."""
         assert view.targets is not None
-        blanks = Blanks.of(target_places(view))
+        blanks = MaskedPositions.of(prediction_mask(view))
         hidden = blanks.pad(self.hidden_at(view, blanks.masked))
         return blanks, hidden, blanks.pad(view.targets[blanks.masked])

@@ -1,4 +1,4 @@
-"""TODO"""
+"""KnowBERT: a BERT with knowledge attention and recontextualisation inside (Peters et al. 2019)."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from numpy.typing import NDArray
 
 from lmlab.core.batch import Batch
 from lmlab.core.entity_mentions import (
-    Linked,
+    MentionLink,
 )
 from lmlab.core.loss import Loss
-from lmlab.core.protocols import Pieces
+from lmlab.core.protocols import TokenizerProtocol
 from lmlab.core.state import State
 from lmlab.knowledge.knowledge_attention import KnowledgeAttention
-from lmlab.models.masked_lm import MaskedModel
-from lmlab.objectives.entity_linking_loss import LinkedMasking
+from lmlab.models.masked_lm import BERT
+from lmlab.objectives.entity_linking_loss import EntityLinkingMLM
 
 
-class LinkedModel(MaskedModel):
+class KnowBERT(BERT):
     """A masked model with knowledge between two of its layers.
 
     For its first `linking_steps` only the linker is trained, by the mentions that are told; then
@@ -29,13 +29,13 @@ class LinkedModel(MaskedModel):
     and all is trained together.
     """
 
-    objective: LinkedMasking
+    objective: EntityLinkingMLM
 
     def __init__(self, *, linking_steps: int, **parts: Any) -> None:
         super().__init__(**parts)
         self.linking_steps = linking_steps
         self.knowledge = self.objective.lexicon.knowledge
-        self._pieces: Pieces | None = None
+        self._pieces: TokenizerProtocol | None = None
 
     @property
     def memory(self) -> KnowledgeAttention:
@@ -44,16 +44,16 @@ class LinkedModel(MaskedModel):
         assert isinstance(memory, KnowledgeAttention)
         return memory
 
-    def meet_tokenizer(self, tokenizer: Pieces) -> None:
-        super().meet_tokenizer(tokenizer)
+    def setup_tokenizer(self, tokenizer: TokenizerProtocol) -> None:
+        super().setup_tokenizer(tokenizer)
         self._pieces = tokenizer
 
-    def meet_data(self, tokens: NDArray[np.generic], offsets: NDArray[np.int64]) -> None:
+    def setup_data(self, tokens: NDArray[np.generic], offsets: NDArray[np.int64]) -> None:
         """Make the entities' vectors, for which the texts are not looked at."""
         vectors = self.backbone.get_submodule("embedding.tokens").get_parameter("weight")
         unknown = self.vocabulary.unknown
         self.memory.linker.entities.meet(self._pieces, vectors, unknown=unknown)
-        super().meet_data(tokens, offsets)
+        super().setup_data(tokens, offsets)
 
     def begin_step(self, step: int) -> None:
         super().begin_step(step)
@@ -80,7 +80,7 @@ class LinkedModel(MaskedModel):
         return found, state
 
     @torch.no_grad()
-    def link(self, batch: Batch) -> list[Linked]:
+    def link(self, batch: Batch) -> list[MentionLink]:
         """Every mention of a clean batch and the entity that it is taken for."""
         view = self.objective.fill_view(batch, torch.zeros_like(batch.tokens, dtype=torch.bool))
         [found] = self.hidden(view).recalled.values()
@@ -89,7 +89,9 @@ class LinkedModel(MaskedModel):
         best = found["weights"].max(-1).values if len(spans) else found["chosen"].float()
         columns = (spans.rows, spans.first, spans.last, found["chosen"], best)
         return [
-            Linked(row=row, first=first, last=last, entity=entity, probability=probability or 1.0)
+            MentionLink(
+                row=row, first=first, last=last, entity=entity, probability=probability or 1.0
+            )
             for row, first, last, entity, probability in zip(
                 *(column.tolist() for column in columns), strict=True
             )

@@ -20,20 +20,20 @@ from lmlab.core.batch import Batch
 from lmlab.core.capture import Capture
 from lmlab.core.state import TensorState
 from lmlab.core.view import View
-from lmlab.models.causal_lm import SteppingState
+from lmlab.models.causal_lm import DecodingState
 from lmlab.models.initial_state_mixture import (
-    WEIGHTS,
-    MixedStates,
-    posterior_capture,
+    LOG_WEIGHTS,
+    StateMixtureLM,
+    initial_state_posterior_capture,
 )
-from lmlab.models.seq2seq import SequenceToSequence
+from lmlab.models.seq2seq import EncoderDecoderLM
 
 
 @runtime_checkable
-class Shiftable(Protocol):
+class ShiftableStart(Protocol):
     """A backbone that reads a source, and says which tensors of its state may be moved."""
 
-    def free_widths(self) -> dict[str, int]:
+    def free_state_widths(self) -> dict[str, int]:
         """Names and widths of these tensors, what the writer knows of the source last."""
         ...
 
@@ -42,7 +42,7 @@ class Shiftable(Protocol):
         ...
 
 
-class Choices(nn.Module):
+class DiscreteLatent(nn.Module):
     """K values of the latent variable: their vectors, and how likely the source makes each."""
 
     SPREAD = 0.5
@@ -63,22 +63,22 @@ class Choices(nn.Module):
         for name, vectors in zip(self.names, self.vectors, strict=True):
             tensors[name] = tensors[name] + vectors
         weights = F.log_softmax(self.weigh(state[self.names[-1]]), -1)
-        return TensorState({**tensors, WEIGHTS: weights})
+        return TensorState({**tensors, LOG_WEIGHTS: weights})
 
 
-class MixedBeginnings(MixedStates, SequenceToSequence):
+class LatentStartSeq2Seq(StateMixtureLM, EncoderDecoderLM):
     """A reader and a writer that begins in one of K states, moved from the reader's last."""
 
-    mixes: ClassVar[str] = "choices=1"
+    single_state_setting: ClassVar[str] = "choices=1"
 
     def __init__(self, *, choices: int, **parts: Any) -> None:
         super().__init__(**parts)
         self.count = choices
-        self.choices = Choices(choices, self._shiftable().free_widths())
+        self.choices = DiscreteLatent(choices, self._shiftable().free_state_widths())
 
-    def _shiftable(self) -> Shiftable:
+    def _shiftable(self) -> ShiftableStart:
         backbone: Any = self.backbone
-        assert isinstance(backbone, Shiftable), "what the writer begins with can be moved"
+        assert isinstance(backbone, ShiftableStart), "what the writer begins with can be moved"
         return backbone
 
     def begin(self, view: View) -> TensorState:
@@ -90,7 +90,7 @@ class MixedBeginnings(MixedStates, SequenceToSequence):
         assert view.decoder is not None, "a reader and a writer need a view of both"
         return self.begin(view), view.decoder
 
-    def start(self, rows: int, *, condition: Batch | None = None) -> SteppingState:
+    def start(self, rows: int, *, condition: Batch | None = None) -> DecodingState:
         """The state of `rows` texts before their first token, each given its source."""
         device = next(self.parameters()).device
         memory = self.begin(self.objective.source_view(condition, rows, device))
@@ -101,16 +101,16 @@ class MixedBeginnings(MixedStates, SequenceToSequence):
         return state
 
     @torch.no_grad()
-    def reveal(self, batch: Batch) -> dict[str, Capture]:
+    def capture_internals(self, batch: Batch) -> dict[str, Capture]:
         """How likely a source makes each value, and what the text then says of it."""
         before, view = self.begun(self.objective.view(batch))
         return {
             "latent given the source": Capture(
-                values=before[WEIGHTS].exp(),
+                values=before[LOG_WEIGHTS].exp(),
                 axes=("batch", "choice"),
                 reading="P(latent | source), before anything is generated.",
                 sums_to_one="choice",
                 titles={"choice": "value of the latent"},
             ),
-            "posterior over starts": posterior_capture(self.posteriors(before, view)),
+            "posterior over starts": initial_state_posterior_capture(self.posteriors(before, view)),
         }

@@ -1,6 +1,6 @@
 """Systems with one latent vector behind a whole sentence: latent-variable models, autoencoders.
 
-Both write a sentence from a latent by a `Decoder`. A latent-variable model has a prior over latents
+Both write a sentence from a latent by a `LatentDecoder`. A latent-variable model has a prior over latents
 and is a distribution over sentences; an autoencoder has none and only gives back what it was shown.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from lmlab.backbones.backbone_interfaces import Compression, Decoder
+from lmlab.backbones.backbone_interfaces import AutoencoderBackbone, LatentDecoder
 from lmlab.core.batch import Batch
 from lmlab.core.capture import Capture
 from lmlab.core.distribution import Categorical
@@ -21,28 +21,28 @@ from lmlab.core.parts import Emission
 from lmlab.core.protocols import LogProbs
 from lmlab.core.state import State, TensorState
 from lmlab.core.system import Assembly
-from lmlab.core.view import left_to_right, whole
+from lmlab.core.view import autoencoding_view, causal_view
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.models.causal_lm import (
-    LeftToRight,
-    SteppingState,
+    AutoregressiveLM,
+    DecodingState,
 )
-from lmlab.objectives.objective_interfaces import CompressionObjective, LatentObjective
+from lmlab.objectives.objective_interfaces import AutoencoderObjective, LatentObjective
 
 
-class LatentAssembly(Assembly):
+class LatentDecoderModel(Assembly):
     """What latent-variable models and autoencoders have in common: a decoder."""
 
     @property
-    def decoder(self) -> Decoder:
+    def decoder(self) -> LatentDecoder:
         raise TypeError(f"{type(self).__name__} does not define decoder")
 
-    def state_given(self, latents: Tensor) -> TensorState:
-        return self.decoder.state_given(latents)
+    def state_from_latents(self, latents: Tensor) -> TensorState:
+        return self.decoder.state_from_latents(latents)
 
-    def given(self, latents: Tensor) -> GivenLatents:
+    def given(self, latents: Tensor) -> LatentConditionalLM:
         """The distribution of sentences given latents (rows, L)."""
-        return GivenLatents(self, latents)
+        return LatentConditionalLM(self, latents)
 
     @torch.no_grad()
     def decode(self, latents: Tensor, *, max_length: int = 100) -> list[list[int]]:
@@ -81,7 +81,7 @@ class LatentAssembly(Assembly):
             )
 
 
-class LatentVariable(LatentAssembly):
+class VariationalAutoencoder(LatentDecoderModel):
     """p(s) = ∫ p(z) p(s | z) dz: a latent from the prior, then a sentence from the latent.
 
     The backbone is the decoder; the objective owns the prior and the encoder, which is a means of
@@ -89,14 +89,14 @@ class LatentVariable(LatentAssembly):
     training mode.
     """
 
-    backbone: Decoder
+    backbone: LatentDecoder
     objective: LatentObjective
 
     def __init__(
         self,
         *,
         vocabulary: Vocabulary,
-        backbone: Decoder,
+        backbone: LatentDecoder,
         emission: Emission,
         objective: LatentObjective,
         frozen: Sequence[nn.Module] = (),
@@ -109,14 +109,14 @@ class LatentVariable(LatentAssembly):
             part.requires_grad_(False)
         self.train(self.training)
 
-    def train(self, mode: bool = True) -> LatentVariable:
+    def train(self, mode: bool = True) -> VariationalAutoencoder:
         super().train(mode)
         for part in getattr(self, "frozen", ()):
             part.eval()
         return self
 
     @property
-    def decoder(self) -> Decoder:
+    def decoder(self) -> LatentDecoder:
         return self.backbone
 
     def encode(self, batch: Batch) -> Tensor:
@@ -134,7 +134,7 @@ class LatentVariable(LatentAssembly):
         generator: torch.Generator | None = None,
     ) -> list[list[int]]:
         """Latents from the prior, and from each a sentence token by token."""
-        latents = self.objective.draw_latents(rows, generator=generator)
+        latents = self.objective.sample_latents(rows, generator=generator)
 
         def draw(next_: Categorical) -> Tensor:
             log_probs = next_.log_probs
@@ -145,30 +145,30 @@ class LatentVariable(LatentAssembly):
         return self.given(latents).write(max_length, draw)
 
     @torch.no_grad()
-    def reveal(self, batch: Batch) -> dict[str, Capture]:
+    def capture_internals(self, batch: Batch) -> dict[str, Capture]:
         """What the parts reveal where each sentence has its posterior's mean."""
-        view = left_to_right(batch)
-        state = self.state_given(self.encode(batch))
+        view = causal_view(batch)
+        state = self.state_from_latents(self.encode(batch))
         return {
-            **self.backbone.reveal(view, state),
-            **self.emission.reveal(self.backbone(view, state)),
-            **self.objective.reveal(self, batch),
+            **self.backbone.capture_internals(view, state),
+            **self.emission.capture_internals(self.backbone(view, state)),
+            **self.objective.capture_internals(self, batch),
         }
 
 
-class Autoencoder(LatentAssembly):
+class Autoencoder(LatentDecoderModel):
     """A sentence compressed to one vector and written again from it: no prior, no distribution."""
 
-    backbone: Compression
-    objective: CompressionObjective
+    backbone: AutoencoderBackbone
+    objective: AutoencoderObjective
 
     def __init__(
         self,
         *,
         vocabulary: Vocabulary,
-        backbone: Compression,
+        backbone: AutoencoderBackbone,
         emission: Emission,
-        objective: CompressionObjective,
+        objective: AutoencoderObjective,
     ) -> None:
         super().__init__(
             vocabulary=vocabulary, backbone=backbone, emission=emission, objective=objective
@@ -176,13 +176,13 @@ class Autoencoder(LatentAssembly):
         self.window = self.decoder.longest  # longer texts are scored window by window
 
     @property
-    def decoder(self) -> Decoder:
+    def decoder(self) -> LatentDecoder:
         return self.backbone.decoder
 
     def encode(self, batch: Batch) -> Tensor:
         """(B, L) the latent of each sentence."""
         self.check_length(int(batch.lengths.max()))
-        return self.backbone.encode(whole(batch))
+        return self.backbone.encode(autoencoding_view(batch))
 
     @torch.no_grad()
     def reconstruct(
@@ -198,21 +198,21 @@ class Autoencoder(LatentAssembly):
         `latent_noise` is in units of a latent's own size, `token_noise` a share of its tokens.
         """
         self.check_length(int(batch.lengths.max()))
-        return self.objective.under_noise(
+        return self.objective.reconstruct_with_noise(
             self, batch, latent_noise=latent_noise, token_noise=token_noise, generator=generator
         )
 
 
-class GivenLatents(LeftToRight):
+class LatentConditionalLM(AutoregressiveLM):
     """The distribution of sentences given latents: p(s | z) = Π_t p(s_t | s_<t, z).
 
     One latent serves any number of rows, several serve one row each. It has LogProb and Step, so
     beam search, greedy decoding and scoring work on it.
     """
 
-    backbone: Decoder
+    backbone: LatentDecoder
 
-    def __init__(self, system: LatentAssembly, latents: Tensor) -> None:
+    def __init__(self, system: LatentDecoderModel, latents: Tensor) -> None:
         super().__init__(
             vocabulary=system.vocabulary,
             backbone=system.decoder,
@@ -228,9 +228,9 @@ class GivenLatents(LeftToRight):
                 f"{len(self.latents)} latents are given, so there are as many sequences, and "
                 f"{rows} came; give one latent for all, or one for each."
             )
-        return self.backbone.state_given(self.latents.expand(rows, -1))
+        return self.backbone.state_from_latents(self.latents.expand(rows, -1))
 
-    def start(self, rows: int, *, condition: Batch | None = None) -> SteppingState:
+    def start(self, rows: int, *, condition: Batch | None = None) -> DecodingState:
         tokens = torch.full((rows,), self.vocabulary.opening, device=self.latents.device)
         return self._step(self._state(rows), tokens)
 
@@ -242,7 +242,7 @@ class GivenLatents(LeftToRight):
         generator: torch.Generator | None = None,
     ) -> LogProbs:
         before = self._state(len(batch)) if state is None else state
-        found = self.target_log_probs(left_to_right(batch), before)
+        found = self.target_log_probs(causal_view(batch), before)
         return LogProbs(per_token=found.spread(), kind="exact", state=found.state)
 
     def write(self, max_length: int, choose: Callable[[Categorical], Tensor]) -> list[list[int]]:

@@ -10,21 +10,21 @@ from torch import Tensor
 from lmlab.core.batch import Batch
 from lmlab.core.distribution import Categorical
 from lmlab.core.errors import UserError
-from lmlab.core.parts import Predictions, target_places
-from lmlab.core.protocols import Head, Pieces
-from lmlab.core.special_tokens import text_numbers
+from lmlab.core.parts import Predictions, prediction_mask
+from lmlab.core.protocols import LMHead, TokenizerProtocol
+from lmlab.core.special_tokens import segment_ids
 from lmlab.core.state import State
 from lmlab.core.system import Assembly
 from lmlab.core.view import View
-from lmlab.emissions.emission_interfaces import ScoringEmission
-from lmlab.objectives.masked_language_modelling import MaskedTokens
-from lmlab.objectives.objective_interfaces import FillingObjective
+from lmlab.emissions.emission_interfaces import LogitEmission
+from lmlab.objectives.masked_language_modelling import BERTObjective
+from lmlab.objectives.objective_interfaces import MaskedLMObjective
 
 
-class Filling(Assembly):
+class MaskedLM(Assembly):
     """An assembly that fills masked tokens in, and gives a vector for a whole text."""
 
-    objective: FillingObjective
+    objective: MaskedLMObjective
     watched = "loss"
 
     def fill(
@@ -38,7 +38,7 @@ class Filling(Assembly):
         """As of every assembly; places without a target cost no more than others need of them."""
         if state is not None:
             return super().target_log_probs(view, state)
-        places = target_places(view)
+        places = prediction_mask(view)
         assert view.targets is not None
         hidden = self.hidden_at(view, places)
         return Predictions(
@@ -46,12 +46,12 @@ class Filling(Assembly):
         )
 
     def logits(
-        self, batch: Batch, masked: Tensor, asked: Tensor | None = None, *, head: Head = "own"
+        self, batch: Batch, masked: Tensor, asked: Tensor | None = None, *, head: LMHead = "own"
     ) -> Tensor:
         """(N, V) scores before they are normalised, at `asked`, with `masked` hidden."""
         asked = masked if asked is None else asked
         hidden = self.hidden_at(self.objective.fill_view(batch, masked), asked)
-        emission = self._scoring_emission
+        emission = self._logit_emission
         if head == "own":
             return emission.logits(hidden) + emission.never
         return hidden @ self._token_vectors(hidden).T + emission.never
@@ -64,10 +64,10 @@ class Filling(Assembly):
         return self.objective.log_prob_at(self, batch, hidden, asked)
 
     def logit_at(
-        self, batch: Batch, hidden: Tensor, asked: Tensor, *, head: Head = "own"
+        self, batch: Batch, hidden: Tensor, asked: Tensor, *, head: LMHead = "own"
     ) -> Tensor:
         """(N,) the scores, as `logits` gives them, of the tokens at `asked` (B, T) alone."""
-        emission, targets = self._scoring_emission, batch.tokens[asked]
+        emission, targets = self._logit_emission, batch.tokens[asked]
         values = self.hidden_at(self.objective.fill_view(batch, hidden), asked)
         if head == "own":
             scores = emission.logit(values, targets)
@@ -76,8 +76,8 @@ class Filling(Assembly):
         return scores + emission.never[targets]
 
     @property
-    def _scoring_emission(self) -> ScoringEmission:
-        if isinstance(self.emission, ScoringEmission):
+    def _logit_emission(self) -> LogitEmission:
+        if isinstance(self.emission, LogitEmission):
             return self.emission
         raise UserError(
             f"{type(self.emission).__name__} has no scores before they are normalised; take a "
@@ -86,7 +86,7 @@ class Filling(Assembly):
 
     def _token_vectors(self, hidden: Tensor) -> Tensor:
         """(V, W) what hidden states (…, W) are multiplied with where they have no head."""
-        weight = self._scoring_emission.weight
+        weight = self._logit_emission.weight
         if hidden.shape[-1] != weight.shape[-1]:
             raise UserError(
                 f"hidden states have {hidden.shape[-1]} numbers and token vectors "
@@ -106,16 +106,16 @@ class Filling(Assembly):
         """
         nothing = torch.zeros_like(batch.tokens, dtype=torch.bool)
         view = self.objective.fill_view(batch, nothing)
-        numbers = text_numbers(batch.tokens, self.vocabulary)
+        numbers = segment_ids(batch.tokens, self.vocabulary)
         if numbers is not None:
             view = replace(view, segments=numbers)
         return self.hidden(view).values
 
 
-class MaskedModel(Filling):
+class BERT(MaskedLM):
     """A model that fills masked tokens in, whose objective may want to know its tokeniser."""
 
-    objective: MaskedTokens
+    objective: BERTObjective
 
-    def meet_tokenizer(self, tokenizer: Pieces) -> None:
-        self.objective.meet_tokenizer(tokenizer)
+    def setup_tokenizer(self, tokenizer: TokenizerProtocol) -> None:
+        self.objective.setup_tokenizer(tokenizer)

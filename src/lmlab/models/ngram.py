@@ -1,17 +1,17 @@
-"""TODO"""
+"""N-gram language model: interpolated modified Kneser-Ney, fitted by counting."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from lmlab.emissions.ngram_table import CountTable
-from lmlab.models.causal_lm import LeftToRight
+from lmlab.emissions.ngram_table import NgramTable
+from lmlab.models.causal_lm import AutoregressiveLM
 
 
-class CountedNgram(LeftToRight):
+class NgramModel(AutoregressiveLM):
     """The n-gram with its one pass of counting."""
 
-    emission: CountTable
+    emission: NgramTable
 
     @property
     def parameter_count(self) -> int:

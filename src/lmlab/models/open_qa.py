@@ -10,28 +10,28 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lmlab.core.answers import Answer, Evidence
-from lmlab.core.attention_mask import Full
+from lmlab.core.attention_mask import FullMask
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.loss import Loss
-from lmlab.core.protocols import LogProbs, Retrieved
+from lmlab.core.protocols import LogProbs, RetrievedDocuments
 from lmlab.core.special_tokens import (
-    inner_lengths,
-    with_symbols,
+    add_special_tokens,
+    content_lengths,
 )
 from lmlab.core.state import State
 from lmlab.core.view import View
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.models.retrieval_base import LookingUp
+from lmlab.models.retrieval_base import RetrieverModel
 from lmlab.retrieval.document_concat import (
-    RetrievedContext,
-    beside_documents,
+    KnowledgeAugmentedEncoder,
+    concatenate_documents,
 )
-from lmlab.retrieval.document_memory import resting
+from lmlab.retrieval.document_memory import evaluation_mode
 from lmlab.retrieval.retriever import Retriever
 
 
-class SpanScores(nn.Module):
+class SpanScorer(nn.Module):
     """MLP([h_start; h_end]) of all spans of at most `longest` tokens.
 
     States (R, L, W) to scores (R, L, A), entry (l, a) of the span from l to l + a; -inf where it
@@ -58,7 +58,7 @@ class SpanScores(nn.Module):
         return torch.stack(found, -1).masked_fill(last >= lengths[:, None, None], -torch.inf)
 
 
-class AnswersFromDocuments(LookingUp):
+class OpenQAModel(RetrieverModel):
     """p(y | x) = Σ_z p(z | x) Σ_{s ∈ S(z, y)} p(s | z, x), s the places in z where y stands.
 
     p(s | z, x) is a softmax over all spans of whole words of a document. Where no document found
@@ -74,8 +74,8 @@ class AnswersFromDocuments(LookingUp):
         self,
         *,
         vocabulary: Vocabulary,
-        backbone: RetrievedContext,
-        spans: SpanScores,
+        backbone: KnowledgeAugmentedEncoder,
+        spans: SpanScorer,
         early: int,
     ) -> None:
         super().__init__()
@@ -138,7 +138,7 @@ class AnswersFromDocuments(LookingUp):
     def _log_prob(self, batch: Batch, questions: Batch) -> Tensor:
         """(B,) by the documents that are found."""
         found = self.retriever.find(questions)
-        spans = self.log_spans(questions, found.numbers) + found.log_probs[..., None, None]
+        spans = self.span_log_probs(questions, found.numbers) + found.log_probs[..., None, None]
         right = self._places(batch, found.numbers, spans)
         return _log_sum(spans.masked_fill(~right, -torch.inf).flatten(1))
 
@@ -150,14 +150,14 @@ class AnswersFromDocuments(LookingUp):
         held = self.retriever.holds(numbers, batch)
         return _log_sum(torch.log_softmax(scores, 1).masked_fill(~held, -torch.inf))
 
-    def log_spans(self, questions: Batch, numbers: Tensor) -> Tensor:
+    def span_log_probs(self, questions: Batch, numbers: Tensor) -> Tensor:
         """(B, K, L, A) log p(s | z, x) of all spans of the documents (B, K).
 
         Parts of words are none: -inf. A document of one long word has no span that is short
         enough, and answers nothing.
         """
-        view = View(inputs=questions.tokens, lengths=questions.lengths, visibility=Full())
-        beside, time = beside_documents(view, numbers, self.retriever.memory)
+        view = View(inputs=questions.tokens, lengths=questions.lengths, attention_mask=FullMask())
+        beside, time = concatenate_documents(view, numbers, self.retriever.memory)
         values = self.backbone.reader(beside).values
         _, lengths = self.retriever.memory.inner(numbers.flatten())
         first = questions.lengths.repeat_interleave(numbers.shape[1])
@@ -181,7 +181,7 @@ class AnswersFromDocuments(LookingUp):
     def _places(self, batch: Batch, numbers: Tensor, spans: Tensor) -> Tensor:
         """(B, K, L, A) bool: the spans that are the answer, S(z, y)."""
         tokens, _ = self.retriever.memory.inner(numbers.flatten())
-        answers, size = batch.tokens[:, 1:], inner_lengths(batch, self.vocabulary)
+        answers, size = batch.tokens[:, 1:], content_lengths(batch, self.vocabulary)
         sought = answers.repeat_interleave(numbers.shape[1], 0)
         sizes = size.repeat_interleave(numbers.shape[1])
         right = torch.zeros(len(tokens), *spans.shape[2:], dtype=torch.bool, device=tokens.device)
@@ -198,25 +198,25 @@ class AnswersFromDocuments(LookingUp):
 
         The probability of a document is its share in the answer, p(z | x, y).
         """
-        batch = self.as_questions(questions)
-        with resting(self):
-            return self.answers_given(batch, self.retriever.find(batch), answers=answers)
+        batch = self.encode_questions(questions)
+        with evaluation_mode(self):
+            return self.answers_from_documents(batch, self.retriever.find(batch), answers=answers)
 
-    def as_questions(self, texts: Sequence[str]) -> Batch:
+    def encode_questions(self, texts: Sequence[str]) -> Batch:
         """Questions in words, as rows."""
-        rows = [self.known_pieces().encode(text) for text in texts]
+        rows = [self.require_tokenizer().encode(text) for text in texts]
         lengths = torch.tensor([len(row) for row in rows])
-        flat = Batch.from_sequences(rows, self.vocabulary.pad)
-        batch = with_symbols(flat.tokens, lengths, self.vocabulary)
+        flat = Batch.collate(rows, self.vocabulary.pad)
+        batch = add_special_tokens(flat.tokens, lengths, self.vocabulary)
         self.check_condition_length(int(batch.lengths.max()))
         return batch.to(next(self.parameters()).device)
 
     @torch.no_grad()
-    def answers_given(
-        self, questions: Batch, found: Retrieved, *, answers: int = 1
+    def answers_from_documents(
+        self, questions: Batch, found: RetrievedDocuments, *, answers: int = 1
     ) -> list[list[Answer]]:
         """The likeliest answers to questions from documents that anybody may have found."""
-        joint = self.log_spans(questions, found.numbers) + found.log_probs[..., None, None]
+        joint = self.span_log_probs(questions, found.numbers) + found.log_probs[..., None, None]
         return [
             self._best(numbers, each, answers)
             for numbers, each in zip(found.numbers, joint.double(), strict=True)
@@ -224,7 +224,7 @@ class AnswersFromDocuments(LookingUp):
 
     def _best(self, numbers: Tensor, joint: Tensor, count: int) -> list[Answer]:
         """Answers by the sum over all places where they stand, given joint (K, L, A)."""
-        memory, pieces = self.retriever.memory, self.known_pieces()
+        memory, pieces = self.retriever.memory, self.require_tokenizer()
         tokens = memory.inner(numbers)[0].tolist()
         shares: dict[tuple[int, ...], dict[int, float]] = {}
         for choice, first, after in (joint > -torch.inf).nonzero().tolist():

@@ -11,35 +11,35 @@ from lmlab.core.protocols import LogProbs
 from lmlab.core.state import State
 from lmlab.core.system import System
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.inference.parse_trees import Tree
+from lmlab.inference.parse_trees import ParseTree
 from lmlab.layers import neural_pcfg as parsing
 from lmlab.layers.neural_pcfg import (
-    Grammar,
-    NeuralGrammar,
-    Sentences,
+    NeuralPCFG,
+    PCFGTables,
+    SentenceBatch,
 )
 from lmlab.layers.pcfg_posterior import (
-    best_trees,
-    captures,
+    posterior_captures,
+    viterbi_trees,
 )
 
 
-class TreeModel(System):
+class PCFG(System):
     """Exact `log_prob` by inside and prefix probabilities; draws whole sentences."""
 
-    def __init__(self, rules: NeuralGrammar, vocabulary: Vocabulary, *, longest: int) -> None:
+    def __init__(self, rules: NeuralPCFG, vocabulary: Vocabulary, *, longest: int) -> None:
         super().__init__()
         self.vocabulary, self.rules, self.longest = vocabulary, rules, longest
 
-    def _read(self, batch: Batch) -> tuple[Grammar, Sentences]:
-        given = parsing.sentences(batch, self.vocabulary.end, self.longest)
+    def _read(self, batch: Batch) -> tuple[PCFGTables, SentenceBatch]:
+        given = parsing.extract_sentences(batch, self.vocabulary.end, self.longest)
         return self.rules.grammar(), given
 
     def loss(
         self, batch: Batch, *, state: State | None = None, generator: Generator | None = None
     ) -> tuple[Loss, None]:
         """Minus the log-probability of whole sentences: the inside algorithm alone."""
-        total = -parsing.log_probs_of_sentences(*self._read(batch)).sum()
+        total = -parsing.sentence_log_probs(*self._read(batch)).sum()
         return Loss(total, total.new_tensor(float(batch.count))), None
 
     def log_prob(
@@ -47,7 +47,7 @@ class TreeModel(System):
     ) -> LogProbs:
         """By token, given the tokens before: ratios of prefix probabilities."""
         places = max(batch.tokens.shape[1] - 1, 0)
-        by_token = parsing.log_probs_by_token(*self._read(batch), places)
+        by_token = parsing.token_log_probs(*self._read(batch), places)
         return LogProbs(per_token=by_token, kind="exact")
 
     def sample(
@@ -59,15 +59,15 @@ class TreeModel(System):
         generator: Generator | None = None,
     ) -> list[list[int]]:
         """Ids of sentences; one that is not over after `max_length` tokens has no end symbol."""
-        drawn = parsing.draw_sentences(self.rules.grammar(), rows, max_length, generator)
+        drawn = parsing.sample_sentences(self.rules.grammar(), rows, max_length, generator)
         end = [] if self.vocabulary.end is None else [self.vocabulary.end]
         return [
             [*words, *end] if over and len(words) < max_length else words for words, over in drawn
         ]
 
-    def best_tree(self, batch: Batch) -> list[Tree | None]:
+    def best_tree(self, batch: Batch) -> list[ParseTree | None]:
         """The most probable tree of each sentence, None where it has no words."""
-        return best_trees(*self._read(batch))
+        return viterbi_trees(*self._read(batch))
 
-    def reveal(self, batch: Batch) -> dict[str, Capture]:
-        return captures(*self._read(batch))
+    def capture_internals(self, batch: Batch) -> dict[str, Capture]:
+        return posterior_captures(*self._read(batch))

@@ -20,29 +20,29 @@ from lmlab.core.batch import Batch
 from lmlab.core.capture import UNIT_INTERVAL, Capture
 from lmlab.core.distribution import Categorical
 from lmlab.core.errors import UserError
-from lmlab.core.greedy import write_greedily
+from lmlab.core.greedy import decode_greedily
 from lmlab.core.loss import Loss
-from lmlab.core.protocols import LogProbs, Pieces, Retrieved
+from lmlab.core.protocols import LogProbs, RetrievedDocuments, TokenizerProtocol
 from lmlab.core.state import State
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.models.retrieval_base import OverDocuments
-from lmlab.models.seq2seq import SequenceToSequence
-from lmlab.objectives.document_marginalisation import Marginal
+from lmlab.models.retrieval_base import DocumentStoreModel
+from lmlab.models.seq2seq import EncoderDecoderLM
+from lmlab.objectives.document_marginalisation import DocumentMarginal
 from lmlab.retrieval.bi_encoders import BiEncoder
 from lmlab.retrieval.dense_index import DenseIndex
-from lmlab.retrieval.document_concat import joined
+from lmlab.retrieval.document_concat import concatenate_rows
 from lmlab.retrieval.document_memory import (
     NO_DOCUMENT,
     DocumentMemory,
-    resting,
+    evaluation_mode,
 )
 from lmlab.retrieval.documents import Document
 
-LONGEST_ANSWER = 50
+ANSWER_TOKEN_LIMIT = 50
 """Tokens of an answer at most."""
 
 
-class RetrievalAugmented(OverDocuments):
+class RAG(DocumentStoreModel):
     """p(y | x) = Σ over z of p(z | x) and p(y | x, z), z among the K documents found for x.
 
     p(z | x) is renormalised over those K, so that given them it is an exact distribution over
@@ -58,10 +58,10 @@ class RetrievalAugmented(OverDocuments):
         self,
         *,
         vocabulary: Vocabulary,
-        writer: SequenceToSequence,
+        writer: EncoderDecoderLM,
         retriever: BiEncoder,
         memory: DocumentMemory,
-        marginal: Marginal,
+        marginal: DocumentMarginal,
         retrieved: int,
     ) -> None:
         super().__init__()
@@ -85,31 +85,31 @@ class RetrievalAugmented(OverDocuments):
         return self.marginal.decodings
 
     @property
-    def longest_question(self) -> int:
+    def max_question_length(self) -> int:
         """Tokens, its symbols counted: what the writer reads less the longest document."""
         assert self.window is not None
         return self.window + 1 - (self.memory.longest - 1)
 
     def check_condition_length(self, tokens: int) -> None:
-        if tokens > self.longest_question:
+        if tokens > self.max_question_length:
             raise UserError(
-                f"a question may have at most {self.longest_question} tokens here, its symbols "
+                f"a question may have at most {self.max_question_length} tokens here, its symbols "
                 f"counted, beside a document of {self.memory.longest}, and one of {tokens} came; "
-                f"shorten it, or {self.longer_by(tokens - self.longest_question)}."
+                f"shorten it, or {self.lengthening_hint(tokens - self.max_question_length)}."
             )
         self.retriever.check_length(tokens)
 
     # ----- the documents
 
-    def meet_tokenizer(self, tokenizer: Pieces) -> None:
+    def setup_tokenizer(self, tokenizer: TokenizerProtocol) -> None:
         """The documents are read once, with the tokeniser that is told first."""
         if self.pieces is None:
             self.pieces = tokenizer
-            self.memory.meet_tokenizer(tokenizer)
-            self.retriever.meet_documents(self.memory)
+            self.memory.setup_tokenizer(tokenizer)
+            self.retriever.setup_documents(self.memory)
             self.ready = torch.zeros_like(self.ready)
 
-    def meet_data(self, tokens: NDArray[np.generic], offsets: NDArray[np.int64]) -> None:
+    def setup_data(self, tokens: NDArray[np.generic], offsets: NDArray[np.int64]) -> None:
         self.embed_documents()
 
     def with_document(self, document: Document) -> Self:
@@ -117,8 +117,8 @@ class RetrievalAugmented(OverDocuments):
         self._embed_first()
         other = self.with_memory(copy(self.memory))
         other.memory._buffers = dict(self.memory._buffers)
-        with resting(other.retriever):
-            other.memory.replace(document, self.known_pieces(), other.retriever.encode)
+        with evaluation_mode(other.retriever):
+            other.memory.replace(document, self.require_tokenizer(), other.retriever.encode)
         return other
 
     def with_memory(self, memory: DocumentMemory) -> Self:
@@ -130,12 +130,12 @@ class RetrievalAugmented(OverDocuments):
         return other
 
     def embed_documents(self) -> None:
-        with resting(self.retriever):
+        with evaluation_mode(self.retriever):
             self.memory.embed(self.retriever.encode)
         self.ready = torch.ones_like(self.ready)
 
-    def take_vectors(self, vectors: Tensor, index: DenseIndex | None) -> None:
-        super().take_vectors(vectors, index)
+    def set_document_vectors(self, vectors: Tensor, index: DenseIndex | None) -> None:
+        super().set_document_vectors(vectors, index)
         self.ready = torch.ones_like(self.ready)
 
     def _embed_first(self) -> None:
@@ -152,16 +152,16 @@ class RetrievalAugmented(OverDocuments):
         """(B, width) the vectors of questions."""
         return self.retriever.encode_queries(batch)
 
-    def retrieve(self, batch: Batch, *, documents: int | None = None) -> Retrieved:
+    def retrieve(self, batch: Batch, *, documents: int | None = None) -> RetrievedDocuments:
         """The likeliest documents for questions (B, S); the null one where there are none."""
         self._embed_first()
         queries = self.retriever.encode_queries(batch)
         numbers = self.memory.search(queries, self.retrieved if documents is None else documents)
         if numbers.shape[1] == 0:
             numbers = numbers.new_full((len(batch), 1), NO_DOCUMENT)
-            return Retrieved(numbers=numbers, log_probs=queries.new_zeros(numbers.shape))
+            return RetrievedDocuments(numbers=numbers, log_probs=queries.new_zeros(numbers.shape))
         scores = (self.memory.vectors[numbers] @ queries[..., None]).squeeze(-1)
-        return Retrieved(numbers=numbers, log_probs=torch.log_softmax(scores, 1))
+        return RetrievedDocuments(numbers=numbers, log_probs=torch.log_softmax(scores, 1))
 
     def questions(self, condition: Batch | None, rows: int) -> Batch:
         """What each text is asked for: an empty question where there is none."""
@@ -169,7 +169,7 @@ class RetrievalAugmented(OverDocuments):
             return condition
         symbols = (self.vocabulary.opening, self.vocabulary.end)
         empty = [[id for id in symbols if id is not None]]
-        found = Batch.from_sequences(empty * rows, self.vocabulary.pad)
+        found = Batch.collate(empty * rows, self.vocabulary.pad)
         return found.to(self.ready.device)
 
     def sources(self, questions: Batch, numbers: Tensor) -> Batch:
@@ -177,7 +177,7 @@ class RetrievalAugmented(OverDocuments):
         repeated = torch.arange(len(questions), device=numbers.device)
         repeated = repeated.repeat_interleave(numbers.shape[1])
         documents = self.memory.batch(numbers.flatten())
-        return joined(questions.select(repeated), documents, self.vocabulary.pad)
+        return concatenate_rows(questions.select(repeated), documents, self.vocabulary.pad)
 
     # ----- the distribution
 
@@ -213,26 +213,26 @@ class RetrievalAugmented(OverDocuments):
         lost = -self.log_prob(batch).per_token.sum()
         return Loss(lost, torch.tensor(float(batch.count), device=lost.device)), None
 
-    def start(self, rows: int, *, condition: Batch | None = None) -> BesideDocuments:
+    def start(self, rows: int, *, condition: Batch | None = None) -> RAGState:
         questions = self.questions(condition, rows)
         found = self.retrieve(questions)
         sources = self.sources(questions, found.numbers)
-        return BesideDocuments(self.writer.start(len(sources), condition=sources), found.log_probs)
+        return RAGState(self.writer.start(len(sources), condition=sources), found.log_probs)
 
-    def peek(self, state: BesideDocuments) -> Categorical:
+    def peek(self, state: RAGState) -> Categorical:
         each = self._each(state).log_probs.unflatten(0, state.log_weights.shape)
         return Categorical(torch.logsumexp(state.log_weights[..., None] + each, dim=1))
 
-    def advance(self, state: BesideDocuments, tokens: Tensor) -> BesideDocuments:
+    def advance(self, state: RAGState, tokens: Tensor) -> RAGState:
         repeated = tokens.repeat_interleave(state.log_weights.shape[1])
 
         def written() -> Tensor:
             return self._each(state).log_prob(repeated).view_as(state.log_weights)
 
         weights = self.marginal.after(state.log_weights, written)
-        return BesideDocuments(self.writer.advance(state.inner, repeated), weights)  # type: ignore[arg-type]
+        return RAGState(self.writer.advance(state.inner, repeated), weights)  # type: ignore[arg-type]
 
-    def _each(self, state: BesideDocuments) -> Categorical:
+    def _each(self, state: RAGState) -> Categorical:
         """(B · K, V) the next token beside each document."""
         return self.writer.peek(state.inner)  # type: ignore[arg-type]
 
@@ -241,13 +241,13 @@ class RetrievalAugmented(OverDocuments):
     @torch.no_grad()
     def ask(self, questions: Sequence[str], *, answers: int = 1) -> list[list[Answer]]:
         """The answer of the likeliest token each time; a search is the decoding rooms' business."""
-        pieces, symbols = self.known_pieces(), self.questions(None, 1).tokens[0].tolist()
+        pieces, symbols = self.require_tokenizer(), self.questions(None, 1).tokens[0].tolist()
         rows = [[*symbols[:1], *pieces.encode(each), *symbols[1:]] for each in questions]
         for row in rows:
             self.check_condition_length(len(row))
-        batch = Batch.from_sequences(rows, self.vocabulary.pad).to(self.ready.device)
-        with resting(self):
-            written = write_greedily(self, batch, max_length=LONGEST_ANSWER)
+        batch = Batch.collate(rows, self.vocabulary.pad).to(self.ready.device)
+        with evaluation_mode(self):
+            written = decode_greedily(self, batch, max_length=ANSWER_TOKEN_LIMIT)
             evidence = self.evidence(batch)
         return [
             [Answer(text=pieces.decode(list(tokens)), log_prob=log_prob, evidence=rests_on)]
@@ -274,7 +274,7 @@ class RetrievalAugmented(OverDocuments):
         ]
 
     @torch.no_grad()
-    def reveal(self, batch: Batch) -> dict[str, Capture]:
+    def capture_internals(self, batch: Batch) -> dict[str, Capture]:
         """Which documents were found, which explain each token, and what the writer looked at.
 
         The writer is shown beside the likeliest document.
@@ -304,7 +304,7 @@ class RetrievalAugmented(OverDocuments):
                 titles={"choice": "document"},
                 bounds=UNIT_INTERVAL,
             ),
-            **self.writer.reveal(replace(batch, condition=likeliest)),
+            **self.writer.capture_internals(replace(batch, condition=likeliest)),
         }
 
     def _by_document(self, numbers: Tensor, values: Tensor) -> tuple[Tensor, tuple[str, ...]]:
@@ -319,7 +319,7 @@ class RetrievalAugmented(OverDocuments):
 
 
 @dataclass(frozen=True, eq=False)
-class BesideDocuments:
+class RAGState:
     """B texts under way, each beside K documents: as many states of the writer, and weights."""
 
     inner: State
@@ -327,10 +327,10 @@ class BesideDocuments:
     log_weights: Tensor
     """(B, K) log p(document | question, what was written), as far as the sum asks for it."""
 
-    def select(self, rows: Tensor) -> BesideDocuments:
+    def select(self, rows: Tensor) -> RAGState:
         count = self.log_weights.shape[1]
         each = rows[:, None] * count + torch.arange(count, device=rows.device)
-        return BesideDocuments(self.inner.select(each.flatten()), self.log_weights[rows])
+        return RAGState(self.inner.select(each.flatten()), self.log_weights[rows])
 
-    def detach(self) -> BesideDocuments:
-        return BesideDocuments(self.inner.detach(), self.log_weights.detach())
+    def detach(self) -> RAGState:
+        return RAGState(self.inner.detach(), self.log_weights.detach())

@@ -16,26 +16,26 @@ from lmlab.core.capture import REAL, UNIT_INTERVAL, Capture
 from lmlab.core.distribution import Categorical
 from lmlab.core.errors import UserError
 from lmlab.core.loss import Loss
-from lmlab.core.parts import Network, Predictions, target_places
-from lmlab.core.protocols import LogProbs, Pieces
+from lmlab.core.parts import Network, Predictions, prediction_mask
+from lmlab.core.protocols import LogProbs, TokenizerProtocol
 from lmlab.core.state import State
 from lmlab.core.system import Assembly
 from lmlab.core.view import View
-from lmlab.models.retrieval_base import LookingUp
-from lmlab.objectives.masked_language_modelling import MaskedTokens
-from lmlab.objectives.masking.token_masking import needed_mask
-from lmlab.retrieval.document_concat import RetrievedContext
+from lmlab.models.retrieval_base import RetrieverModel
+from lmlab.objectives.masked_language_modelling import BERTObjective
+from lmlab.objectives.masking.token_masking import require_mask_token
+from lmlab.retrieval.document_concat import KnowledgeAugmentedEncoder
 from lmlab.retrieval.document_memory import (
     NO_DOCUMENT,
-    resting,
+    evaluation_mode,
 )
 from lmlab.retrieval.retriever import Retriever
 
-BLANK = re.compile(r"_{2,}|<mask>")
+QUESTION_BLANK_PATTERN = re.compile(r"_{2,}|<mask>")
 """What stands for the word that a question leaves out."""
 
 
-class MaskedBeside(MaskedTokens):
+class REALMObjective(BERTObjective):
     """-log p(y | x) = -log Σ_z p(z | x) Π_j p(y_j | z, x), y the words that are hidden in x.
 
     z is among the documents found and the null one, without those that hold the clean text: what
@@ -52,13 +52,13 @@ class MaskedBeside(MaskedTokens):
         generator: torch.Generator | None = None,
     ) -> tuple[Loss, State | None]:
         """Summed over texts, counted in hidden tokens."""
-        assert isinstance(network, MaskedBesideDocuments)
+        assert isinstance(network, REALM)
         _refuse_questions(batch)
         view = self.view(batch, generator=generator)
         found = network.backbone.find(view, clean=batch)
         each = network.given_documents(view, found.numbers)
         lost = -torch.logsumexp(found.log_probs + each, 1).sum()
-        return Loss(lost, target_places(view).sum().float()), None
+        return Loss(lost, prediction_mask(view).sum().float()), None
 
     def log_prob(
         self,
@@ -80,28 +80,28 @@ def _refuse_questions(batch: Batch) -> None:
         )
 
 
-class MaskedBesideDocuments(LookingUp, Assembly):
+class REALM(RetrieverModel, Assembly):
     """p(s_t | x) = Σ_z p(z | x) p(s_t | z, x) at each masked place; texts by pseudo-likelihood.
 
     When a text is scored or filled in, no document is left out: one that holds the text is found
     like any other.
     """
 
-    backbone: RetrievedContext
-    objective: MaskedBeside
+    backbone: KnowledgeAugmentedEncoder
+    objective: REALMObjective
     watched = "loss"
 
     @property
     def retriever(self) -> Retriever:
         return self.backbone.retriever
 
-    def meet_tokenizer(self, tokenizer: Pieces) -> None:
-        super().meet_tokenizer(tokenizer)
-        self.objective.meet_tokenizer(tokenizer)
+    def setup_tokenizer(self, tokenizer: TokenizerProtocol) -> None:
+        super().setup_tokenizer(tokenizer)
+        self.objective.setup_tokenizer(tokenizer)
 
     def given_documents(self, view: View, numbers: Tensor) -> Tensor:
         """(B, M) log p(y | z, x) of all targets of each row beside each of its documents (B, M)."""
-        places = target_places(view)
+        places = prediction_mask(view)
         each = self._target_components(view, places, numbers)
         rows = places.nonzero(as_tuple=True)[0]
         sums = each.new_zeros(len(places), numbers.shape[1])
@@ -110,7 +110,7 @@ class MaskedBesideDocuments(LookingUp, Assembly):
     def target_log_probs(self, view: View, state: State | None = None) -> Predictions:
         """Each target with the documents summed out, as if no other were asked."""
         self._check_visibility(view)
-        places, found = target_places(view), self.backbone.find(view)
+        places, found = prediction_mask(view), self.backbone.find(view)
         each = self._target_components(view, places, found.numbers)
         weights = found.log_probs[places.nonzero(as_tuple=True)[0]]
         return Predictions(log_probs=torch.logsumexp(weights + each, 1), places=places)
@@ -141,12 +141,12 @@ class MaskedBesideDocuments(LookingUp, Assembly):
         Symbols, the unknown word and pieces that go on a word answer nothing and are left out; the
         others are as likely as they were. A word of several pieces can't be told: it is one token.
         """
-        pieces = self.known_pieces()
+        pieces = self.require_tokenizer()
         rows = [self._with_blank(question, pieces) for question in questions]
-        batch = Batch.from_sequences(rows, self.vocabulary.pad)
+        batch = Batch.collate(rows, self.vocabulary.pad)
         batch = batch.to(next(self.parameters()).device)
-        masked = batch.tokens == needed_mask(self.vocabulary)
-        with resting(self):
+        masked = batch.tokens == require_mask_token(self.vocabulary)
+        with evaluation_mode(self):
             log_probs = self._words_alone(self.fill(batch, masked).log_probs)
             best = log_probs.topk(min(answers, log_probs.shape[1]), dim=1)
             view = self.objective.fill_view(batch, masked)
@@ -173,8 +173,8 @@ class MaskedBesideDocuments(LookingUp, Assembly):
         ids = torch.tensor([id for id in own if id is not None], device=log_probs.device)
         return log_probs.index_fill(1, ids, -math.inf)
 
-    def _with_blank(self, question: str, pieces: Pieces) -> list[int]:
-        parts = BLANK.split(question)
+    def _with_blank(self, question: str, pieces: TokenizerProtocol) -> list[int]:
+        parts = QUESTION_BLANK_PATTERN.split(question)
         if len(parts) != 2:
             raise UserError(
                 f"a question leaves one word out, as ___, and {question!r} has {len(parts) - 1} "
@@ -182,7 +182,7 @@ class MaskedBesideDocuments(LookingUp, Assembly):
             )
         before, after = (pieces.encode(part.strip()) for part in parts)
         end = [] if self.vocabulary.end is None else [self.vocabulary.end]
-        row = [self.vocabulary.opening, *before, needed_mask(self.vocabulary), *after, *end]
+        row = [self.vocabulary.opening, *before, require_mask_token(self.vocabulary), *after, *end]
         self.check_length(len(row))
         return row
 
@@ -197,7 +197,7 @@ class MaskedBesideDocuments(LookingUp, Assembly):
         return found.numbers, each - each[:, :1]
 
     @torch.no_grad()
-    def reveal(self, batch: Batch) -> dict[str, Capture]:
+    def capture_internals(self, batch: Batch) -> dict[str, Capture]:
         """Which documents were found for the text with something hidden, and what they are good
         for."""
         generator = torch.Generator(device=batch.tokens.device).manual_seed(0)

@@ -13,19 +13,19 @@ from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.protocols import LogProbs
 from lmlab.core.state import State
-from lmlab.models.energy import EnergyAssembly
-from lmlab.objectives.residual_nce import LanguageModelBase, ResidualObjective
+from lmlab.models.energy import EnergyModelBase
+from lmlab.objectives.residual_nce import FrozenBaseLM, ResidualObjective
 
-TOKENS_AT_ONCE = 16384
+MAX_TOKENS_AT_ONCE = 16384
 """Tokens of drawn texts whose energies are taken together."""
-TEXTS_AT_ONCE = 4096
+MAX_TEXTS_AT_ONCE = 4096
 """Candidates that are drawn together, where texts are resampled."""
-ERRORS_WIDE = 2.0
+INTERVAL_STANDARD_ERRORS = 2.0
 """Standard errors of log Z by which a score's interval goes beyond both estimates."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Partition:
+class PartitionEstimate:
     """log Z = log E_{x ~ LM} exp(-E(x)), from n draws (Deng et al. 2020, theorem 2).
 
     T_n = log (1/n) Σ_i exp(-E(x_i)) is too small on average, by Jensen's inequality; and
@@ -41,7 +41,7 @@ class Partition:
     draws: int
 
     @classmethod
-    def of(cls, energies: Tensor) -> Partition:
+    def of(cls, energies: Tensor) -> PartitionEstimate:
         """From the energies (n,) of n ≥ 2 draws; cost n."""
         count, scores = len(energies), -energies.double()
         whole = torch.logsumexp(scores, 0)
@@ -53,7 +53,7 @@ class Partition:
         return cls(low=low, high=high, error=error, draws=count)
 
 
-class Residual(EnergyAssembly):
+class ResidualEnergyModel(EnergyModelBase):
     """p(x) = p_LM(x) exp(-E(x)) / Z (Deng et al. 2020), over texts of at most `longest` tokens.
 
     LogProb (estimate), Energy (-log p_LM + E, right for all lengths at once), Sample.
@@ -66,7 +66,7 @@ class Residual(EnergyAssembly):
         super().__init__(**words)
         self.draws = draws
         self.candidates = candidates
-        self._partition: tuple[Any, Partition] | None = None
+        self._partition: tuple[Any, PartitionEstimate] | None = None
 
     def train(self, mode: bool = True) -> Self:
         # A fused optimiser changes weights and leaves their version as it was.
@@ -75,7 +75,7 @@ class Residual(EnergyAssembly):
         return super().train(mode)
 
     @property
-    def base(self) -> LanguageModelBase:
+    def base(self) -> FrozenBaseLM:
         return self.objective.base
 
     def check_length(self, tokens: int) -> None:
@@ -91,7 +91,7 @@ class Residual(EnergyAssembly):
 
     def residual(self, batch: Batch) -> Tensor:
         """(B,) E alone, without the base."""
-        return self.own_energies(batch).sum(1) + self.constant
+        return self.position_energies(batch).sum(1) + self.constant
 
     def energy(self, batch: Batch) -> Tensor:
         """(B,) -log p_LM(x) + E(x)."""
@@ -107,7 +107,7 @@ class Residual(EnergyAssembly):
         """log p_LM(x) - E(x) - log Z: the base's tokens, and the rest as the text's own term.
 
         The value takes the upper estimate of log Z, so that it is not too good on average. Its
-        interval goes two standard errors beyond both estimates (see `Partition`),
+        interval goes two standard errors beyond both estimates (see `PartitionEstimate`),
 
             low = value - 2 error,  high = value + (upper - lower) + 2 error,
 
@@ -118,7 +118,7 @@ class Residual(EnergyAssembly):
         residual, found = self.residual(batch), self.base.system.log_prob(batch)
         own = -residual if found.per_sequence is None else found.per_sequence - residual
         partition = self.partition()
-        margin = ERRORS_WIDE * partition.error
+        margin = INTERVAL_STANDARD_ERRORS * partition.error
         totals = found.per_token.sum(1) + own
         return LogProbs(
             per_token=found.per_token,
@@ -128,7 +128,7 @@ class Residual(EnergyAssembly):
             kind="estimate",
         )
 
-    def partition(self) -> Partition:
+    def partition(self) -> PartitionEstimate:
         """The estimate of log Z for the weights and `draws` as they are, from a fixed seed."""
         numbers = (*self.parameters(), *self.buffers())
         weights = (n for each in numbers for n in (id(each), each.data_ptr(), each._version))
@@ -140,10 +140,10 @@ class Residual(EnergyAssembly):
     @torch.no_grad()
     def estimate_partition(
         self, draws: int, *, generator: torch.Generator | None = None
-    ) -> Partition:
+    ) -> PartitionEstimate:
         """The same from other draws. Cost: each is drawn from the base and read once."""
         generator = torch.Generator().manual_seed(0) if generator is None else generator
-        return Partition.of(self._residuals(self.base.draw(draws, generator=generator)))
+        return PartitionEstimate.of(self._residuals(self.base.draw(draws, generator=generator)))
 
     @torch.no_grad()
     def sample(
@@ -161,7 +161,7 @@ class Residual(EnergyAssembly):
         """
         chosen: list[list[int]] = []
         while len(chosen) < rows:
-            some = min(rows - len(chosen), max(1, TEXTS_AT_ONCE // self.candidates))
+            some = min(rows - len(chosen), max(1, MAX_TEXTS_AT_ONCE // self.candidates))
             drawn = self.base.draw(some * self.candidates, generator=generator)
             weights = torch.softmax(-self._residuals(drawn).view(some, -1), -1).cpu()
             home = weights if generator is None else weights.to(generator.device)
@@ -172,7 +172,7 @@ class Residual(EnergyAssembly):
     def _residuals(self, texts: list[list[int]]) -> Tensor:
         """(n,) E of drawn texts, without dropout, some at a time."""
         device, training = self.constant.device, self.training
-        at_once = max(1, TOKENS_AT_ONCE // (int(self.base.longest) + 1))
+        at_once = max(1, MAX_TOKENS_AT_ONCE // (int(self.base.longest) + 1))
         self.eval()
         try:
             parts = [

@@ -13,7 +13,7 @@ from torch import Tensor
 from lmlab.core.answers import Evidence
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
-from lmlab.core.protocols import Pieces, Retrieved
+from lmlab.core.protocols import RetrievedDocuments, TokenizerProtocol
 from lmlab.core.system import System
 from lmlab.retrieval.dense_index import DenseIndex
 from lmlab.retrieval.document_memory import (
@@ -24,10 +24,10 @@ from lmlab.retrieval.documents import Document, Documents
 from lmlab.retrieval.retriever import Retriever
 
 
-class OverDocuments(System):
+class DocumentStoreModel(System):
     """A system that looks things up in a memory of documents."""
 
-    pieces: Pieces | None = None
+    pieces: TokenizerProtocol | None = None
     """Its tokeniser, once it was told."""
 
     @property
@@ -41,16 +41,16 @@ class OverDocuments(System):
         return self.looked_up.documents
 
     @property
-    def longest_document(self) -> int:
+    def max_document_length(self) -> int:
         """Tokens of a document that are read at most, its symbols counted."""
         return self.looked_up.longest
 
     @property
-    def recall_of_index(self) -> float | None:
+    def index_recall(self) -> float | None:
         """Share of the ten nearest documents that its index found when it was built."""
         return self.looked_up.recall
 
-    def known_pieces(self) -> Pieces:
+    def require_tokenizer(self) -> TokenizerProtocol:
         """The tokeniser, or the error that tells that there is none."""
         if self.pieces is None:
             raise UserError("this system has not met its tokeniser yet; load it from a run.")
@@ -68,11 +68,11 @@ class OverDocuments(System):
         `vectors` (N, width) are those of its own encoder, where somebody has them already, and
         `index` what they are searched by, where that is not each of them.
         """
-        other = self.with_memory(self.looked_up.of_other(documents, self.known_pieces()))
+        other = self.with_memory(self.looked_up.for_documents(documents, self.require_tokenizer()))
         if vectors is None:
             other.embed_documents()
         else:
-            other.take_vectors(vectors, index)
+            other.set_document_vectors(vectors, index)
         return other
 
     def with_memory(self, memory: DocumentMemory) -> Self:
@@ -83,12 +83,12 @@ class OverDocuments(System):
         """Let the vectors of all documents be those of its encoder as it is now."""
         raise TypeError(f"{type(self).__name__} does not define embed_documents")
 
-    def take_vectors(self, vectors: Tensor, index: DenseIndex | None) -> None:
+    def set_document_vectors(self, vectors: Tensor, index: DenseIndex | None) -> None:
         """Vectors of all documents that its encoder made before, and what they are searched by."""
         self.looked_up.take(vectors, index)
 
 
-class LookingUp(OverDocuments):
+class RetrieverModel(DocumentStoreModel):
     """A system that finds documents by a retriever which is trained with it."""
 
     @property
@@ -108,14 +108,14 @@ class LookingUp(OverDocuments):
         with self.retriever.settled():
             yield
 
-    def meet_tokenizer(self, tokenizer: Pieces) -> None:
+    def setup_tokenizer(self, tokenizer: TokenizerProtocol) -> None:
         """Documents are tokens from here on; the index is empty until training begins.
 
         They are read once, with the tokeniser that is told first: an index that was loaded stays.
         """
         if self.pieces is None:
             self.pieces = tokenizer
-            self.retriever.memory.meet_tokenizer(tokenizer)
+            self.retriever.memory.setup_tokenizer(tokenizer)
 
     def encode(self, batch: Batch) -> Tensor:
         """(B, width) the vectors of documents."""
@@ -127,11 +127,11 @@ class LookingUp(OverDocuments):
         vectors: Tensor = self.retriever.questions(batch)
         return vectors
 
-    def retrieve(self, batch: Batch, *, documents: int | None = None) -> Retrieved:
+    def retrieve(self, batch: Batch, *, documents: int | None = None) -> RetrievedDocuments:
         """The documents found for each text, the null one among them, the likeliest first."""
         found = self.retriever.find(batch, documents=documents)
         order = found.log_probs.argsort(dim=1, descending=True, stable=True)
-        return Retrieved(
+        return RetrievedDocuments(
             numbers=found.numbers.gather(1, order), log_probs=found.log_probs.gather(1, order)
         )
 
@@ -157,7 +157,7 @@ class LookingUp(OverDocuments):
 
     def with_memory(self, memory: DocumentMemory) -> Self:
         """It has weights of its own."""
-        pieces, before = self.known_pieces(), self.looked_up
+        pieces, before = self.require_tokenizer(), self.looked_up
         return deepcopy(self, {id(pieces): pieces, id(before): memory})
 
     def embed_documents(self) -> None:
@@ -168,7 +168,7 @@ class LookingUp(OverDocuments):
 
         Nothing is trained; only this document is embedded anew.
         """
-        pieces = self.known_pieces()
+        pieces = self.require_tokenizer()
         other = deepcopy(self, {id(pieces): pieces, id(self.documents): self.documents})
         was_training = other.training
         other.eval()

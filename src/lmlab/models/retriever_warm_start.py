@@ -4,26 +4,28 @@ from __future__ import annotations
 
 from torch import nn
 
-from lmlab.backbones.text_encoder import TextEncoder
+from lmlab.backbones.text_encoder import PooledTextEncoder
 from lmlab.core.errors import UserError
 from lmlab.core.system import Assembly, System
 from lmlab.models.dual_encoder import DualEncoder
-from lmlab.models.retrieval_base import LookingUp
+from lmlab.models.retrieval_base import RetrieverModel
 
 
-def start_from(system: LookingUp, base: System) -> None:
+def initialise_from_base(system: RetrieverModel, base: System) -> None:
     """Copy the weights of a base: those of a like system, or of what encodes texts.
 
     What the base has no weights for begins as it is.
     """
-    start_encoders(system.retriever.questions, system.retriever.documents, base)
-    if isinstance(base, LookingUp):
+    initialise_encoders(system.retriever.questions, system.retriever.documents, base)
+    if isinstance(base, RetrieverModel):
         _copy(system, base)
 
 
-def start_encoders(questions: TextEncoder, documents: TextEncoder, base: System) -> None:
+def initialise_encoders(
+    questions: PooledTextEncoder, documents: PooledTextEncoder, base: System
+) -> None:
     """Copy both encoders of a bi-encoder; or the backbone of another system into both of them."""
-    if isinstance(base, DualEncoder | LookingUp):
+    if isinstance(base, DualEncoder | RetrieverModel):
         both = base if isinstance(base, DualEncoder) else base.retriever
         if questions.backbone is documents.backbone and (
             both.questions.backbone is not both.documents.backbone

@@ -5,23 +5,23 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lmlab.backbones.backbone_interfaces import SourceBackbone
+from lmlab.backbones.backbone_interfaces import EncoderDecoderBackbone
 from lmlab.core.batch import Batch
 from lmlab.core.state import State
 from lmlab.models.causal_lm import (
-    SteppingState,
-    Writing,
+    CausalLM,
+    DecodingState,
 )
-from lmlab.objectives.objective_interfaces import SourceObjective
+from lmlab.objectives.objective_interfaces import Seq2SeqObjective
 
 
-class SequenceToSequence(Writing):
+class EncoderDecoderLM(CausalLM):
     """An encoder and a decoder that writes left to right: p(text | source)."""
 
-    backbone: SourceBackbone
-    objective: SourceObjective
+    backbone: EncoderDecoderBackbone
+    objective: Seq2SeqObjective
 
-    def start(self, rows: int, *, condition: Batch | None = None) -> SteppingState:
+    def start(self, rows: int, *, condition: Batch | None = None) -> DecodingState:
         """The state of `rows` texts before their first token, each given its source."""
         device = next(self.parameters()).device
         view = self.objective.source_view(condition, rows, device)
@@ -39,4 +39,4 @@ class SequenceToSequence(Writing):
     def encode_tokens(self, batch: Batch) -> Tensor:
         """(B, T, W) the encoder's hidden states of a text."""
         view = self.objective.source_view(batch, len(batch), batch.tokens.device)
-        return self.backbone.read_source(view)
+        return self.backbone.run_encoder(view)

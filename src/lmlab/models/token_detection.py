@@ -13,24 +13,25 @@ from lmlab.core.distribution import Categorical
 from lmlab.core.errors import UserError
 from lmlab.core.loss import Loss
 from lmlab.core.protocols import LogProbs
-from lmlab.core.special_tokens import text_numbers
+from lmlab.core.special_tokens import segment_ids
 from lmlab.core.state import State
 from lmlab.core.system import Assembly
-from lmlab.objectives.objective_interfaces import DetectingObjective
+from lmlab.models.masked_lm import MaskedLM
+from lmlab.objectives.objective_interfaces import ReplacedTokenDetectionObjective
 
 
-class Detecting(Assembly):
+class ReplacedTokenDetector(Assembly):
     """A detector, whose emission has two outcomes, 0 written and 1 replaced, and its generator."""
 
-    objective: DetectingObjective
-    lacks: Literal["detector", "generator"] | None = None
+    objective: ReplacedTokenDetectionObjective
+    missing_network: Literal["detector", "generator"] | None = None
     """The network that it was given no weights of, where a checkpoint has but the other."""
     # What a detector loses rises as its generator gets better, so it can't tell a better epoch.
     watched = "masked"
 
     def detect(self, batch: Batch) -> Tensor:
         """(B, T) log-odds that the token at each place was replaced; -inf at padding."""
-        self._check_detector()
+        self._check_discriminator()
         hidden = self.hidden(self.objective.clean_view(batch))
         written, replaced = self.emission.log_probs(hidden.values).unbind(-1)
         return (replaced - written).masked_fill(~batch.mask(), float("-inf"))
@@ -41,9 +42,9 @@ class Detecting(Assembly):
 
     def encode_tokens(self, batch: Batch) -> Tensor:
         """(B, T, W) the detector's hidden states; what stands after an end is the next segment."""
-        self._check_detector()
+        self._check_discriminator()
         view = self.objective.clean_view(batch)
-        numbers = text_numbers(batch.tokens, self.vocabulary)
+        numbers = segment_ids(batch.tokens, self.vocabulary)
         if numbers is not None:
             view = replace(view, segments=numbers)
         return self.hidden(view).values
@@ -53,7 +54,9 @@ class Detecting(Assembly):
     ) -> Categorical:
         """(N, V) the generator's distribution at each masked place, in reading order."""
         self._check_generator()
-        return self.objective.generator.fill(batch, masked, generator=generator)
+        generating = self.objective.generator
+        assert isinstance(generating, MaskedLM)
+        return generating.fill(batch, masked, generator=generator)
 
     def log_prob(
         self,
@@ -72,20 +75,20 @@ class Detecting(Assembly):
         state: State | None = None,
         generator: torch.Generator | None = None,
     ) -> tuple[Loss, State | None]:
-        self._check_detector()
+        self._check_discriminator()
         self._check_generator()
         return super().loss(batch, state=state, generator=generator)
 
     def _check_generator(self) -> None:
-        if self.lacks == "generator":
+        if self.missing_network == "generator":
             raise UserError(
                 "this run has a detector alone (its checkpoint came without a generator), and "
                 "scores and fillings are a generator's; put it to a task by lmlab finetune, or "
                 "import a folder that has generator/ in it."
             )
 
-    def _check_detector(self) -> None:
-        if self.lacks == "detector":
+    def _check_discriminator(self) -> None:
+        if self.missing_network == "detector":
             raise UserError(
                 "this run has a generator alone (its checkpoint came without a detector), and it "
                 "is the detector that detects and encodes; ask it by lmlab score or fill, or "

@@ -1,4 +1,4 @@
-"""TODO"""
+"""Word2vec: word vectors trained by negative sampling (Mikolov et al. 2013)."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from torch import Tensor
 from lmlab.core.batch import Batch
 from lmlab.core.distribution import Categorical
 from lmlab.core.system import Assembly
-from lmlab.emissions.word2vec_emission import WordScores
+from lmlab.emissions.word2vec_emission import Word2VecEmission
 from lmlab.objectives.negative_sampling import NegativeSampling
 
 
-class WordModel(Assembly):
+class Word2Vec(Assembly):
     """A vector for each word, and the distribution of a word given those around it."""
 
     objective: NegativeSampling
-    emission: WordScores
+    emission: Word2VecEmission
     watched = "loss"
     threads: int = 1
     """Stretches of text that compiled code learns from at once."""

@@ -11,41 +11,48 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lmlab.core.attention_mask import (
-    Causal,
-    Full,
+    CausalMask,
+    FullMask,
 )
 from lmlab.core.batch import Batch
 from lmlab.core.capture import Capture
 from lmlab.core.distribution import Categorical
 from lmlab.core.errors import UserError
 from lmlab.core.evaluation_mode import device_of
-from lmlab.core.parts import Backbone, Emission, Hidden, Objective, Predictions, target_places
-from lmlab.core.protocols import Head
+from lmlab.core.parts import (
+    Backbone,
+    Emission,
+    HiddenStates,
+    Objective,
+    Predictions,
+    prediction_mask,
+)
+from lmlab.core.protocols import LMHead
 from lmlab.core.state import State, TensorState
 from lmlab.core.system import Assembly
 from lmlab.core.view import View
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.emissions.output_embedding import never_predicted
-from lmlab.objectives.masked_language_modelling import MaskedTokens
+from lmlab.emissions.output_embedding import never_predicted_mask
+from lmlab.objectives.masked_language_modelling import BERTObjective
 from lmlab.objectives.masking.token_masking import (
-    EachToken,
-    Replacement,
+    IndependentMasking,
+    MaskReplacement,
 )
 from lmlab.objectives.next_token import NextToken
-from lmlab.objectives.objective_interfaces import FillingObjective
+from lmlab.objectives.objective_interfaces import MaskedLMObjective
 
-NUMBERS_AT_ONCE = 2**25
+MAX_LOGITS_IN_MEMORY = 2**25
 """Scores that stand in memory together: rows × places × vocabulary."""
 
 
-class Reading(Backbone):
+class ModuleBackbone(Backbone):
     """Runs the module; its scores (B, T, D) of all ids stand for hidden states.
 
     Sequences of different lengths are padded at their ends, under an attention mask where forward
     takes one; with `pads` false only those of equal length are read together.
     """
 
-    honours: ClassVar[tuple[type, ...]] = (Causal, Full)
+    supported_masks: ClassVar[tuple[type, ...]] = (CausalMask, FullMask)
 
     def __init__(self, module: nn.Module, *, count: int, filler: int) -> None:
         super().__init__()
@@ -56,11 +63,11 @@ class Reading(Backbone):
         """An id that stands where there is padding."""
         self.pads = True
         taken = _parameters(module)
-        self.takes_mask = "attention_mask" in taken
+        self.takes_attention_mask = "attention_mask" in taken
         self._words = {"use_cache": False} if "use_cache" in taken else {}
 
-    def forward(self, view: View, state: State | None = None) -> Hidden:
-        return Hidden(values=self.scores(view.inputs, view.lengths))
+    def forward(self, view: View, state: State | None = None) -> HiddenStates:
+        return HiddenStates(values=self.scores(view.inputs, view.lengths))
 
     def scores(self, tokens: Tensor, lengths: Tensor) -> Tensor:
         """(B, T, D) of ids (B, T); anything at padding."""
@@ -81,13 +88,13 @@ class Reading(Backbone):
     def read(self, tokens: Tensor, lengths: Tensor) -> Tensor:
         """(B, T, D) of one call of the module."""
         answer = self.call(tokens, lengths)
-        return logits_of(answer, tuple(tokens.shape))[..., : self.width]
+        return extract_logits(answer, tuple(tokens.shape))[..., : self.width]
 
     def call(self, tokens: Tensor, lengths: Tensor) -> Any:
         """What the module gives for ids (B, T)."""
         inside = torch.arange(tokens.shape[1], device=tokens.device) < lengths[:, None]
         words: dict[str, Any] = dict(self._words)
-        if self.takes_mask:
+        if self.takes_attention_mask:
             words["attention_mask"] = inside.long()
         try:
             return self.module(tokens.masked_fill(~inside, self.filler), **words)
@@ -109,7 +116,7 @@ def _parameters(module: nn.Module) -> set[str]:
         return set()
 
 
-def logits_of(answer: Any, shape: tuple[int, ...]) -> Tensor:
+def extract_logits(answer: Any, shape: tuple[int, ...]) -> Tensor:
     """The scores in what a module gave for ids of a shape: a tensor, `.logits`, or the first."""
     found = getattr(answer, "logits", answer)
     if isinstance(found, (tuple, list)) and found:
@@ -128,14 +135,14 @@ def logits_of(answer: Any, shape: tuple[int, ...]) -> Tensor:
     return found
 
 
-class Scores(Emission):
+class LogitsEmission(Emission):
     """p(k | scores) = softmax_k(scores), over the tokens that can be predicted."""
 
     never: Tensor
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         super().__init__()
-        self.register_buffer("never", never_predicted(vocabulary), persistent=False)
+        self.register_buffer("never", never_predicted_mask(vocabulary), persistent=False)
 
     def log_probs(self, hidden: Tensor) -> Tensor:
         return F.log_softmax(self.allowed(hidden), dim=-1)
@@ -147,27 +154,29 @@ class Scores(Emission):
         return scores + self.never.to(scores.device)
 
 
-class Wrapped(Assembly):
+class WrappedModel(Assembly):
     """What wrapped modules share: of their scores only those that are asked for are kept."""
 
-    backbone: Reading
-    emission: Scores
+    backbone: ModuleBackbone
+    emission: LogitsEmission
 
-    def __init__(self, reading: Reading, vocabulary: Vocabulary, objective: Objective) -> None:
+    def __init__(
+        self, reading: ModuleBackbone, vocabulary: Vocabulary, objective: Objective
+    ) -> None:
         super().__init__(
             vocabulary=vocabulary,
             backbone=reading,
-            emission=Scores(vocabulary),
+            emission=LogitsEmission(vocabulary),
             objective=objective,
         )
 
-    def reveal(self, batch: Batch) -> dict[str, Capture]:
+    def capture_internals(self, batch: Batch) -> dict[str, Capture]:
         """Nothing: what goes on inside the module is its own."""
         return {}
 
     def target_log_probs(self, view: View, state: State | None = None) -> Predictions:
         """Log-probabilities of a view's targets, a bounded number of rows at a time."""
-        places = target_places(view)
+        places = prediction_mask(view)
         assert view.targets is not None
         found = [
             self.emission.log_prob(values, view.targets[rows][places[rows]])
@@ -175,28 +184,28 @@ class Wrapped(Assembly):
         ]
         return Predictions(log_probs=torch.cat(found), places=places)
 
-    def scores_at(self, view: View, places: Tensor) -> Tensor:
+    def logits_at(self, view: View, places: Tensor) -> Tensor:
         """(N, V) scores at the true entries of `places` (B, T), in reading order."""
         return torch.cat([self.emission.allowed(values) for _, values in self._at(view, places)])
 
     def _at(self, view: View, places: Tensor) -> Iterator[tuple[slice, Tensor]]:
         """Some rows after others, with the module's scores at their `places`."""
         rows, time = view.inputs.shape
-        at_once = max(1, NUMBERS_AT_ONCE // max(1, time * self.vocabulary.size))
+        at_once = max(1, MAX_LOGITS_IN_MEMORY // max(1, time * self.vocabulary.size))
         for first in range(0, rows, at_once):
             here = slice(first, first + at_once)
             scores = self.backbone.scores(view.inputs[here], view.lengths[here])
             yield here, scores[places[here]]
 
 
-class CausalModule(Wrapped):
+class WrappedCausalLM(WrappedModel):
     """A module that scores the next token at every place.
 
     log p(s) = Σ_t log softmax(scores_{t-1})[s_t]. It steps by reading the whole text again, T
     passes for T tokens: right for every module, whatever it remembers.
     """
 
-    def __init__(self, reading: Reading, vocabulary: Vocabulary) -> None:
+    def __init__(self, reading: ModuleBackbone, vocabulary: Vocabulary) -> None:
         super().__init__(reading, vocabulary, NextToken())
 
     def start(self, rows: int, *, condition: Batch | None = None) -> TensorState:
@@ -212,26 +221,28 @@ class CausalModule(Wrapped):
         lengths = torch.full((len(tokens),), tokens.shape[1], device=tokens.device)
         last = torch.zeros_like(tokens, dtype=torch.bool)
         last[:, -1] = True
-        view = View(inputs=tokens, lengths=lengths, visibility=Causal())
-        return Categorical(F.log_softmax(self.scores_at(view, last), dim=-1))
+        view = View(inputs=tokens, lengths=lengths, attention_mask=CausalMask())
+        return Categorical(F.log_softmax(self.logits_at(view, last), dim=-1))
 
     def advance(self, state: TensorState, tokens: Tensor) -> TensorState:
         """The texts with one more token each."""
         return TensorState({"tokens": torch.cat([state["tokens"], tokens[:, None]], dim=1)})
 
 
-class MaskedModule(Wrapped):
+class WrappedMaskedLM(WrappedModel):
     """A module that scores what stands at masked places, seen from both sides.
 
-    Its log_prob is the pseudo-log-likelihood of `FillingObjective`. Views and losses hide 15 % of
+    Its log_prob is the pseudo-log-likelihood of `MaskedLMObjective`. Views and losses hide 15 % of
     the tokens, as BERT does, since how the module was trained is not known.
     """
 
-    objective: FillingObjective
+    objective: MaskedLMObjective
 
-    def __init__(self, reading: Reading, vocabulary: Vocabulary) -> None:
-        replacement = Replacement(vocabulary=vocabulary)
-        super().__init__(reading, vocabulary, MaskedTokens(vocabulary, EachToken(), replacement))
+    def __init__(self, reading: ModuleBackbone, vocabulary: Vocabulary) -> None:
+        replacement = MaskReplacement(vocabulary=vocabulary)
+        super().__init__(
+            reading, vocabulary, BERTObjective(vocabulary, IndependentMasking(), replacement)
+        )
 
     def fill(
         self, batch: Batch, masked: Tensor, *, generator: torch.Generator | None = None
@@ -240,7 +251,7 @@ class MaskedModule(Wrapped):
         return Categorical(F.log_softmax(self.logits(batch, masked), dim=-1))
 
     def logits(
-        self, batch: Batch, masked: Tensor, asked: Tensor | None = None, *, head: Head = "own"
+        self, batch: Batch, masked: Tensor, asked: Tensor | None = None, *, head: LMHead = "own"
     ) -> Tensor:
         """(N, V) scores before they are normalised, at `asked`, with `masked` hidden."""
         if head != "own":
@@ -249,4 +260,4 @@ class MaskedModule(Wrapped):
                 "head= out."
             )
         view = self.objective.fill_view(batch, masked)
-        return self.scores_at(view, masked if asked is None else asked)
+        return self.logits_at(view, masked if asked is None else asked)

@@ -8,20 +8,22 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from lmlab.core.attention_mask import LayerSight, Visibility
+from lmlab.core.attention_mask import AttentionMask, LayerMask
 from lmlab.core.view import NO_TARGET, View
 from lmlab.objective_figures.figure_contents import (
-    Cell,
-    Matrix,
-    Names,
-    Told,
+    AttentionMaskGrid,
+    TokenCell,
+    TokenNames,
+    ViewAnnotations,
 )
 
-Fed = Mapping[int, tuple[Cell, ...]]
+InputCells = Mapping[int, tuple[TokenCell, ...]]
 """What stands at each place, by the view's `id`."""
 
 
-def matrices_of(view: View, fed: Fed, names: Names, told: Told) -> tuple[Matrix, ...]:
+def attention_mask_grids(
+    view: View, fed: InputCells, names: TokenNames, told: ViewAnnotations
+) -> tuple[AttentionMaskGrid, ...]:
     """Every way of looking that a view has."""
     if told.stack is not None:
         return (_one_stack(view, told.stack, fed, names),)
@@ -29,29 +31,33 @@ def matrices_of(view: View, fed: Fed, names: Names, told: Told) -> tuple[Matrix,
         return _two_stacks(view, view.decoder, fed, names)
     if told.sight is not None:
         return (_one_layer(view, told.sight, fed, names),)
-    if view.query_visibility is not None:
-        content = _within("content stream", view, view.visibility, fed, names)
-        query = _within("query stream", view, view.query_visibility, fed, names)
+    if view.query_attention_mask is not None:
+        content = _within("content stream", view, view.attention_mask, fed, names)
+        query = _within("query stream", view, view.query_attention_mask, fed, names)
         return (replace(content, asked=("",) * len(content.rows)), query)
-    own = _within("who may see whom", view, view.visibility, fed, names)
+    own = _within("who may see whom", view, view.attention_mask, fed, names)
     return (own, *_from_outside(own, told.asked_from))
 
 
-def _within(name: str, part: View, rule: Visibility, fed: Fed, names: Names) -> Matrix:
+def _within(
+    name: str, part: View, rule: AttentionMask, fed: InputCells, names: TokenNames
+) -> AttentionMaskGrid:
     """The places of one view among themselves."""
     length, cells = int(part.lengths[0]), fed[id(part)]
     seen = rule.mask(part.lengths, part.inputs.shape[1])[0, :length, :length]
     asked = _asked_words(part, names)
-    return Matrix(name=name, rows=cells, columns=cells, seen=_rows(seen), asked=asked)
+    return AttentionMaskGrid(name=name, rows=cells, columns=cells, seen=_rows(seen), asked=asked)
 
 
-def _two_stacks(view: View, decoder: View, fed: Fed, names: Names) -> tuple[Matrix, ...]:
-    own = _within("decoder", decoder, decoder.visibility, fed, names)
+def _two_stacks(
+    view: View, decoder: View, fed: InputCells, names: TokenNames
+) -> tuple[AttentionMaskGrid, ...]:
+    own = _within("decoder", decoder, decoder.attention_mask, fed, names)
     across = torch.ones(len(own.rows), int(view.lengths[0]), dtype=torch.bool)
     return (
-        _within("encoder", view, view.visibility, fed, names),
+        _within("encoder", view, view.attention_mask, fed, names),
         replace(own, told=False),
-        Matrix(
+        AttentionMaskGrid(
             name="decoder looks at encoder",
             rows=own.rows,
             columns=fed[id(view)],
@@ -61,14 +67,14 @@ def _two_stacks(view: View, decoder: View, fed: Fed, names: Names) -> tuple[Matr
     )
 
 
-def _one_stack(view: View, stack: View, fed: Fed, names: Names) -> Matrix:
+def _one_stack(view: View, stack: View, fed: InputCells, names: TokenNames) -> AttentionMaskGrid:
     """The first token, the patches of an image, the other tokens."""
     assert view.decoder is not None
     image, text = fed[id(view)], fed[id(view.decoder)]
     cells = (*text[:1], *image, *text[1:])
     first, *others = _asked_words(view.decoder, names)
-    seen = stack.visibility.mask(stack.lengths, stack.inputs.shape[1])[0]
-    return Matrix(
+    seen = stack.attention_mask.mask(stack.lengths, stack.inputs.shape[1])[0]
+    return AttentionMaskGrid(
         name="who may see whom",
         rows=cells,
         columns=cells,
@@ -77,24 +83,28 @@ def _one_stack(view: View, stack: View, fed: Fed, names: Names) -> Matrix:
     )
 
 
-def _one_layer(view: View, sight: LayerSight, fed: Fed, names: Names) -> Matrix:
+def _one_layer(
+    view: View, sight: LayerMask, fed: InputCells, names: TokenNames
+) -> AttentionMaskGrid:
     """Words, and what the network puts beside them, in one layer."""
-    helpers = tuple(Cell(text=name) for name in sight.helpers)
-    cells = (*fed[id(view)], *helpers)
-    asked = (*_asked_words(view, names), *("" for _ in helpers))
+    auxiliary_nodes = tuple(TokenCell(text=name) for name in sight.auxiliary_nodes)
+    cells = (*fed[id(view)], *auxiliary_nodes)
+    asked = (*_asked_words(view, names), *("" for _ in auxiliary_nodes))
     seen = _rows(sight.allowed)
-    return Matrix(
+    return AttentionMaskGrid(
         name="who sees whom in a layer", rows=cells, columns=cells, seen=seen, asked=asked
     )
 
 
-def _from_outside(own: Matrix, asked_from: Mapping[int, tuple[int, ...]]) -> list[Matrix]:
+def _from_outside(
+    own: AttentionMaskGrid, asked_from: Mapping[int, tuple[int, ...]]
+) -> list[AttentionMaskGrid]:
     """A row for each target that is asked again, and the places that it is asked from."""
     if not asked_from:
         return []
     columns = range(len(own.columns))
     return [
-        Matrix(
+        AttentionMaskGrid(
             name="asked again from around its span",
             rows=tuple(own.rows[place] for place in asked_from),
             columns=own.columns,
@@ -104,7 +114,7 @@ def _from_outside(own: Matrix, asked_from: Mapping[int, tuple[int, ...]]) -> lis
     ]
 
 
-def _asked_words(view: View, names: Names) -> tuple[str, ...]:
+def _asked_words(view: View, names: TokenNames) -> tuple[str, ...]:
     if view.targets is None:
         return ("",) * int(view.lengths[0])
     ids = view.targets[0, : int(view.lengths[0])].tolist()

@@ -6,52 +6,52 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, runtime_checkable
 
-from lmlab.backbones.backbone_interfaces import SeeingBackbone
-from lmlab.core.attention_mask import LayerSight
+from lmlab.backbones.backbone_interfaces import ImageTextBackbone
+from lmlab.core.attention_mask import LayerMask
 from lmlab.core.system import Assembly
 from lmlab.core.view import View
 from lmlab.core.vocabulary import Vocabulary
 
-Look = Literal["plain", "hidden", "mask", "changed", "other", "answer", "target", "number"]
+CellStyle = Literal["plain", "hidden", "mask", "changed", "other", "answer", "target", "number"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cell:
+class TokenCell:
     """A word or a number, and what it is in the story."""
 
     text: str
-    look: Look = "plain"
+    look: CellStyle = "plain"
     pixels: tuple[tuple[float, ...], ...] = ()
     """Rows of intensities from -1 to 1, where it is an image or a patch of one."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Strip:
+class CellRow:
     """A line of cells; None where a column has nothing to tell."""
 
     name: str
-    cells: tuple[Cell | None, ...]
+    cells: tuple[TokenCell | None, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Panel:
+class CellPanel:
     """Strips below each other whose columns belong together."""
 
     name: str = ""
-    strips: tuple[Strip, ...]
+    strips: tuple[CellRow, ...]
 
-    def strip(self, name: str) -> Strip:
+    def strip(self, name: str) -> CellRow:
         """The one of this name."""
         return next(strip for strip in self.strips if strip.name == name)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Matrix:
+class AttentionMaskGrid:
     """Who may see whom: rows ask, columns are looked at."""
 
     name: str
-    rows: tuple[Cell, ...]
-    columns: tuple[Cell, ...]
+    rows: tuple[TokenCell, ...]
+    columns: tuple[TokenCell, ...]
     seen: tuple[tuple[bool, ...], ...]
     asked: tuple[str, ...]
     """What is predicted at each row, "" where nothing is."""
@@ -60,22 +60,22 @@ class Matrix:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Showing:
+class ObjectiveContents:
     """One text as an objective shows it."""
 
-    panels: tuple[Panel, ...]
-    matrices: tuple[Matrix, ...]
+    panels: tuple[CellPanel, ...]
+    matrices: tuple[AttentionMaskGrid, ...]
     remarks: tuple[str, ...] = ()
 
     @property
-    def looks(self) -> set[Look]:
+    def looks(self) -> set[CellStyle]:
         """What kinds of cells there are."""
         strips = (strip for panel in self.panels for strip in panel.strips)
         return {cell.look for strip in strips for cell in strip.cells if cell is not None}
 
 
 @runtime_checkable
-class NamesSymbols(Protocol):
+class NamesSpecialTokens(Protocol):
     """An objective with symbols of its own, beyond the tokeniser's, that says how to call them."""
 
     symbols: Mapping[int, str]
@@ -89,7 +89,7 @@ class NamesOutcomes(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Names:
+class TokenNames:
     """How ids are written."""
 
     token: Callable[[int], str]
@@ -114,7 +114,7 @@ class Names:
 
 
 @runtime_checkable
-class Explains(Protocol):
+class ExplainsView(Protocol):
     """An objective that says in sentences what was drawn and what its labels mean."""
 
     def explain(self, view: View) -> tuple[str, ...]:
@@ -132,7 +132,7 @@ class NamesMentions(Protocol):
 
 
 @runtime_checkable
-class AsksFromOutside(Protocol):
+class HasBoundaryPositions(Protocol):
     """An objective that asks a target once more, from hidden states of other places."""
 
     def asked_from(self, view: View) -> Mapping[int, tuple[int, ...]]:
@@ -141,39 +141,41 @@ class AsksFromOutside(Protocol):
 
 
 @runtime_checkable
-class LooksNarrowly(Protocol):
+class HasLayerMask(Protocol):
     """A backbone whose layers look at less than a view allows."""
 
-    def layer_sight(self, length: int) -> LayerSight:
+    def layer_mask(self, length: int) -> LayerMask:
         """What one layer looks at in a text of so many places."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Told:
+class ViewAnnotations:
     """What is added to a view in its picture."""
 
     remarks: tuple[str, ...] | None = None
     """Sentences below the strips; None where the bare label must do."""
     mention: Callable[[int], str] = str
     asked_from: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
-    sight: LayerSight | None = None
+    sight: LayerMask | None = None
     stack: View | None = None
     """Image and text in one row, where one stack reads both."""
 
 
-def told_of(system: Assembly, view: View) -> Told:
+def annotate_view(system: Assembly, view: View) -> ViewAnnotations:
     """What objective and backbone have to say of a view."""
     objective, backbone = system.objective, system.backbone
     sight = stack = None
-    if view.decoder is None and isinstance(backbone, LooksNarrowly):
-        sight = backbone.layer_sight(int(view.lengths[0]))
-    if view.decoder is not None and isinstance(backbone, SeeingBackbone):
+    if view.decoder is None and isinstance(backbone, HasLayerMask):
+        sight = backbone.layer_mask(int(view.lengths[0]))
+    if view.decoder is not None and isinstance(backbone, ImageTextBackbone):
         stack = backbone.joined(view)
-    return Told(
-        remarks=objective.explain(view) if isinstance(objective, Explains) else None,
+    return ViewAnnotations(
+        remarks=objective.explain(view) if isinstance(objective, ExplainsView) else None,
         mention=objective.mention if isinstance(objective, NamesMentions) else str,
-        asked_from=objective.asked_from(view) if isinstance(objective, AsksFromOutside) else {},
+        asked_from=objective.asked_from(view)
+        if isinstance(objective, HasBoundaryPositions)
+        else {},
         sight=sight,
         stack=stack,
     )

@@ -14,40 +14,40 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch, Rectangle
 
 from lmlab.objective_figures.figure_contents import (
-    Cell,
-    Matrix,
-    Panel,
-    Showing,
+    AttentionMaskGrid,
+    CellPanel,
+    ObjectiveContents,
+    TokenCell,
 )
 from lmlab.plotting.canvas import (
     COLOURS,
-    INK,
-    shown_name,
+    FOREGROUND_COLOUR,
+    printable_name,
 )
-from lmlab.plotting.figure import Picture
+from lmlab.plotting.figure import FigureSpec
 
-EM = 10 / 72
+EM_INCHES = 10 / 72
 """Inches of a letter's height in strips."""
-WIDEST = 11.6
+MAX_WIDTH_INCHES = 11.6
 """Inches that columns and matrices may take before they go on below."""
-WORD_ROW, NUMBER_ROW = 0.31, 0.2
+WORD_ROW_INCHES, NUMBER_ROW_INCHES = 0.31, 0.2
 """Inches from one line of words, or of small numbers, to the next."""
-LARGEST_CELL, SMALLEST_CELL = 0.25, 0.13
+MAX_CELL_INCHES, MIN_CELL_INCHES = 0.25, 0.13
 """Inches of a square of a matrix, where there are few places and where there are many."""
-ROOM = {1: 4.5, 2: 4.2, 3: 3.0}
+GRID_WIDTH_INCHES = {1: 4.5, 2: 4.2, 3: 3.0}
 """Inches that the squares of each of so many matrices may take before they get smaller."""
-SMALLEST_IMAGE, PIXEL = 0.3, 0.13
+MIN_IMAGE_INCHES, PIXEL_INCHES = 0.3, 0.13
 """Inches of an image of few pixels, and of each pixel where there are more."""
-LONGEST = 14
+MAX_WORD_LENGTH = 14
 """Letters of a word before it is cut."""
-DARK = "#1d2430"
+DARK_TEXT_COLOUR = "#1d2430"
 """Letters on a coloured ground, whatever the page is like."""
-RIM = "#8c959f88"
-SEES = COLOURS[0]
-SEES_PALE = "#b9caf1"
+CELL_BORDER_COLOUR = "#8c959f88"
+ALLOWED_COLOUR = COLOURS[0]
+ALLOWED_PALE_COLOUR = "#b9caf1"
 
-PAINT: dict[str, tuple[str, str]] = {
-    "plain": ("none", RIM),
+STYLE_COLOURS: dict[str, tuple[str, str]] = {
+    "plain": ("none", CELL_BORDER_COLOUR),
     "hidden": ("#f8d0b0", COLOURS[1]),
     "mask": ("#dcd3f6", COLOURS[4]),
     "changed": ("#f3cbe3", COLOURS[3]),
@@ -57,7 +57,7 @@ PAINT: dict[str, tuple[str, str]] = {
     "number": ("none", "none"),
 }
 """Ground and rim of each kind of cell: one colour, one meaning, in every picture."""
-MEANING = {
+STYLE_MEANINGS = {
     "hidden": "hidden from the place that is asked",
     "mask": "a symbol fed instead",
     "changed": "another word fed instead",
@@ -70,7 +70,7 @@ MEANING = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Box:
+class LayoutBox:
     """A rounded rectangle, in inches from the top left corner."""
 
     left: float
@@ -81,7 +81,7 @@ class Box:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Words:
+class LayoutText:
     """A text beside a point, in inches from the top left corner."""
 
     left: float
@@ -89,18 +89,18 @@ class Words:
     text: str
     size: float = 10.0
     across: str = "center"
-    colour: str = INK
+    colour: str = FOREGROUND_COLOUR
     faint: bool = False
     turned: float = 0.0
     bold: bool = False
 
 
 @dataclass(kw_only=True)
-class Sheet:
+class FigureLayout:
     """What is put where; it grows while things are arranged."""
 
-    boxes: list[Box] = field(default_factory=list)
-    words: list[Words] = field(default_factory=list)
+    boxes: list[LayoutBox] = field(default_factory=list)
+    words: list[LayoutText] = field(default_factory=list)
     squares: dict[str, list[tuple[float, float, float]]] = field(default_factory=dict)
     """Middle and side of the squares of each look."""
     pixels: list[tuple[float, float, float, float]] = field(default_factory=list)
@@ -118,75 +118,79 @@ class Sheet:
         self.reach(left + side, top + side)
 
 
-def objective_picture(showing: Showing, *, name: str, title: str, note: str = "") -> Picture:
+def objective_figure_spec(
+    showing: ObjectiveContents, *, name: str, title: str, note: str = ""
+) -> FigureSpec:
     """The picture of one text as an objective shows it."""
-    sheet = arrange(showing, title=title, note=note)
-    return Picture(
+    sheet = arrange_contents(showing, title=title, note=note)
+    return FigureSpec(
         name=name,
         title=title,
-        reading=READING,
-        draw=partial(draw_sheet, sheet=sheet),
+        reading=CAPTION,
+        draw=partial(draw_layout, sheet=sheet),
         width=sheet.width,
         height=sheet.height,
     )
 
 
-READING = (
+CAPTION = (
     "Above, the clean text, what the network is fed of it and what it is asked; below, a row for "
     "each place that asks and a filled square where it may see."
 )
 
 
-def arrange(showing: Showing, *, title: str, note: str = "") -> Sheet:
+def arrange_contents(showing: ObjectiveContents, *, title: str, note: str = "") -> FigureLayout:
     """Put everything in its place, from the top down."""
-    sheet = Sheet()
+    sheet = FigureLayout()
     name, _, summary = title.partition(": ")
     summary = summary[:1].upper() + summary[1:]
-    sheet.words.append(Words(left=0, top=0.1, text=name, size=15, across="left", bold=True))
-    sheet.words.append(Words(left=0, top=0.42, text=summary, size=10.5, across="left"))
-    sheet.reach(text_width(summary, 10.5), 0.66)
+    sheet.words.append(LayoutText(left=0, top=0.1, text=name, size=15, across="left", bold=True))
+    sheet.words.append(LayoutText(left=0, top=0.42, text=summary, size=10.5, across="left"))
+    sheet.reach(estimate_text_width(summary, 10.5), 0.66)
     if note:
-        sheet.words.append(Words(left=0, top=0.66, text=note, size=9, across="left", faint=True))
-        sheet.reach(text_width(note, 9), 0.86)
+        sheet.words.append(
+            LayoutText(left=0, top=0.66, text=note, size=9, across="left", faint=True)
+        )
+        sheet.reach(estimate_text_width(note, 9), 0.86)
     margin = 0.15 + max(
-        text_width(strip.name, 9) for panel in showing.panels for strip in panel.strips
+        estimate_text_width(strip.name, 9) for panel in showing.panels for strip in panel.strips
     )
     for panel in showing.panels:
         _place_panel(sheet, panel, margin)
     for remark in showing.remarks:
-        sheet.words.append(Words(left=0, top=sheet.height + 0.16, text=remark, across="left"))
-        sheet.reach(text_width(remark), sheet.height + 0.28)
+        sheet.words.append(LayoutText(left=0, top=sheet.height + 0.16, text=remark, across="left"))
+        sheet.reach(estimate_text_width(remark), sheet.height + 0.28)
     corner = _place_matrices(sheet, showing.matrices)
     _place_legend(sheet, showing, corner)
     return sheet
 
 
-def text_width(text: str, size: float = 10.0) -> float:
+def estimate_text_width(text: str, size: float = 10.0) -> float:
     """About how many inches a text takes; Chinese letters are as wide as high."""
     ems = sum(1.02 if east_asian_width(letter) in "WF" else 0.59 for letter in text)
     return ems * size / 72
 
 
-def short(text: str) -> str:
+def shorten_word(text: str) -> str:
     """A word that leaves room for others."""
-    shown = shown_name(text)
-    return shown if len(shown) <= LONGEST else shown[: LONGEST - 1] + "…"
+    shown = printable_name(text)
+    return shown if len(shown) <= MAX_WORD_LENGTH else shown[: MAX_WORD_LENGTH - 1] + "…"
 
 
-def _place_panel(sheet: Sheet, panel: Panel, margin: float) -> None:
+def _place_panel(sheet: FigureLayout, panel: CellPanel, margin: float) -> None:
     columns = len(panel.strips[0].cells)
     widths = [_column_width(panel, column) for column in range(columns)]
     top = sheet.height + 0.14
     if panel.name:
-        heading = Words(left=0, top=top + 0.08, text=panel.name, across="left", bold=True)
+        heading = LayoutText(left=0, top=top + 0.08, text=panel.name, across="left", bold=True)
         sheet.words.append(heading)
         top += 0.26
-    for chosen in _lines(widths, WIDEST - margin):
+    for chosen in _lines(widths, MAX_WIDTH_INCHES - margin):
         for strip in panel.strips:
             cells = [strip.cells[column] for column in chosen]
             tall = _height(strip.cells)
             middle = top + tall / 2
-            label = Words(
+            label = LayoutText(
                 left=margin - 0.12,
                 top=middle,
                 text=strip.name,
@@ -205,27 +209,27 @@ def _place_panel(sheet: Sheet, panel: Panel, margin: float) -> None:
         top += 0.12
 
 
-def _height(cells: Sequence[Cell | None]) -> float:
+def _height(cells: Sequence[TokenCell | None]) -> float:
     told = [cell for cell in cells if cell is not None]
     if all(cell.look == "number" for cell in told):
-        return NUMBER_ROW
-    return max([WORD_ROW, *(image_side(cell) + 0.08 for cell in told if cell.pixels)])
+        return NUMBER_ROW_INCHES
+    return max([WORD_ROW_INCHES, *(image_side_inches(cell) + 0.08 for cell in told if cell.pixels)])
 
 
-def image_side(cell: Cell) -> float:
+def image_side_inches(cell: TokenCell) -> float:
     """Inches along an image."""
-    return max(SMALLEST_IMAGE, PIXEL * len(cell.pixels))
+    return max(MIN_IMAGE_INCHES, PIXEL_INCHES * len(cell.pixels))
 
 
-def _column_width(panel: Panel, column: int) -> float:
+def _column_width(panel: CellPanel, column: int) -> float:
     widths = [0.3]
     for strip in panel.strips:
         cell = strip.cells[column]
         if cell is not None and cell.pixels:
-            widths.append(image_side(cell) + 0.08)
+            widths.append(image_side_inches(cell) + 0.08)
         elif cell is not None:
             size = 8 if cell.look == "number" else 10
-            widths.append(text_width(short(cell.text), size) + 0.19)
+            widths.append(estimate_text_width(shorten_word(cell.text), size) + 0.19)
     return max(widths)
 
 
@@ -243,7 +247,7 @@ def _lines(widths: Sequence[float], room: float) -> list[list[int]]:
 
 
 def _place_cell(
-    sheet: Sheet, cell: Cell, left: float, top: float, width: float, height: float
+    sheet: FigureLayout, cell: TokenCell, left: float, top: float, width: float, height: float
 ) -> None:
     if cell.pixels:
         _place_image(sheet, cell, left + width / 2, top + height / 2)
@@ -251,7 +255,7 @@ def _place_cell(
     number = cell.look == "number"
     if not number:
         sheet.boxes.append(
-            Box(
+            LayoutBox(
                 left=left + 0.025,
                 top=top + 0.025,
                 width=width - 0.05,
@@ -259,22 +263,22 @@ def _place_cell(
                 look=cell.look,
             )
         )
-    ground = PAINT[cell.look][0]
+    ground = STYLE_COLOURS[cell.look][0]
     sheet.words.append(
-        Words(
+        LayoutText(
             left=left + width / 2,
             top=top + height / 2,
-            text=short(cell.text),
+            text=shorten_word(cell.text),
             size=8 if number else 10,
-            colour=INK if ground == "none" else DARK,
+            colour=FOREGROUND_COLOUR if ground == "none" else DARK_TEXT_COLOUR,
             faint=number,
         )
     )
 
 
-def _place_image(sheet: Sheet, cell: Cell, across: float, down: float) -> None:
+def _place_image(sheet: FigureLayout, cell: TokenCell, across: float, down: float) -> None:
     """Its pixels around a middle: 1 is ink, -1 paper."""
-    whole = image_side(cell)
+    whole = image_side_inches(cell)
     side = whole / len(cell.pixels)
     for row, intensities in enumerate(cell.pixels):
         for column, intensity in enumerate(intensities):
@@ -282,10 +286,12 @@ def _place_image(sheet: Sheet, cell: Cell, across: float, down: float) -> None:
             sheet.pixels.append((left, top, side, (1 - intensity) / 2))
 
 
-def _place_matrices(sheet: Sheet, matrices: Sequence[Matrix]) -> tuple[float, float]:
+def _place_matrices(
+    sheet: FigureLayout, matrices: Sequence[AttentionMaskGrid]
+) -> tuple[float, float]:
     """Side by side as far as there is room, then below; gives the free corner at the right."""
-    every = [_Frame.of(matrix, ROOM[len(matrices)]) for matrix in matrices]
-    for line in _lines([frame.width + 0.3 for frame in every], WIDEST + 0.3):
+    every = [_Frame.of(matrix, GRID_WIDTH_INCHES[len(matrices)]) for matrix in matrices]
+    for line in _lines([frame.width + 0.3 for frame in every], MAX_WIDTH_INCHES + 0.3):
         frames = [every[place] for place in line]
         above = max(frame.above for frame in frames)
         top, left = sheet.height + 0.22, 0.0
@@ -307,38 +313,46 @@ class _Frame:
     width: float
 
     @classmethod
-    def of(cls, matrix: Matrix, room: float) -> _Frame:
+    def of(cls, matrix: AttentionMaskGrid, room: float) -> _Frame:
         most = max(len(matrix.rows), len(matrix.columns))
-        side = max(SMALLEST_CELL, min(LARGEST_CELL, room / most))
+        side = max(MIN_CELL_INCHES, min(MAX_CELL_INCHES, room / most))
         size = min(9.0, 40 * side)
-        beside = max(text_width(short(cell.text), size) for cell in matrix.rows) + 0.1
-        longest = max(text_width(short(cell.text), size) for cell in matrix.columns)
-        arrows = [text_width(f"→ {short(word)}", size) for word in matrix.asked if word]
+        beside = (
+            max(estimate_text_width(shorten_word(cell.text), size) for cell in matrix.rows) + 0.1
+        )
+        longest = max(estimate_text_width(shorten_word(cell.text), size) for cell in matrix.columns)
+        arrows = [
+            estimate_text_width(f"→ {shorten_word(word)}", size) for word in matrix.asked if word
+        ]
         right = max(arrows) + 0.1 if arrows and matrix.told else 0.0
         return cls(
             side=side,
             size=size,
             beside=beside,
             above=0.88 * longest + 0.1 if _turned(matrix) else 0.22,
-            width=max(beside + side * len(matrix.columns) + right, text_width(matrix.name, 11)),
+            width=max(
+                beside + side * len(matrix.columns) + right, estimate_text_width(matrix.name, 11)
+            ),
         )
 
 
-def _turned(matrix: Matrix) -> bool:
+def _turned(matrix: AttentionMaskGrid) -> bool:
     """Whether the columns' names are too long to lie."""
-    return any(len(shown_name(cell.text)) > 2 for cell in matrix.columns)
+    return any(len(printable_name(cell.text)) > 2 for cell in matrix.columns)
 
 
-def _place_matrix(sheet: Sheet, matrix: Matrix, frame: _Frame, left: float, top: float) -> None:
-    name = Words(left=left, top=top + 0.06, text=matrix.name, across="left", bold=True)
+def _place_matrix(
+    sheet: FigureLayout, matrix: AttentionMaskGrid, frame: _Frame, left: float, top: float
+) -> None:
+    name = LayoutText(left=left, top=top + 0.06, text=matrix.name, across="left", bold=True)
     sheet.words.append(name)
     x, y, side = left + frame.beside, top + 0.3 + frame.above, frame.side
     _name_columns(sheet, matrix, frame, x, y)
     for row, cell in enumerate(matrix.rows):
-        beside = Words(
+        beside = LayoutText(
             left=x - 0.06,
             top=y + side * (row + 0.5),
-            text=short(cell.text),
+            text=shorten_word(cell.text),
             size=frame.size,
             across="right",
             colour=_ink_of(cell),
@@ -350,19 +364,21 @@ def _place_matrix(sheet: Sheet, matrix: Matrix, frame: _Frame, left: float, top:
             sheet.square(look, x + side * column, y + side * row, side)
         if asked and matrix.told:
             right = x + side * len(matrix.columns) + 0.06
-            arrow = replace(beside, left=right, text=f"→ {short(asked)}", across="left")
+            arrow = replace(beside, left=right, text=f"→ {shorten_word(asked)}", across="left")
             sheet.words.append(replace(arrow, colour=COLOURS[2], bold=True))
     sheet.reach(left + frame.width, y + side * len(matrix.rows))
 
 
-def _name_columns(sheet: Sheet, matrix: Matrix, frame: _Frame, x: float, y: float) -> None:
+def _name_columns(
+    sheet: FigureLayout, matrix: AttentionMaskGrid, frame: _Frame, x: float, y: float
+) -> None:
     turned = _turned(matrix)
     for column, cell in enumerate(matrix.columns):
         sheet.words.append(
-            Words(
+            LayoutText(
                 left=x + frame.side * (column + 0.5),
                 top=y - (0.05 if turned else 0.11),
-                text=short(cell.text),
+                text=shorten_word(cell.text),
                 size=frame.size,
                 across="left" if turned else "center",
                 turned=60 if turned else 0,
@@ -371,33 +387,39 @@ def _name_columns(sheet: Sheet, matrix: Matrix, frame: _Frame, x: float, y: floa
         )
 
 
-def _ink_of(cell: Cell) -> str:
+def _ink_of(cell: TokenCell) -> str:
     """A mask or a changed word is known by its colour in the matrix too."""
-    return PAINT[cell.look][1] if cell.look in ("mask", "changed", "other") else INK
+    return (
+        STYLE_COLOURS[cell.look][1]
+        if cell.look in ("mask", "changed", "other")
+        else FOREGROUND_COLOUR
+    )
 
 
-def _place_legend(sheet: Sheet, showing: Showing, corner: tuple[float, float]) -> None:
+def _place_legend(
+    sheet: FigureLayout, showing: ObjectiveContents, corner: tuple[float, float]
+) -> None:
     """What is in the picture and no more: right of the matrices where there is room, else below."""
     entries = _legend(showing)
-    widest = max(0.29 + text_width(said, 9) for _, said in entries)
+    widest = max(0.29 + estimate_text_width(said, 9) for _, said in entries)
     left, top = corner
-    beside = left + 0.2 + widest <= max(sheet.width, WIDEST - 1.5)
+    beside = left + 0.2 + widest <= max(sheet.width, MAX_WIDTH_INCHES - 1.5)
     left, top = (left + 0.2, top) if beside else (0.0, sheet.height + 0.2)
     for look, said in entries:
-        width = 0.29 + text_width(said, 9)
-        if not beside and left and left + width > max(sheet.width, WIDEST):
+        width = 0.29 + estimate_text_width(said, 9)
+        if not beside and left and left + width > max(sheet.width, MAX_WIDTH_INCHES):
             top, left = top + 0.26, 0.0
-        if look in PAINT:
-            sheet.boxes.append(Box(left=left, top=top, width=0.22, height=0.18, look=look))
+        if look in STYLE_COLOURS:
+            sheet.boxes.append(LayoutBox(left=left, top=top, width=0.22, height=0.18, look=look))
         else:
             sheet.square(look, left, top - 0.01, 0.2)
-        words = Words(left=left + 0.29, top=top + 0.09, text=said, size=9, across="left")
+        words = LayoutText(left=left + 0.29, top=top + 0.09, text=said, size=9, across="left")
         sheet.words.append(words)
         sheet.reach(left + width, top + 0.2)
         left, top = (left, top + 0.27) if beside else (left + width + 0.15, top)
 
 
-def _legend(showing: Showing) -> list[tuple[str, str]]:
+def _legend(showing: ObjectiveContents) -> list[tuple[str, str]]:
     looks: set[str] = set(showing.looks)
     looks |= {
         "sees" if asked else "sees pale"
@@ -405,17 +427,17 @@ def _legend(showing: Showing) -> list[tuple[str, str]]:
         for asked, seen in zip(matrix.asked, matrix.seen, strict=True)
         if any(seen)
     }
-    return [(look, said) for look, said in MEANING.items() if look in looks]
+    return [(look, said) for look, said in STYLE_MEANINGS.items() if look in looks]
 
 
-def draw_sheet(figure: Figure, sheet: Sheet) -> None:
+def draw_layout(figure: Figure, sheet: FigureLayout) -> None:
     """Everything on one axes that counts in inches, down from the top."""
     axes = figure.add_axes((0, 0, 1, 1))
     axes.set_xlim(0, sheet.width)
     axes.set_ylim(sheet.height, 0)
     axes.axis("off")
     for box in sheet.boxes:
-        ground, rim = PAINT[box.look]
+        ground, rim = STYLE_COLOURS[box.look]
         axes.add_patch(
             FancyBboxPatch(
                 (box.left, box.top),
@@ -436,10 +458,10 @@ def draw_sheet(figure: Figure, sheet: Sheet) -> None:
         _write(axes, words)
 
 
-SQUARES: dict[str, dict[str, Any]] = {
-    "sees": {"facecolors": SEES, "edgecolors": SEES},
-    "sees pale": {"facecolors": SEES_PALE, "edgecolors": SEES_PALE},
-    "unseen": {"facecolors": "none", "edgecolors": RIM},
+SQUARE_STYLES: dict[str, dict[str, Any]] = {
+    "sees": {"facecolors": ALLOWED_COLOUR, "edgecolors": ALLOWED_COLOUR},
+    "sees pale": {"facecolors": ALLOWED_PALE_COLOUR, "edgecolors": ALLOWED_PALE_COLOUR},
+    "unseen": {"facecolors": "none", "edgecolors": CELL_BORDER_COLOUR},
 }
 
 
@@ -448,7 +470,7 @@ def _draw_squares(axes: Axes, look: str, squares: Sequence[tuple[float, float, f
     sizes = [(0.8 * side * 72) ** 2 for side in sides]
     axes.scatter(
         across, down, s=sizes, marker="s", linewidths=0.6, label=look, clip_on=False,
-        **SQUARES[look],
+        **SQUARE_STYLES[look],
     )  # fmt: skip
 
 
@@ -456,11 +478,13 @@ def _draw_pixels(axes: Axes, pixels: Sequence[tuple[float, float, float, float]]
     shapes = [Rectangle((left, top), side, side) for left, top, side, _ in pixels]
     greys = [(min(max(grey, 0.0), 1.0),) * 3 for *_, grey in pixels]
     axes.add_collection(
-        PatchCollection(shapes, facecolors=greys, edgecolors=RIM, linewidths=0.4, label="pixels")
+        PatchCollection(
+            shapes, facecolors=greys, edgecolors=CELL_BORDER_COLOUR, linewidths=0.4, label="pixels"
+        )
     )
 
 
-def _write(axes: Axes, words: Words) -> None:
+def _write(axes: Axes, words: LayoutText) -> None:
     slanted: dict[str, Any] = {"rotation": words.turned, "rotation_mode": "anchor"}
     axes.text(
         words.left,

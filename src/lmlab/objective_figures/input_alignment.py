@@ -10,7 +10,7 @@ from lmlab.core.vocabulary import Vocabulary
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reading:
+class InputAlignment:
     """Where in the clean text each input comes from."""
 
     places: tuple[int, ...]
@@ -41,32 +41,32 @@ class Reading:
         return frozenset(p for p in asked if inputs.get(p, set()) <= set(unseen[p]))
 
 
-def read_text(
+def align_inputs(
     inputs: Sequence[int],
     clean: Sequence[int],
     *,
     asked: Sequence[int] | None,
-    origins: Sequence[int] | None,
+    clean_positions: Sequence[int] | None,
     positions: Sequence[int] | None,
     vocabulary: Vocabulary,
-) -> Reading:
+) -> InputAlignment:
     """Match inputs with the clean text: place by place where that fits, else by common stretches.
 
     `asked` are the places of the clean text that targets come from, wherever they are asked, and
-    `origins` those of the targets at these very inputs.
+    `clean_positions` those of the targets at these very inputs.
     """
     hidden = {place for place in asked or () if place >= 0}
     for shift in (0, 1):
         found = _straight(inputs, clean, shift, hidden, vocabulary)
         if found is not None:
-            return Reading(places=found, shift=shift)
+            return InputAlignment(places=found, shift=shift)
     found = _by_position(inputs, clean, positions, hidden)
     if found is None:
-        found = _by_stretches(inputs, clean, origins)
-    return Reading(places=found, shift=None)
+        found = _by_stretches(inputs, clean, clean_positions)
+    return InputAlignment(places=found, shift=None)
 
 
-def given_back(inputs: Sequence[int], targets: Sequence[int] | None) -> frozenset[int]:
+def teacher_forced_inputs(inputs: Sequence[int], targets: Sequence[int] | None) -> frozenset[int]:
     """Inputs that are the target of the place before them: teacher forcing."""
     if targets is None:
         return frozenset()
@@ -77,7 +77,9 @@ def given_back(inputs: Sequence[int], targets: Sequence[int] | None) -> frozense
     )
 
 
-def foreign(inputs: Sequence[int], reading: Reading, other: Sequence[int]) -> frozenset[int]:
+def inputs_from_other_text(
+    inputs: Sequence[int], reading: InputAlignment, other: Sequence[int]
+) -> frozenset[int]:
     """Inputs that stand in a stretch of another text, two words of it at least."""
     left = [id if place < 0 else -1 for id, place in zip(inputs, reading.places, strict=True)]
     places = _by_stretches(left, other, None)
@@ -115,12 +117,12 @@ def _straight(
         places.append(place + shift if same else -1)
     words = [(id, place) for id, place in zip(inputs, places, strict=True) if id not in frame]
     shown = sum(place >= 0 for _, place in words)
-    moved = len(words) - shown - sum(stands_in(id, vocabulary) for id, _ in words)
+    moved = len(words) - shown - sum(replaces_words(id, vocabulary) for id, _ in words)
     kept = any(place > 0 for place in places) or len(inputs) == 1
     return tuple(places) if kept and moved <= shown else None
 
 
-def stands_in(id: int, vocabulary: Vocabulary) -> bool:
+def replaces_words(id: int, vocabulary: Vocabulary) -> bool:
     """Whether it is a symbol that takes the place of words: a mask, a sentinel."""
     return id == vocabulary.mask or id >= vocabulary.size
 
@@ -143,7 +145,7 @@ def _by_position(
 
 
 def _by_stretches(
-    inputs: Sequence[int], clean: Sequence[int], origins: Sequence[int] | None
+    inputs: Sequence[int], clean: Sequence[int], clean_positions: Sequence[int] | None
 ) -> tuple[int, ...]:
     """The longest common stretch, then the longest of what is left, and so on: sentences may move.
 
@@ -151,7 +153,7 @@ def _by_stretches(
     """
     places = [-1] * len(inputs)
     free = [True] * len(clean)
-    for t, place in enumerate((origins or ())[: len(inputs) - 1], 1):
+    for t, place in enumerate((clean_positions or ())[: len(inputs) - 1], 1):
         if 0 <= place < len(clean) and clean[place] == inputs[t]:
             places[t], free[place] = place, False
     while True:

@@ -9,19 +9,19 @@ import torch
 from torch import Tensor
 
 from lmlab.backbones.recurrent import Recurrent
-from lmlab.core.attention_mask import Causal
+from lmlab.core.attention_mask import CausalMask
 from lmlab.core.batch import Batch
 from lmlab.core.loss import Loss
-from lmlab.core.parts import Network, weighted_loss
+from lmlab.core.parts import Network, weighted_cross_entropy
 from lmlab.core.protocols import LogProbs
-from lmlab.core.score_kind import Kind
+from lmlab.core.score_kind import ScoreKind
 from lmlab.core.state import State
-from lmlab.core.view import View, left_to_right
+from lmlab.core.view import View, causal_view
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.objectives.next_token import NextToken
 
 
-class BothWays(NextToken):
+class BidirectionalLM(NextToken):
     """loss = -Σ_t log p→(s_t | s_<t) - Σ_t log p←(s_t | s_>t), for each prediction (Peters 2018).
 
     The backward model is a forward one on the reversed text, <s> s_n … s_1 </s>: a distribution
@@ -30,7 +30,7 @@ class BothWays(NextToken):
     that goes on from batch to batch is carried forwards only.
     """
 
-    kind: ClassVar[Kind] = "exact"
+    kind: ClassVar[ScoreKind] = "exact"
 
     def __init__(self, backward: Recurrent, vocabulary: Vocabulary) -> None:
         super().__init__()
@@ -47,13 +47,13 @@ class BothWays(NextToken):
     ) -> tuple[Loss, State | None]:
         forward, after = super().loss(network, batch, state=state, generator=generator)
         view = self.backward_view(batch)
-        backward = weighted_loss(view, network.predict(view, self.backward(view)))
+        backward = weighted_cross_entropy(view, network.predict(view, self.backward(view)))
         both = forward + backward
         return Loss(both.total, both.count, {"forward": forward, "backward": backward}), after
 
     def backward_view(self, batch: Batch) -> View:
         """What the backward model is shown: the reversed text, from left to right."""
-        return left_to_right(reversed_texts(batch, self.vocabulary.end))
+        return causal_view(reverse_sequences(batch, self.vocabulary.end))
 
     def backward_log_prob(self, network: Network, batch: Batch) -> LogProbs:
         """The backward model's, by place of the reversed text."""
@@ -66,27 +66,27 @@ class BothWays(NextToken):
 
         What stands at a place has read the tokens from the text's end down to its own.
         """
-        turned = reversed_texts(batch, self.vocabulary.end)
-        view = View(inputs=turned.tokens, lengths=turned.lengths, visibility=Causal())
-        found, _ = self.backward.every_layer(view)
+        turned = reverse_sequences(batch, self.vocabulary.end)
+        view = View(inputs=turned.tokens, lengths=turned.lengths, attention_mask=CausalMask())
+        found, _ = self.backward.all_layers(view)
         # Place t was read as number n + 1 - t, after the start symbol and what stands behind it.
         # The end takes that start's vectors, which it is backwards; the start has read all.
         place = torch.arange(batch.tokens.shape[1], device=batch.tokens.device)
-        turn = last_places(batch, self.vocabulary.end)[:, None] + 1 - place
+        turn = last_token_positions(batch, self.vocabulary.end)[:, None] + 1 - place
         index = turn.clamp(min=0).minimum((batch.lengths - 1)[:, None])[..., None]
         return [layer.gather(1, index.expand(-1, -1, layer.shape[-1])) for layer in found]
 
 
-def last_places(batch: Batch, end: int | None) -> Tensor:
+def last_token_positions(batch: Batch, end: int | None) -> Tensor:
     """(B,) the place of each text's last token, its end symbol left out; 0 where it has none."""
     last = (batch.lengths - 1).clamp(min=0)
     ended = batch.tokens.gather(1, last[:, None]).squeeze(1) == (-1 if end is None else end)
     return (last - ended.long()).clamp(min=0)
 
 
-def reversed_texts(batch: Batch, end: int | None) -> Batch:
+def reverse_sequences(batch: Batch, end: int | None) -> Batch:
     """The same texts backwards: what stands first stays there, and so does an end symbol."""
-    last = last_places(batch, end)[:, None]
+    last = last_token_positions(batch, end)[:, None]
     place = torch.arange(batch.tokens.shape[1], device=batch.tokens.device)
     inside = (place >= 1) & (place <= last)
     index = torch.where(inside, last + 1 - place, place)

@@ -8,11 +8,11 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 
-from lmlab.core.attention_mask import Explicit
+from lmlab.core.attention_mask import ExplicitMask
 from lmlab.core.view import NO_TARGET, View
 
 
-def seen_by_rank(ranks: Tensor, asking: Tensor | None = None) -> Explicit:
+def rank_mask(ranks: Tensor, asking: Tensor | None = None) -> ExplicitMask:
     """A place sees all places of its own rank and of lower ones; ranks (B, T).
 
     Equal ranks see each other (both ways), growing ones the past, falling ones the future. A place
@@ -21,14 +21,14 @@ def seen_by_rank(ranks: Tensor, asking: Tensor | None = None) -> Explicit:
     """
     lower, equal = ranks[:, None, :] < ranks[:, :, None], ranks[:, None, :] == ranks[:, :, None]
     if asking is None:
-        return Explicit(lower | equal)
+        return ExplicitMask(lower | equal)
     itself = torch.eye(ranks.shape[1], dtype=torch.bool, device=ranks.device)
     others = (lower | (equal & ~asking[:, :, None])) & ~asking[:, None, :]
-    return Explicit(others | itself)
+    return ExplicitMask(others | itself)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Stretch:
+class TokenBlock:
     """n places of each row, some of them real; (B, n) tensors, what is a number becomes one."""
 
     inputs: Tensor
@@ -41,7 +41,7 @@ class Stretch:
     segments: Tensor | int | None = None
     """None where the network tells no segments apart."""
     targets: Tensor | int = NO_TARGET
-    origins: Tensor | int = -1
+    clean_positions: Tensor | int = -1
     asking: Tensor | bool = False
     """Whether it is a mask beside the text, which no other place sees."""
 
@@ -53,33 +53,33 @@ class Stretch:
         return torch.full(self.inputs.shape, value, dtype=kind, device=self.inputs.device)
 
 
-def joined(stretches: Sequence[Stretch], *, pad: int) -> View:
+def join_blocks(stretches: Sequence[TokenBlock], *, pad: int) -> View:
     """One view of the real places of all stretches, in the order of their ranks.
 
     Places of one rank stand as they are given. Cost O(T log T) to sort, O(T²) for the visibility.
     """
     plain = any(each.segments is None for each in stretches)
-    names = [each.name for each in fields(Stretch) if not (plain and each.name == "segments")]
+    names = [each.name for each in fields(TokenBlock) if not (plain and each.name == "segments")]
     parts = {name: torch.cat([each.tensor(name) for each in stretches], 1) for name in names}
     real = parts.pop("real")
     lengths = real.sum(1)
     last = parts["ranks"].max() + 1
     order = parts["ranks"].masked_fill(~real, int(last)).argsort(dim=1, stable=True)
     order = order[:, : int(lengths.max())]
-    parts = {name: taken(values, order) for name, values in parts.items()}
+    parts = {name: gather_positions(values, order) for name, values in parts.items()}
     padding = torch.arange(order.shape[1], device=order.device) >= lengths[:, None]
     several = padding[..., None] if parts["positions"].ndim == 3 else padding
     return View(
         inputs=parts["inputs"].masked_fill(padding, pad),
         lengths=lengths,
-        visibility=seen_by_rank(parts["ranks"], parts["asking"]),
+        attention_mask=rank_mask(parts["ranks"], parts["asking"]),
         targets=parts["targets"].masked_fill(padding, NO_TARGET),
         positions=parts["positions"].masked_fill(several, 0),
         segments=None if plain else parts["segments"].masked_fill(padding, 0),
-        origins=parts["origins"].masked_fill(padding, -1),
+        clean_positions=parts["clean_positions"].masked_fill(padding, -1),
     )
 
 
-def taken(values: Tensor, places: Tensor) -> Tensor:
+def gather_positions(values: Tensor, places: Tensor) -> Tensor:
     """(B, N, …) what stands at the given places (B, N) of values (B, T, …)."""
     return values[torch.arange(len(values), device=values.device)[:, None], places]

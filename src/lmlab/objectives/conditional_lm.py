@@ -7,21 +7,21 @@ from typing import ClassVar
 
 import torch
 
-from lmlab.core.attention_mask import Full
+from lmlab.core.attention_mask import FullMask
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.loss import Loss
-from lmlab.core.parts import Network, target_places
+from lmlab.core.parts import Network, prediction_mask
 from lmlab.core.protocols import LogProbs
-from lmlab.core.score_kind import Kind
+from lmlab.core.score_kind import ScoreKind
 from lmlab.core.state import State
 from lmlab.core.system import Assembly
-from lmlab.core.view import View, left_to_right
+from lmlab.core.view import View, causal_view
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.objectives.objective_interfaces import SourceObjective
+from lmlab.objectives.objective_interfaces import Seq2SeqObjective
 
 
-class NextTokenGivenSource(SourceObjective):
+class ConditionalLM(Seq2SeqObjective):
     """log p(s | x) = Σ_t log p(s_t | s_<t, x): the encoder reads x whole, the decoder writes s.
 
     A text that is given nothing is written beside an empty source, <s> </s>. `source` is the
@@ -30,7 +30,7 @@ class NextTokenGivenSource(SourceObjective):
     tokens'.
     """
 
-    kind: ClassVar[Kind] = "exact"
+    kind: ClassVar[ScoreKind] = "exact"
 
     def __init__(
         self, vocabulary: Vocabulary, *, source: Vocabulary | None = None, smoothing: float = 0.0
@@ -40,7 +40,7 @@ class NextTokenGivenSource(SourceObjective):
         self.source = source or vocabulary
         self.smoothing = smoothing
 
-    def check_contrast(self) -> None:
+    def check_sampled_loss(self) -> None:
         if self.smoothing:
             raise UserError(
                 "label smoothing takes the log-probabilities of all tokens, of which a contrast "
@@ -59,7 +59,7 @@ class NextTokenGivenSource(SourceObjective):
             return super().loss(network, batch, state=state, generator=generator)
         assert isinstance(network, Assembly)
         view = self.view(batch, generator=generator)
-        places = target_places(view)
+        places = prediction_mask(view)
         assert view.asked.targets is not None
         values, targets = network.hidden(view, state).values[places], view.asked.targets[places]
         exact, mean = network.emission.log_prob_and_mean(values, targets)
@@ -68,13 +68,13 @@ class NextTokenGivenSource(SourceObjective):
 
     def view(self, batch: Batch, *, generator: torch.Generator | None = None) -> View:
         source = self.source_view(batch.condition, len(batch), batch.tokens.device)
-        return replace(source, decoder=left_to_right(batch))
+        return replace(source, decoder=causal_view(batch))
 
     def source_view(self, condition: Batch | None, rows: int, device: torch.device) -> View:
         if condition is None:
             empty = [[i for i in (self.source.start, self.source.end) if i is not None]]
-            condition = Batch.from_sequences(empty * rows, pad=self.source.pad).to(device)
-        return View(inputs=condition.tokens, lengths=condition.lengths, visibility=Full())
+            condition = Batch.collate(empty * rows, pad=self.source.pad).to(device)
+        return View(inputs=condition.tokens, lengths=condition.lengths, attention_mask=FullMask())
 
     def opening(self) -> tuple[int, ...]:
         return (self.vocabulary.opening,)

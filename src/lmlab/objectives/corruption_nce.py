@@ -14,29 +14,27 @@ from lmlab.core.batch import Batch
 from lmlab.core.parts import Network
 from lmlab.core.view import NO_TARGET, View
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.data.membership import Known, KnownGrams, KnownTexts
-from lmlab.layers.per_example_rng import numbers
-from lmlab.models.energy import (
-    DATA,
-    OTHER,
-)
-from lmlab.objectives.masking.token_masking import ordinary_places
+from lmlab.data.membership import MembershipTest, NgramSet, TextSet
+from lmlab.layers.per_example_rng import per_example_uniform
+from lmlab.objectives.masking.token_masking import maskable_positions
 from lmlab.objectives.objective_interfaces import (
+    DATA_LABEL,
+    NOISE_LABEL,
     EnergyObjective,
-    Pooling,
+    EnergyPooling,
 )
-from lmlab.objectives.token_corruption import Corruption
+from lmlab.objectives.token_corruption import TokenCorruption
 
-Index = Callable[[NDArray[np.generic], NDArray[np.int64]], Known]
+BuildMembership = Callable[[NDArray[np.generic], NDArray[np.int64]], MembershipTest]
 """From the training split, as flat ids and offsets, to which changed texts it holds."""
 
 
-def gram_index(size: int) -> Index:
+def ngram_membership(size: int) -> BuildMembership:
     """By the n-grams of that size around the place: a looser meaning of being in the data."""
-    return partial(KnownGrams, size=size)
+    return partial(NgramSet, size=size)
 
 
-class DataAgainstCorruptions(EnergyObjective):
+class CorruptionNCE(EnergyObjective):
     """-Σ_x log Q(data | x) - Σ_{x'} log(1 - Q(data | x')), x' = f(x, i, k), Q = σ(-E - log n).
 
     f(x, i, k) puts token k in place i (000). i is drawn evenly among the tokens of x, and n times
@@ -53,11 +51,11 @@ class DataAgainstCorruptions(EnergyObjective):
     def __init__(
         self,
         vocabulary: Vocabulary,
-        corruption: Corruption,
-        pooling: Pooling,
+        corruption: TokenCorruption,
+        pooling: EnergyPooling,
         *,
         negatives: int = 1,
-        index: Index | None = KnownTexts,
+        index: BuildMembership | None = TextSet,
     ) -> None:
         super().__init__()
         self.vocabulary = vocabulary
@@ -65,12 +63,12 @@ class DataAgainstCorruptions(EnergyObjective):
         self.pooling = pooling
         self.negatives = negatives
         self.index = index
-        self.known: Known | None = None
+        self.known: MembershipTest | None = None
 
-    def meet_data(
+    def setup_data(
         self, network: Network, tokens: NDArray[np.generic], offsets: NDArray[np.int64]
     ) -> None:
-        self.corruption.meet_data(tokens)
+        self.corruption.setup_data(tokens)
         self.known = None if self.index is None else self.index(tokens, offsets)
 
     def view(self, batch: Batch, *, generator: torch.Generator | None = None) -> View:
@@ -85,20 +83,20 @@ class DataAgainstCorruptions(EnergyObjective):
         blank = torch.cat([places, where[kept]])
         inputs = torch.cat([batch.tokens, made[kept]])
         blanks = torch.arange(inputs.shape[1], device=inputs.device) == blank[:, None]
-        told = torch.full_like(blank, OTHER)
-        told[: len(batch)] = DATA
+        told = torch.full_like(blank, NOISE_LABEL)
+        told[: len(batch)] = DATA_LABEL
         return View(
             inputs=inputs,
             lengths=torch.cat([batch.lengths, copies.lengths[kept]]),
-            visibility=self.pooling.visibility(blanks),
+            attention_mask=self.pooling.attention_mask(blanks),
             targets=told[:, None].expand_as(inputs).masked_fill(~blanks, NO_TARGET),
-            origins=blank[:, None].expand_as(inputs).masked_fill(~blanks, -1),
+            clean_positions=blank[:, None].expand_as(inputs).masked_fill(~blanks, -1),
         )
 
     def _places(self, batch: Batch, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
         """(B,) the place that is corrupted, and whether there is any that can be."""
-        allowed = ordinary_places(batch, self.vocabulary)
-        drawn = numbers(allowed.shape, allowed.device, generator=generator)
+        allowed = maskable_positions(batch, self.vocabulary)
+        drawn = per_example_uniform(allowed.shape, allowed.device, generator=generator)
         return drawn.masked_fill(~allowed, -1.0).argmax(1), allowed.any(1)
 
     def _members(self, copies: Batch, made: Tensor, places: Tensor) -> Tensor:

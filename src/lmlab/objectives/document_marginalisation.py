@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
-class Marginal(Protocol):
+class DocumentMarginal(Protocol):
     """How the K documents of a question share in the text that is written for it."""
 
     decodings: ClassVar[tuple[str, ...]]
@@ -38,7 +38,7 @@ class Marginal(Protocol):
         ...
 
 
-class EachTokenItsOwn:
+class RAGTokenMarginal:
     """RAG-Token: Π_t Σ_z p(z | x) p(y_t | x, z, y_<t); any token may rest on any document."""
 
     decodings: ClassVar[tuple[str, ...]] = ("beam", "greedy", "sample")
@@ -53,7 +53,7 @@ class EachTokenItsOwn:
         return log_weights
 
 
-class OneForAll:
+class RAGSequenceMarginal:
     """RAG-Sequence: Σ_z p(z | x) Π_t p(y_t | x, z, y_<t); a text rests on one document.
 
     The sum does factorise over tokens, if the weights learn from what was written:
@@ -71,17 +71,17 @@ class OneForAll:
         # The posterior in double precision, since it is a sum over the whole text.
         joint = log_weights.double()[..., None] + each.double().cumsum(2)
         before = torch.cat([log_weights.double()[..., None], joint[..., :-1]], 2)
-        weights = normalised(before[..., : each.shape[2]])
+        weights = normalise_log_weights(before[..., : each.shape[2]])
         return torch.logsumexp(weights + each, dim=1).to(each.dtype)
 
     def posteriors(self, log_weights: Tensor, each: Tensor) -> Tensor:
-        return normalised(log_weights[..., None] + each.cumsum(2))
+        return normalise_log_weights(log_weights[..., None] + each.cumsum(2))
 
     def after(self, log_weights: Tensor, written: Callable[[], Tensor]) -> Tensor:
-        return normalised(log_weights + written())
+        return normalise_log_weights(log_weights + written())
 
 
-def normalised(log_weights: Tensor) -> Tensor:
+def normalise_log_weights(log_weights: Tensor) -> Tensor:
     """The weights (B, K, …) made to sum to one; all alike where a text can't come at all."""
     total = torch.logsumexp(log_weights, dim=1, keepdim=True)
     possible = total > -torch.inf

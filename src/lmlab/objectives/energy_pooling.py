@@ -14,36 +14,36 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from lmlab.core.attention_mask import (
-    Explicit,
-    Full,
-    Visibility,
+    AttentionMask,
+    ExplicitMask,
+    FullMask,
 )
 
 
 @dataclass(frozen=True)
-class AllPlaces:
+class AllPositionsPooling:
     """1. Template and blanks together: E = Σ_t e_t, every place seeing every other."""
 
-    def visibility(self, blanks: Tensor) -> Visibility:
-        return Full()
+    def attention_mask(self, blanks: Tensor) -> AttentionMask:
+        return FullMask()
 
     def counted(self, blanks: Tensor, real: Tensor) -> Tensor:
         return real
 
 
 @dataclass(frozen=True)
-class BlanksOnly:
+class BlanksPooling:
     """2. E = Σ_{t blank} e_t: the template is seen, and sees, but its energy is masked out."""
 
-    def visibility(self, blanks: Tensor) -> Visibility:
-        return Full()
+    def attention_mask(self, blanks: Tensor) -> AttentionMask:
+        return FullMask()
 
     def counted(self, blanks: Tensor, real: Tensor) -> Tensor:
         return blanks & real
 
 
 @dataclass(frozen=True)
-class TemplateStopped:
+class IsolatedTemplatePooling:
     """3. E = Σ_t e_t, where the template sees only itself, so that its energy stands still.
 
     Its forward pass does not depend on the candidates, and what it adds is a number c(template):
@@ -51,8 +51,8 @@ class TemplateStopped:
     normaliser is (Gutmann and Hyvärinen 2010).
     """
 
-    def visibility(self, blanks: Tensor) -> Visibility:
-        return Explicit(blanks[:, :, None] | ~blanks[:, None, :])
+    def attention_mask(self, blanks: Tensor) -> AttentionMask:
+        return ExplicitMask(blanks[:, :, None] | ~blanks[:, None, :])
 
     def counted(self, blanks: Tensor, real: Tensor) -> Tensor:
         return real

@@ -12,22 +12,22 @@ from lmlab.core.batch import Batch
 from lmlab.core.capture import Capture
 from lmlab.core.entity_mentions import (
     NO_ENTITY,
-    Spans,
-    of_mentions,
+    MentionSpans,
+    mention_capture,
 )
 from lmlab.core.loss import Loss
-from lmlab.core.parts import Hidden, Network, weighted_loss
-from lmlab.core.protocols import Pieces
+from lmlab.core.parts import HiddenStates, Network, weighted_cross_entropy
+from lmlab.core.protocols import TokenizerProtocol
 from lmlab.core.state import State
 from lmlab.core.view import NO_TARGET, View
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.knowledge.entity_lexicon import Lexicon
-from lmlab.objectives.masked_language_modelling import MaskedTokens
+from lmlab.knowledge.entity_lexicon import EntityLexicon
+from lmlab.objectives.masked_language_modelling import BERTObjective
 from lmlab.objectives.masking.token_masking import (
-    Choice,
-    Repeats,
-    Replacement,
-    ordinary_places,
+    MaskingStrategy,
+    MaskReplacement,
+    StaticMasking,
+    maskable_positions,
 )
 
 LinkingLoss = Callable[[Tensor, Tensor], Tensor]
@@ -36,7 +36,7 @@ true one among them, to (K,) losses."""
 
 
 @dataclass(frozen=True)
-class SoftmaxLinking:
+class SoftmaxLinkingLoss:
     """-log(exp ψ_g / Σ_k exp ψ_k) for each mention (Peters et al. 2019)."""
 
     def __call__(self, scores: Tensor, gold: Tensor) -> Tensor:
@@ -45,7 +45,7 @@ class SoftmaxLinking:
 
 
 @dataclass(frozen=True)
-class MarginLinking:
+class MarginLinkingLoss:
     """max(0, γ - ψ_g) + Σ_{k≠g} max(0, γ + ψ_k) for each mention (Peters et al. 2019).
 
     004 has the sum inside of the first maximum, where a true entity that scores high would pay for
@@ -61,7 +61,7 @@ class MarginLinking:
         return (self.margin - right).clamp(min=0).squeeze(-1) + wrong.sum(-1)
 
 
-def linking_loss(measure: LinkingLoss, scores: Tensor, spans: Spans) -> Loss:
+def linking_loss(measure: LinkingLoss, scores: Tensor, spans: MentionSpans) -> Loss:
     """Over the mentions whose entity is told and among their candidates, and how many they are."""
     matches = (spans.candidates == spans.entities[:, None]) & (spans.entities != NO_ENTITY)[:, None]
     asked = matches.any(-1)
@@ -70,7 +70,7 @@ def linking_loss(measure: LinkingLoss, scores: Tensor, spans: Spans) -> Loss:
     return Loss(lost.sum(), asked.sum().to(scores.dtype))
 
 
-class LinkedMasking(MaskedTokens):
+class EntityLinkingMLM(BERTObjective):
     """-Σ_{t hidden} log p(s_t | what is shown) + Σ_{m told} L_EL(m) (Peters et al. 2019).
 
     Mentions are found in the clean text by the lexicon, but for what is hidden: a mention with a
@@ -83,13 +83,13 @@ class LinkedMasking(MaskedTokens):
     def __init__(
         self,
         vocabulary: Vocabulary,
-        choice: Choice,
-        replacement: Replacement,
+        choice: MaskingStrategy,
+        replacement: MaskReplacement,
         *,
-        lexicon: Lexicon,
+        lexicon: EntityLexicon,
         linking: LinkingLoss,
         weight: float = 1.0,
-        repeats: Repeats | None = None,
+        repeats: StaticMasking | None = None,
     ) -> None:
         super().__init__(vocabulary, choice, replacement, repeats=repeats)
         self.lexicon = lexicon
@@ -97,7 +97,7 @@ class LinkedMasking(MaskedTokens):
         self.weight = weight
         self.alone = False
 
-    def meet_tokenizer(self, pieces: Pieces) -> None:
+    def setup_tokenizer(self, pieces: TokenizerProtocol) -> None:
         self.lexicon.meet(pieces, unknown=self.vocabulary.unknown)
 
     def view(self, batch: Batch, *, generator: torch.Generator | None = None) -> View:
@@ -108,9 +108,9 @@ class LinkedMasking(MaskedTokens):
     def fill_view(self, batch: Batch, masked: Tensor) -> View:
         return replace(super().fill_view(batch, masked), spans=self.find(batch, masked))
 
-    def find(self, batch: Batch, hidden: Tensor) -> Spans:
+    def find(self, batch: Batch, hidden: Tensor) -> MentionSpans:
         """The mentions of a clean batch that have no place of `hidden` (B, T) in them."""
-        return self.lexicon.find(batch, ordinary_places(batch, self.vocabulary) & ~hidden)
+        return self.lexicon.find(batch, maskable_positions(batch, self.vocabulary) & ~hidden)
 
     def loss(
         self,
@@ -126,16 +126,16 @@ class LinkedMasking(MaskedTokens):
         linked = self._linked(view, hidden)
         if self.alone and self.training:
             return Loss(linked.total, linked.count, {"linking": linked}), None
-        masked = weighted_loss(view, network.predict(view, hidden))
+        masked = weighted_cross_entropy(view, network.predict(view, hidden))
         total = masked.total + self.weight * linked.total
         return Loss(total, masked.count, {"masked": masked, "linking": linked}), None
 
-    def _linked(self, view: View, hidden: Hidden) -> Loss:
+    def _linked(self, view: View, hidden: HiddenStates) -> Loss:
         assert view.spans is not None
         [found] = hidden.recalled.values()
         return linking_loss(self.linking, found["scores"], view.spans)
 
-    def reveal(self, network: Network, batch: Batch) -> dict[str, Capture]:
+    def capture_internals(self, network: Network, batch: Batch) -> dict[str, Capture]:
         """How sure each mention of the clean text is of its candidates."""
         view = self.fill_view(batch, torch.zeros_like(batch.tokens, dtype=torch.bool))
         [found] = network.hidden(view).recalled.values()
@@ -146,7 +146,7 @@ class LinkedMasking(MaskedTokens):
         longest[:-1] = (spans.rows.diff() != 0) | (spans.first.diff() != 0)
         places = torch.stack([spans.rows[longest], spans.first[longest]], -1)
         entities = self.lexicon.knowledge.entities
-        links = of_mentions(
+        links = mention_capture(
             batch,
             "entity",
             places.tolist(),

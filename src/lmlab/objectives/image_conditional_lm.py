@@ -5,21 +5,21 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lmlab.core.attention_mask import Full
+from lmlab.core.attention_mask import FullMask
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
-from lmlab.core.integer_parsing import whole_number
-from lmlab.core.protocols import Pieces
+from lmlab.core.integer_parsing import parse_integer
+from lmlab.core.protocols import TokenizerProtocol
 from lmlab.core.view import View
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.objectives.conditional_lm import NextTokenGivenSource
-from lmlab.objectives.objective_interfaces import SeeingObjective
+from lmlab.objectives.conditional_lm import ConditionalLM
+from lmlab.objectives.objective_interfaces import ImageTextObjective
 
-EMPTY = -1.0
+BACKGROUND_INTENSITY = -1.0
 """The intensity of a pixel 0; that of the highest number is 1."""
 
 
-class NextTokenGivenImage(NextTokenGivenSource, SeeingObjective):
+class ImageConditionalLM(ConditionalLM, ImageTextObjective):
     """log p(s | x) = Σ_t log p(s_t | s_<t, x), where x is an image cut into patches.
 
     An image comes as the text that a batch is given: side² numbers row by row, 0 to the highest of
@@ -37,10 +37,10 @@ class NextTokenGivenImage(NextTokenGivenSource, SeeingObjective):
         # Saved with the weights: which id is which number, the tokeniser alone knows.
         self.register_buffer("intensity", torch.zeros(vocabulary.size))
 
-    def meet_tokenizer(self, pieces: Pieces) -> None:
+    def setup_tokenizer(self, pieces: TokenizerProtocol) -> None:
         """Learn which ids are numbers; what is none counts as half, 0."""
         words = {id: pieces.token(id) for id in range(self.vocabulary.size)}
-        spelled = {id: whole_number(word) for id, word in words.items()}
+        spelled = {id: parse_integer(word) for id, word in words.items()}
         numbers = {id: number for id, number in spelled.items() if number is not None}
         highest = max(numbers.values(), default=1) or 1
         self.intensity.zero_()
@@ -50,12 +50,12 @@ class NextTokenGivenImage(NextTokenGivenSource, SeeingObjective):
     def source_view(self, condition: Batch | None, rows: int, device: torch.device) -> View:
         shape = (rows, self.side, self.side)
         if condition is None:
-            pixels = torch.full(shape, EMPTY, device=device)
+            pixels = torch.full(shape, BACKGROUND_INTENSITY, device=device)
         else:
             pixels = self.intensity[self._pixel_tokens(condition)].view(shape)
-        patches = cut_into_patches(pixels, self.patch)
+        patches = patchify(pixels, self.patch)
         lengths = torch.full((rows,), patches.shape[1], device=device)
-        return View(inputs=patches, lengths=lengths, visibility=Full())
+        return View(inputs=patches, lengths=lengths, attention_mask=FullMask())
 
     def opening(self) -> tuple[int, ...]:
         # The class token, which is <s>, stands among the patches and has been read with them.
@@ -75,7 +75,7 @@ class NextTokenGivenImage(NextTokenGivenSource, SeeingObjective):
         return image.tokens[:, first : first + size]
 
 
-def cut_into_patches(pixels: Tensor, patch: int) -> Tensor:
+def patchify(pixels: Tensor, patch: int) -> Tensor:
     """(B, side, side) as (B, (side / patch)², patch²), patches and their pixels row by row."""
     rows, side, _ = pixels.shape
     count = side // patch

@@ -9,16 +9,16 @@ from torch import Tensor, nn
 
 from lmlab.core.vocabulary import Vocabulary
 
-AT_ONCE = 1 << 24
+COUNT_CHUNK = 1 << 24
 """Tokens that are counted at once, so that a corpus on disk stays there."""
-STEPS = 1 << 20
+WEIGHT_RESOLUTION = 1 << 20
 """Weights are whole numbers of such parts of one: powers of counts keep six digits."""
 
-WIDE = 1 << 62
+RANDOM_RANGE = 1 << 62
 """Range of uniform integers, reduced modulo the total weight: a relative bias of total / 2^64."""
 
 
-class NoiseLaw(nn.Module):
+class NoiseDistribution(nn.Module):
     """q(w) ∝ n(w)^power, n(w) the times that w is predicted in the training split, at least once.
 
     Power 1 is the unigram law, 0 the uniform one, 0.75 word2vec's (Mikolov et al. 2013). A token
@@ -39,10 +39,12 @@ class NoiseLaw(nn.Module):
     def count(self, tokens: NDArray[np.generic]) -> None:
         """Take the law from the ids of a text."""
         counts = np.zeros(self.vocabulary.size, dtype=np.int64)
-        for first in range(0, len(tokens), AT_ONCE):
-            part = np.asarray(tokens[first : first + AT_ONCE], dtype=np.int64)
+        for first in range(0, len(tokens), COUNT_CHUNK):
+            part = np.asarray(tokens[first : first + COUNT_CHUNK], dtype=np.int64)
             counts += np.bincount(part, minlength=len(counts))
-        weights = np.rint(np.maximum(counts, 1).astype(np.float64) ** self.power * STEPS)
+        weights = np.rint(
+            np.maximum(counts, 1).astype(np.float64) ** self.power * WEIGHT_RESOLUTION
+        )
         weights[list(self.vocabulary.unpredictable)] = 0
         self.cumulative.copy_(torch.from_numpy(weights.astype(np.int64).cumsum()))
 
@@ -53,7 +55,7 @@ class NoiseLaw(nn.Module):
         total = int(self.cumulative[-1])
         # torch.randint takes 32 bits modulo the range where that is below 2^28, which favours small
         # numbers by up to a sixteenth. A multiple of the total near 2^62 makes it take 64 bits.
-        multiple = total * (WIDE // total)
+        multiple = total * (RANDOM_RANGE // total)
         drawn = torch.randint(multiple, shape, generator=generator, device=home).to(here) % total
         return torch.searchsorted(self.cumulative, drawn, right=True)
 

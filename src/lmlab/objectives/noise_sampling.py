@@ -11,19 +11,19 @@ from lmlab.core.capture import Capture
 from lmlab.core.errors import UserError
 from lmlab.core.parts import (
     Backbone,
+    CandidateLogits,
     Emission,
-    Hidden,
+    HiddenStates,
     Network,
     Predictions,
-    Scored,
-    target_places,
+    prediction_mask,
 )
-from lmlab.core.sampled_loss import Contrast
+from lmlab.core.sampled_loss import SampledLoss
 from lmlab.core.view import View
-from lmlab.objectives.noise_distribution import NoiseLaw
+from lmlab.objectives.noise_distribution import NoiseDistribution
 
 
-class Sampled(Contrast):
+class NoiseSampledLoss(SampledLoss):
     """A softmax trained on the scores of the target and of k noise tokens, (N, 1 + k) of them.
 
     Noise is drawn for each place, or once for all places of a batch where it is `shared`: a matrix
@@ -32,7 +32,7 @@ class Sampled(Contrast):
     output start at the log-frequencies of the training split, so that the normaliser starts near 1.
     """
 
-    def __init__(self, noise: NoiseLaw, *, samples: int, shared: bool) -> None:
+    def __init__(self, noise: NoiseDistribution, *, samples: int, shared: bool) -> None:
         super().__init__()
         self.noise = noise
         self.samples = samples
@@ -43,7 +43,7 @@ class Sampled(Contrast):
         raise TypeError(f"{type(self).__name__} does not define lost")
 
     def check_parts(self, backbone: Backbone, emission: Emission) -> None:
-        if isinstance(emission, Scored) and backbone.yields == "vectors":
+        if isinstance(emission, CandidateLogits) and backbone.yields == "vectors":
             return
         raise UserError(
             f"{type(self).__name__} asks for the scores of a few tokens, which a softmax on one "
@@ -51,23 +51,23 @@ class Sampled(Contrast):
             "--set emission=softmax where the system has that setting, or leave --objective out."
         )
 
-    def meet_data(
+    def setup_data(
         self, network: Network, tokens: NDArray[np.generic], offsets: NDArray[np.int64]
     ) -> None:
         self.noise.count(tokens)
-        unigram = NoiseLaw(self.noise.vocabulary, power=1.0)
+        unigram = NoiseDistribution(self.noise.vocabulary, power=1.0)
         unigram.count(tokens)
-        network.start_scores_at(unigram.log_probs())
+        network.initialise_logits(unigram.log_probs())
 
     def predictions(
         self,
         network: Network,
         view: View,
-        hidden: Hidden,
+        hidden: HiddenStates,
         *,
         generator: torch.Generator | None = None,
     ) -> Predictions:
-        places = target_places(view)
+        places = prediction_mask(view)
         assert view.asked.targets is not None
         targets = view.asked.targets[places][:, None]
         shape = (self.samples,) if self.shared else (len(targets), self.samples)
@@ -78,7 +78,7 @@ class Sampled(Contrast):
         lost = self.lost(scores, self.noise.log_prob(drawn).to(scores.dtype))
         return Predictions(log_probs=-lost, places=places)
 
-    def reveal(self, network: Network, view: View) -> dict[str, Capture]:
+    def capture_internals(self, network: Network, view: View) -> dict[str, Capture]:
         return {
             "log normaliser": Capture(
                 values=log_normalisers(network, view).spread(),

@@ -1,4 +1,4 @@
-"""TODO"""
+"""Base classes of objectives, one for each family of models that can be trained by them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lmlab.core.attention_mask import (
-    Visibility,
+    AttentionMask,
 )
 from lmlab.core.batch import Batch
 from lmlab.core.parts import (
@@ -18,22 +18,24 @@ from lmlab.core.parts import (
     Objective,
     Predictions,
 )
-from lmlab.core.protocols import LogProbs, Pieces
-from lmlab.core.score_kind import Kind
-from lmlab.core.special_tokens import Sentinels
+from lmlab.core.protocols import LogProbs, TokenizerProtocol
+from lmlab.core.score_kind import ScoreKind
+from lmlab.core.special_tokens import SentinelTokens
 from lmlab.core.state import State
 from lmlab.core.system import Assembly
 from lmlab.core.view import NO_TARGET, View
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.models.masked_lm import Filling
 from lmlab.objectives.masking.pseudo_likelihood import (
-    answers,
-    each_by_itself,
-    scored_places,
+    mask_each,
+    score_masked_copies,
+    scored_positions,
 )
 
+NOISE_LABEL, DATA_LABEL = 0, 1
+"""What is told of a text: that it was made up, or that it is one of the data."""
 
-class AskingObjective(Objective):
+
+class TwoStreamObjective(Objective):
     """An objective for which the tokens of a text may come in any order."""
 
     def fill_view(self, batch: Batch, masked: Tensor) -> View:
@@ -49,15 +51,15 @@ class AskingObjective(Objective):
         raise TypeError(f"{type(self).__name__} does not define segments")
 
 
-class DetectingObjective(Objective):
+class ReplacedTokenDetectionObjective(Objective):
     """An objective that lets its own generator replace tokens, and trains a network to find them.
 
     The detector is no distribution over texts; the generator has the pseudo-log-likelihood of a
     masked model, and that is the log_prob.
     """
 
-    kind: ClassVar[Kind] = "pseudo"
-    generator: Filling
+    kind: ClassVar[ScoreKind] = "pseudo"
+    generator: Assembly
     """The masked model that the replacements are drawn from, trained along; its loss is the part
     `masked` of the objective's."""
 
@@ -76,13 +78,13 @@ class DetectingObjective(Objective):
         return self.generator.log_prob(batch, generator=generator)
 
 
-class Pooling(Protocol):
+class EnergyPooling(Protocol):
     """How the energies of the places of a text become one, given which of them are blanks.
 
     What is not a blank is the template that the blanks stand in (000).
     """
 
-    def visibility(self, blanks: Tensor) -> Visibility:
+    def attention_mask(self, blanks: Tensor) -> AttentionMask:
         """Who may see whom, where `blanks` (B, T) are true."""
         ...
 
@@ -97,13 +99,13 @@ class EnergyObjective(Objective):
     Its view holds both, with one target a row: DATA or OTHER, asked at the row's blank.
     """
 
-    kind: ClassVar[Kind] = "unnormalised"
-    pooling: Pooling
+    kind: ClassVar[ScoreKind] = "unnormalised"
+    pooling: EnergyPooling
     negatives: int
     """How many texts are made up for each of the data."""
 
 
-class FillingObjective(Objective):
+class MaskedLMObjective(Objective):
     """An objective that trains a network to predict hidden tokens from those it shows.
 
     Its log_prob is the pseudo-log-likelihood of Salazar et al. 2020,
@@ -115,7 +117,7 @@ class FillingObjective(Objective):
     for each token.
     """
 
-    kind: ClassVar[Kind] = "pseudo"
+    kind: ClassVar[ScoreKind] = "pseudo"
 
     def fill_view(self, batch: Batch, masked: Tensor) -> View:
         """The clean batch with the places of `masked` (B, T) hidden and asked, and no others.
@@ -139,10 +141,10 @@ class FillingObjective(Objective):
         generator: torch.Generator | None = None,
     ) -> LogProbs:
         assert isinstance(network, Assembly)
-        found = answers(
+        found = score_masked_copies(
             partial(self.log_prob_at, network),
             batch,
-            each_by_itself(scored_places(batch, network.vocabulary)),
+            mask_each(scored_positions(batch, network.vocabulary)),
         )
         return LogProbs(per_token=found[:, 1:], kind=self.kind)
 
@@ -153,7 +155,7 @@ class LatentNetwork(Protocol):
 
     def target_log_probs(self, view: View, state: State | None = None) -> Predictions: ...
 
-    def state_given(self, latents: Tensor) -> State:
+    def state_from_latents(self, latents: Tensor) -> State:
         """The decoder's state before the first token."""
         ...
 
@@ -165,15 +167,15 @@ class LatentObjective(Objective):
         """(B, L) the posterior's mean."""
         raise TypeError(f"{type(self).__name__} does not define encode")
 
-    def draw_latents(self, rows: int, *, generator: torch.Generator | None = None) -> Tensor:
+    def sample_latents(self, rows: int, *, generator: torch.Generator | None = None) -> Tensor:
         """(rows, L) from the prior."""
         raise TypeError(f"{type(self).__name__} does not define draw_latents")
 
 
-class CompressionObjective(Objective):
+class AutoencoderObjective(Objective):
     """An objective that asks a sentence back."""
 
-    def under_noise(
+    def reconstruct_with_noise(
         self,
         network: Network,
         batch: Batch,
@@ -186,7 +188,7 @@ class CompressionObjective(Objective):
         raise TypeError(f"{type(self).__name__} does not define under_noise")
 
 
-class SourceObjective(Objective):
+class Seq2SeqObjective(Objective):
     """An objective whose network looks at a source while it writes."""
 
     def source_view(self, condition: Batch | None, rows: int, device: torch.device) -> View:
@@ -198,18 +200,18 @@ class SourceObjective(Objective):
         raise TypeError(f"{type(self).__name__} does not define opening")
 
 
-class SeeingObjective(SourceObjective):
+class ImageTextObjective(Seq2SeqObjective):
     """An objective whose source is an image, told as a text of numbers."""
 
-    def meet_tokenizer(self, pieces: Pieces) -> None:
+    def setup_tokenizer(self, pieces: TokenizerProtocol) -> None:
         """Told which tokens are numbers."""
         raise TypeError(f"{type(self).__name__} does not define meet_tokenizer")
 
 
-class SentinelObjective(SourceObjective):
+class SentinelObjective(Seq2SeqObjective):
     """An objective whose network writes whole texts, and stretches hidden behind sentinels."""
 
-    sentinels: Sentinels
+    sentinels: SentinelTokens
     written: Vocabulary
     """The ids that the decoder writes: the tokeniser's, and the sentinels where they are others."""
 
@@ -217,18 +219,18 @@ class SentinelObjective(SourceObjective):
         """What the decoder is given before a text; `given` tells whether there is a source."""
         raise TypeError(f"{type(self).__name__} does not define opening")
 
-    def reading_view(self, batch: Batch) -> View:
+    def encoder_view(self, batch: Batch) -> View:
         """What the encoder sees of texts that are just read, from place 1 of each on."""
         raise TypeError(f"{type(self).__name__} does not define reading_view")
 
-    def blank_opening(self) -> tuple[int, ...]:
+    def infill_prefix(self) -> tuple[int, ...]:
         """What the decoder is given before the first of several stretches."""
         raise TypeError(f"{type(self).__name__} does not define blank_opening")
 
-    def blanked_view(self, batch: Batch) -> View:
+    def infill_source_view(self, batch: Batch) -> View:
         """What the encoder sees of texts in which each mask symbol, or sentinel, is a blank."""
         raise TypeError(f"{type(self).__name__} does not define blanked_view")
 
     def count_blanks(self, batch: Batch) -> Tensor:
-        """(B,) how many blanks each text of `blanked_view` has."""
+        """(B,) how many blanks each text of `infill_source_view` has."""
         raise TypeError(f"{type(self).__name__} does not define count_blanks")

@@ -10,24 +10,24 @@ import torch
 from torch import Tensor
 
 from lmlab.core.attention_mask import (
-    Explicit,
-    Full,
+    ExplicitMask,
+    FullMask,
 )
 from lmlab.core.batch import Batch
 from lmlab.core.parts import Network
 from lmlab.core.protocols import LogProbs
-from lmlab.core.score_kind import Kind
+from lmlab.core.score_kind import ScoreKind
 from lmlab.core.state import State
 from lmlab.core.view import NO_TARGET, View
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.layers.noise import uniform
-from lmlab.objectives.objective_interfaces import AskingObjective
+from lmlab.layers.noise import sample_uniform
+from lmlab.objectives.objective_interfaces import TwoStreamObjective
 
-TEXT, OPENING = 0, 2
+TEXT_SEGMENT, CLS_SEGMENT = 0, 2
 """Segments: the text, and the symbol it opens with, as [CLS] has one of its own in XLNet."""
 
 
-class Permutation(AskingObjective):
+class PermutationLM(TwoStreamObjective):
     """-Σ_{t > c} log p(x_{z_t} | x_{z_<t}) for an order z drawn evenly from all permutations.
 
     Place 0 is context and comes first, whatever stands there; all other tokens, the end symbol
@@ -44,7 +44,7 @@ class Permutation(AskingObjective):
     of which sees what the backbone remembers of those before it.
     """
 
-    kind: ClassVar[Kind] = "exact"
+    kind: ClassVar[ScoreKind] = "exact"
 
     def __init__(
         self,
@@ -61,12 +61,14 @@ class Permutation(AskingObjective):
         self.stretch = stretch
 
     def view(self, batch: Batch, *, generator: torch.Generator | None = None) -> View:
-        order = draw_order(batch, generator=generator)
+        order = sample_factorisation_order(batch, generator=generator)
         count = (batch.lengths - 1).clamp(min=0)
-        predicted = last_share(count, 1 / self.one_in)
+        predicted = predicted_count(count, 1 / self.one_in)
         if self.left_to_right:
-            drawn = uniform(count.shape, count.device, generator=generator) < self.left_to_right
-            order = torch.where(drawn[:, None], in_turn(batch.tokens), order)
+            drawn = (
+                sample_uniform(count.shape, count.device, generator=generator) < self.left_to_right
+            )
+            order = torch.where(drawn[:, None], left_to_right_order(batch.tokens), order)
             predicted = torch.where(drawn, count, predicted)
         asked = batch.targets_mask() & (order > (count - predicted)[:, None])
         return self.ordered_view(batch, order, asked)
@@ -76,24 +78,26 @@ class Permutation(AskingObjective):
         return View(
             inputs=batch.tokens,
             lengths=batch.lengths,
-            visibility=Explicit(order[:, None, :] <= order[:, :, None]),
-            query_visibility=Explicit(order[:, None, :] < order[:, :, None]),
+            attention_mask=ExplicitMask(order[:, None, :] <= order[:, :, None]),
+            query_attention_mask=ExplicitMask(order[:, None, :] < order[:, :, None]),
             order=order,
             segments=self.segments(batch.tokens),
             targets=batch.tokens.masked_fill(~asked, NO_TARGET),
-            origins=in_turn(batch.tokens).masked_fill(~asked, -1),
+            clean_positions=left_to_right_order(batch.tokens).masked_fill(~asked, -1),
         )
 
     def segments(self, tokens: Tensor) -> Tensor:
         """(B, T) all text, but for a start symbol at place 0."""
-        kinds = torch.full_like(tokens, TEXT)
+        kinds = torch.full_like(tokens, TEXT_SEGMENT)
         if self.vocabulary.start is not None:
-            kinds[:, 0] = torch.where(tokens[:, 0] == self.vocabulary.start, OPENING, TEXT)
+            kinds[:, 0] = torch.where(
+                tokens[:, 0] == self.vocabulary.start, CLS_SEGMENT, TEXT_SEGMENT
+            )
         return kinds
 
     def scoring_view(self, batch: Batch) -> View:
         """Every token predicted from those before it."""
-        return self.ordered_view(batch, in_turn(batch.tokens), batch.targets_mask())
+        return self.ordered_view(batch, left_to_right_order(batch.tokens), batch.targets_mask())
 
     def fill_view(self, batch: Batch, masked: Tensor) -> View:
         """The places of `masked` (B, T) last, all at one turn: none of them sees another."""
@@ -104,7 +108,7 @@ class Permutation(AskingObjective):
         return View(
             inputs=batch.tokens,
             lengths=batch.lengths,
-            visibility=Full(),
+            attention_mask=FullMask(),
             segments=self.segments(batch.tokens),
         )
 
@@ -117,38 +121,38 @@ class Permutation(AskingObjective):
         generator: torch.Generator | None = None,
     ) -> LogProbs:
         found = []
-        for part in stretches(batch, self.stretch):
+        for part in split_batch(batch, self.stretch):
             predictions = network.target_log_probs(self.scoring_view(part), state)
             state = predictions.state
             found.append(predictions.spread()[:, 1:])
         return LogProbs(per_token=torch.cat(found, 1), kind=self.kind, state=state)
 
 
-def draw_order(batch: Batch, *, generator: torch.Generator | None = None) -> Tensor:
+def sample_factorisation_order(batch: Batch, *, generator: torch.Generator | None = None) -> Tensor:
     """(B, T) turns: 0 for place 0, an even permutation of 1 … n for the n others, padding later."""
-    drawn = uniform(batch.tokens.shape, batch.tokens.device, generator=generator)
+    drawn = sample_uniform(batch.tokens.shape, batch.tokens.device, generator=generator)
     drawn = drawn.masked_fill(~batch.mask(), 2.0)
     drawn[:, 0] = -1.0
-    return turns(drawn)
+    return order_ranks(drawn)
 
 
-def in_turn(tokens: Tensor) -> Tensor:
+def left_to_right_order(tokens: Tensor) -> Tensor:
     """(B, T) the turns from left to right: 0, 1, 2 …"""
     return torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
 
 
-def turns(drawn: Tensor) -> Tensor:
+def order_ranks(drawn: Tensor) -> Tensor:
     """(B, T) how many of its row drew less: the turn of each place."""
     return drawn.argsort(dim=1, stable=True).argsort(dim=1)
 
 
-def last_share(count: Tensor, share: float) -> Tensor:
+def predicted_count(count: Tensor, share: float) -> Tensor:
     """(B,) how many of `count` places are predicted: the rounded share, one at least."""
     rounded = (count * share).round().long().clamp(min=1)
     return torch.minimum(rounded, count)
 
 
-def stretches(batch: Batch, longest: int) -> Iterator[Batch]:
+def split_batch(batch: Batch, longest: int) -> Iterator[Batch]:
     """The batch in parts that predict at most `longest` tokens each, one of context before them."""
     for first in range(0, max(1, batch.tokens.shape[1] - 1), longest):
         tokens = batch.tokens[:, first : first + longest + 1]

@@ -9,33 +9,33 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from lmlab.core.ancestral import draw_texts
+from lmlab.core.ancestral import sample_texts
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
-from lmlab.core.frozen_system import Frozen
+from lmlab.core.frozen_system import FrozenSystem
 from lmlab.core.parts import Network
 from lmlab.core.protocols import LogProb, Step, require
-from lmlab.core.score_kind import Kind
+from lmlab.core.score_kind import ScoreKind
 from lmlab.core.system import System
 from lmlab.core.view import NO_TARGET, View
-from lmlab.models.energy import (
-    DATA,
-    OTHER,
+from lmlab.objectives.energy_pooling import AllPositionsPooling
+from lmlab.objectives.objective_interfaces import (
+    DATA_LABEL,
+    NOISE_LABEL,
+    EnergyObjective,
+    Seq2SeqObjective,
 )
-from lmlab.models.seq2seq import SequenceToSequence
-from lmlab.objectives.energy_pooling import AllPlaces
-from lmlab.objectives.objective_interfaces import EnergyObjective
 
 
 class ResidualObjective(EnergyObjective):
     """An objective that tells data from the texts of a base that it owns."""
 
-    kind: ClassVar[Kind] = "estimate"
-    mixes_lengths: ClassVar[bool] = True
-    base: LanguageModelBase
+    kind: ClassVar[ScoreKind] = "estimate"
+    needs_mixed_lengths: ClassVar[bool] = True
+    base: FrozenBaseLM
 
 
-class DataAgainstSamples(ResidualObjective):
+class ResidualNCE(ResidualObjective):
     """-Σ_x log σ(-E(x) - log n) - Σ_{x' ~ LM} log σ(E(x') + log n), n texts drawn for each x.
 
     Noise-contrastive estimation with the base as noise, whose log-probability stands on both sides
@@ -44,13 +44,13 @@ class DataAgainstSamples(ResidualObjective):
     B texts, then those drawn; each is asked at place 0 what it is. Cost: 1 + n passes, and drawing.
     """
 
-    def __init__(self, base: LanguageModelBase, *, negatives: int = 1) -> None:
+    def __init__(self, base: FrozenBaseLM, *, negatives: int = 1) -> None:
         super().__init__()
         self.base = base
         self.negatives = negatives
-        self.pooling = AllPlaces()
+        self.pooling = AllPositionsPooling()
 
-    def meet_data(
+    def setup_data(
         self, network: Network, tokens: NDArray[np.generic], offsets: NDArray[np.int64]
     ) -> None:
         self.base.longest.fill_(int(np.diff(offsets).max()) - 1)
@@ -67,17 +67,17 @@ class DataAgainstSamples(ResidualObjective):
         first = torch.zeros(shape, dtype=torch.bool, device=device)
         first[:, 0] = True
         targets = torch.full(shape, NO_TARGET, device=device)
-        targets[: len(batch), 0], targets[len(batch) :, 0] = DATA, OTHER
+        targets[: len(batch), 0], targets[len(batch) :, 0] = DATA_LABEL, NOISE_LABEL
         return View(
             inputs=inputs,
             lengths=torch.cat([batch.lengths, drawn.lengths]),
-            visibility=self.pooling.visibility(first),
+            attention_mask=self.pooling.attention_mask(first),
             targets=targets,
-            origins=torch.where(first, 0, -1),
+            clean_positions=torch.where(first, 0, -1),
         )
 
 
-class LanguageModelBase(nn.Module):
+class FrozenBaseLM(nn.Module):
     """A trained system that steps and scores, frozen, with the texts that it is asked for.
 
     Texts have at most `longest` tokens after <s>, the longest of the training split; one that
@@ -91,7 +91,7 @@ class LanguageModelBase(nn.Module):
         super().__init__()
         require(base, Step, "drawing texts from the base")
         require(base, LogProb, "scoring by the base")
-        if isinstance(base, SequenceToSequence):
+        if isinstance(getattr(base, "objective", None), Seq2SeqObjective):
             raise UserError(
                 "a residual model needs a base that writes texts by themselves, and this one "
                 "writes them beside a source; train one on texts alone (an lstm, say)."
@@ -101,7 +101,7 @@ class LanguageModelBase(nn.Module):
                 "a residual model needs texts with an end, and this base was trained on contiguous "
                 "text; train one on a corpus of one text a line."
             )
-        self.frozen = Frozen(base)
+        self.frozen = FrozenSystem(base)
         self.register_buffer("longest", torch.tensor(longest))
 
     @property
@@ -110,7 +110,7 @@ class LanguageModelBase(nn.Module):
 
     def draw(self, rows: int, *, generator: torch.Generator | None = None) -> list[list[int]]:
         """Texts without <s>, each with its </s> unless it was cut."""
-        return draw_texts(
+        return sample_texts(
             self.frozen.system, rows, max_length=int(self.longest), generator=generator
         )
 
@@ -118,4 +118,4 @@ class LanguageModelBase(nn.Module):
         """Drawn texts as a batch, each after its start symbol."""
         vocabulary = self.frozen.system.vocabulary
         rows = [[vocabulary.opening, *ids] for ids in texts]
-        return Batch.from_sequences(rows, pad=vocabulary.pad).to(device)
+        return Batch.collate(rows, pad=vocabulary.pad).to(device)

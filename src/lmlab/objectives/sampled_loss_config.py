@@ -5,25 +5,25 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from lmlab.core.sampled_loss import Contrast
+from lmlab.core.sampled_loss import SampledLoss
 from lmlab.core.system import Assembly, System
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.objectives.nce import NoiseContrastive
-from lmlab.objectives.noise_distribution import NoiseLaw
+from lmlab.objectives.nce import NoiseContrastiveEstimation
+from lmlab.objectives.noise_distribution import NoiseDistribution
 from lmlab.objectives.sampled_softmax import (
-    ImportanceSampled,
+    ImportanceSampledSoftmax,
     SampledSoftmax,
 )
 
-POWERS = {"unigram": 1.0, "unigram-0.75": 0.75, "uniform": 0.0}
+NOISE_POWERS = {"unigram": 1.0, "unigram-0.75": 0.75, "uniform": 0.0}
 """Laws of noise, by the power of a token's frequency."""
 
 
-SAMPLED = ("nce", "importance", "sampled-softmax")
+SAMPLED_OBJECTIVES = ("nce", "importance", "sampled-softmax")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ContrastConfig:
+class SampledLossConfig:
     """Settings of what a softmax is trained for, on which whoever builds the system acts."""
 
     objective: str = ""
@@ -39,7 +39,7 @@ class ContrastConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SampledConfig(ContrastConfig):
+class NextTokenLossConfig(SampledLossConfig):
     """Of a softmax that predicts the next token."""
 
     objective: Literal["next-token", "nce", "importance", "sampled-softmax"] = "next-token"
@@ -47,7 +47,7 @@ class SampledConfig(ContrastConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MaskedSampledConfig(ContrastConfig):
+class MaskedLossConfig(SampledLossConfig):
     """Of a softmax that predicts hidden tokens."""
 
     objective: Literal["masked", "nce", "importance", "sampled-softmax"] = "masked"
@@ -55,29 +55,29 @@ class MaskedSampledConfig(ContrastConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class BothWaysSampledConfig(ContrastConfig):
+class BidirectionalLossConfig(SampledLossConfig):
     """Of a softmax that predicts the next token in both directions."""
 
     objective: Literal["both-ways", "nce", "importance", "sampled-softmax"] = "both-ways"
     """both-ways (maximum likelihood), or by tokens of noise: nce, importance, sampled-softmax."""
 
 
-def train_as_told(config: ContrastConfig, system: System) -> None:
+def apply_sampled_loss(config: SampledLossConfig, system: System) -> None:
     """Let a system with a softmax be trained as the config says."""
-    contrast = make_contrast(config, system.vocabulary)
+    contrast = make_sampled_loss(config, system.vocabulary)
     if contrast is not None:
         assert isinstance(system, Assembly)
-        system.train_by(contrast)
+        system.set_sampled_loss(contrast)
 
 
-def make_contrast(config: ContrastConfig, vocabulary: Vocabulary) -> Contrast | None:
+def make_sampled_loss(config: SampledLossConfig, vocabulary: Vocabulary) -> SampledLoss | None:
     """None for the objective's own loss, maximum likelihood."""
-    if config.objective not in SAMPLED:
+    if config.objective not in SAMPLED_OBJECTIVES:
         return None
-    noise = NoiseLaw(vocabulary, power=POWERS[config.noise])
+    noise = NoiseDistribution(vocabulary, power=NOISE_POWERS[config.noise])
     samples, shared = config.noise_samples, config.noise_shared
     if config.objective == "nce":
         learned = config.log_z == "learned"
-        return NoiseContrastive(noise, samples=samples, shared=shared, learned_z=learned)
-    kind = ImportanceSampled if config.objective == "importance" else SampledSoftmax
+        return NoiseContrastiveEstimation(noise, samples=samples, shared=shared, learned_z=learned)
+    kind = ImportanceSampledSoftmax if config.objective == "importance" else SampledSoftmax
     return kind(noise, samples=samples, shared=shared)

@@ -7,10 +7,10 @@ import math
 import torch
 from torch import Tensor
 
-from lmlab.objectives.noise_sampling import Sampled
+from lmlab.objectives.noise_sampling import NoiseSampledLoss
 
 
-class ImportanceSampled(Sampled):
+class ImportanceSampledSoftmax(NoiseSampledLoss):
     """loss = -s(w | h) + log (1/k) Σ_j exp(s(w_j | h)) / q(w_j): the normaliser is estimated.
 
     Bengio and Senécal 2003. Its gradient is maximum likelihood's with the expectation over the
@@ -24,7 +24,7 @@ class ImportanceSampled(Sampled):
         return torch.logsumexp(ratios, 1) - math.log(self.samples) - scores[:, 0]
 
 
-class SampledSoftmax(Sampled):
+class SampledSoftmax(NoiseSampledLoss):
     """loss = -log softmax of s - log q over the target and the k noise tokens, at the target.
 
     Jean et al. 2015. The target is always among those normalised over, so the loss is never

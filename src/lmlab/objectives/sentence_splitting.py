@@ -6,15 +6,15 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from lmlab.core.protocols import Pieces
+from lmlab.core.protocols import TokenizerProtocol
 
-MARKS = (".", "!", "?", ";", "。", "！", "？", "；")
+SENTENCE_END_MARKS = (".", "!", "?", ";", "。", "！", "？", "；")
 """What a sentence ends with."""
-PIECE_ENDINGS = ("</w>", "▁", "Ġ")
+WHITESPACE_MARKERS = ("</w>", "▁", "Ġ")
 """What tokenisers write after a piece, or alone, to tell white space."""
 
 
-class Sentences:
+class SentenceSplitter:
     """Cuts texts after tokens that end a sentence; a text without any is one sentence.
 
     The tokens are known from the tokeniser (`meet`). Whoever writes words and marks as one token
@@ -25,9 +25,9 @@ class Sentences:
         self.ends = np.array(sorted(set(ends)), dtype=np.int64)
         """Ids of the tokens that end a sentence."""
 
-    def meet(self, pieces: Pieces, size: int) -> None:
+    def meet(self, pieces: TokenizerProtocol, size: int) -> None:
         """Learn which of a tokeniser's `size` tokens end a sentence; those known before stay."""
-        found = {token for token in range(size) if ends_sentence(pieces.token(token))}
+        found = {token for token in range(size) if is_sentence_end(pieces.token(token))}
         self.ends = np.array(sorted(found | set(self.ends.tolist())), dtype=np.int64)
 
     def cut(self, tokens: np.ndarray) -> list[np.ndarray]:
@@ -43,14 +43,14 @@ class Sentences:
         return np.isin(tokens, self.ends)
 
 
-def ends_sentence(token: str) -> bool:
+def is_sentence_end(token: str) -> bool:
     """Whether a token, as the vocabulary spells it, is an end mark or a word with one."""
-    for ending in PIECE_ENDINGS:
+    for ending in WHITESPACE_MARKERS:
         token = token.removesuffix(ending)
-    return token.endswith((*MARKS, *map(byte_spelling, MARKS)))
+    return token.endswith((*SENTENCE_END_MARKS, *map(byte_level_spelling, SENTENCE_END_MARKS)))
 
 
-def byte_spelling(text: str) -> str:
+def byte_level_spelling(text: str) -> str:
     """How byte-level BPE spells a text: each byte a visible character, by GPT-2's table.
 
     Bytes of visible characters stand for themselves, the others are numbered from 256 on.

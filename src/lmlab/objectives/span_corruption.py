@@ -7,17 +7,22 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from lmlab.core.attention_mask import Full
+from lmlab.core.attention_mask import FullMask
 from lmlab.core.batch import Batch
-from lmlab.core.special_tokens import Sentinels
+from lmlab.core.special_tokens import SentinelTokens
 from lmlab.core.view import NO_TARGET, View
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.layers.noise import uniform
-from lmlab.objectives.text_to_text import TextToText, compact, text_places, written_after
+from lmlab.layers.noise import sample_uniform
+from lmlab.objectives.text_to_text import (
+    TextToTextObjective,
+    compact_left,
+    decoder_view_after,
+    text_positions,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomSpans:
+class RandomSpanMasking:
     """Of n tokens exactly round(rate · n) are hidden, in exactly round(hidden / mean) spans.
 
     Both are at least one, and one token is left where there are two (Raffel et al. 2020, §3.1.4 and
@@ -95,12 +100,12 @@ def _segments(size: Tensor, cuts: Tensor, time: int, generator: torch.Generator 
     """
     place = torch.arange(time, device=size.device)[None]
     between = (place >= 1) & (place < size[:, None])
-    drawn = uniform((len(size), time), size.device, generator=generator)
+    drawn = sample_uniform((len(size), time), size.device, generator=generator)
     rank = drawn.masked_fill(~between, 2.0).argsort(1).argsort(1)
     return ((rank < cuts[:, None]) & between).cumsum(1)
 
 
-class SentinelSpans(TextToText):
+class SpanCorruption(TextToTextObjective):
     """Thank you ⟨X⟩ me to your party ⟨Y⟩ week → ⟨X⟩ for inviting ⟨Y⟩ last ⟨Z⟩ (Raffel et al. 2020).
 
         -Σ_t log p(y_t | y_<t, text with its spans dropped),  y = X_0 span_0 X_1 span_1 … X_K </s>
@@ -119,8 +124,8 @@ class SentinelSpans(TextToText):
     def __init__(
         self,
         vocabulary: Vocabulary,
-        sentinels: Sentinels,
-        spans: RandomSpans,
+        sentinels: SentinelTokens,
+        spans: RandomSpanMasking,
         *,
         whole: float = 0.0,
         joined: bool = False,
@@ -137,39 +142,41 @@ class SentinelSpans(TextToText):
         self.final = final
 
     def opening(self, given: bool = False) -> tuple[int, ...]:
-        return (self.begin,) if given and not self.joined else self.blank_opening()
+        return (self.begin,) if given and not self.joined else self.infill_prefix()
 
     def source_view(self, condition: Batch | None, rows: int, device: torch.device) -> View:
         blank = (self.sentinels.ids[0], self.sentinels.end)
         if condition is None:
-            return self.symbols_view(blank, rows, device)
+            return self.constant_source_view(blank, rows, device)
         if not self.joined:
             return super().source_view(condition, rows, device)
         closing = torch.tensor([blank], device=device).expand(rows, -1)
-        inputs, lengths = compact(
+        inputs, lengths = compact_left(
             torch.cat([condition.tokens, closing], 1),
             torch.cat([condition.targets_mask(), torch.ones_like(closing).bool()], 1),
             self.vocabulary.pad,
         )
-        return View(inputs=inputs, lengths=lengths, visibility=Full())
+        return View(inputs=inputs, lengths=lengths, attention_mask=FullMask())
 
     def view(self, batch: Batch, *, generator: torch.Generator | None = None) -> View:
         if batch.condition is not None and not self.joined:
             return self.text_view(batch)
         end = self.sentinels.end
-        whole = uniform((len(batch), 1), batch.tokens.device, generator=generator) < self.whole
-        allowed = text_places(batch, end)
+        whole = (
+            sample_uniform((len(batch), 1), batch.tokens.device, generator=generator) < self.whole
+        )
+        allowed = text_positions(batch, end)
         hidden = self.spans(batch, allowed, generator=generator) | (allowed & whole)
         place = torch.arange(batch.tokens.shape[1], device=hidden.device).expand_as(hidden)
-        clean = Clean(batch.tokens, batch.targets_mask(), hidden, place)
+        clean = MaskedTexts(batch.tokens, batch.targets_mask(), hidden, place)
         if batch.condition is not None:
             given = batch.condition
-            asked = self.spans(given, text_places(given, end), generator=generator) & ~whole
+            asked = self.spans(given, text_positions(given, end), generator=generator) & ~whole
             nowhere = torch.full_like(given.tokens, -1)
-            clean = Clean(given.tokens, given.targets_mask(), asked, nowhere).before(clean)
-        return self.spans_view(clean)
+            clean = MaskedTexts(given.tokens, given.targets_mask(), asked, nowhere).before(clean)
+        return self.corruption_view(clean)
 
-    def spans_view(self, clean: Clean) -> View:
+    def corruption_view(self, clean: MaskedTexts) -> View:
         """The view in which these places are hidden."""
         tokens, hidden, place, lengths = clean.together(self.vocabulary.pad)
         before = torch.cat([torch.zeros_like(hidden[:, :1]), hidden[:, :-1]], 1)
@@ -177,7 +184,7 @@ class SentinelSpans(TextToText):
         names = self._names(tokens)[(starts.cumsum(1) - 1).clamp(min=0)]
         real = torch.arange(tokens.shape[1], device=tokens.device) < lengths[:, None]
         shown = torch.where(starts, names, tokens)
-        inputs, count = compact(shown, real & (~hidden | starts), self.vocabulary.pad)
+        inputs, count = compact_left(shown, real & (~hidden | starts), self.vocabulary.pad)
         # Each place is two of the target: the sentinel before it, and its token.
         nowhere = torch.full_like(place, -1)
         closing, last = self._closing(starts)
@@ -185,10 +192,12 @@ class SentinelSpans(TextToText):
         values = torch.cat([torch.stack([names, tokens], 2).flatten(1), closing], 1)
         places = torch.stack([nowhere, place], 2).flatten(1)
         places = torch.cat([places, torch.full_like(closing, -1)], 1)
-        targets, written = compact(values, kept, NO_TARGET)
-        origins, _ = compact(places, kept, -1)
-        decoder = written_after(self.begin, targets, written, origins, self.vocabulary.pad)
-        return View(inputs=inputs, lengths=count, visibility=Full(), decoder=decoder)
+        targets, written = compact_left(values, kept, NO_TARGET)
+        clean_positions, _ = compact_left(places, kept, -1)
+        decoder = decoder_view_after(
+            self.begin, targets, written, clean_positions, self.vocabulary.pad
+        )
+        return View(inputs=inputs, lengths=count, attention_mask=FullMask(), decoder=decoder)
 
     def _closing(self, starts: Tensor) -> tuple[Tensor, Tensor]:
         """(B, 2) the final sentinel and the end, and which of them are written."""
@@ -198,7 +207,7 @@ class SentinelSpans(TextToText):
 
 
 @dataclass(frozen=True, eq=False)
-class Clean:
+class MaskedTexts:
     """Clean tokens (B, T), which of them are real, which hidden, and their places of origin."""
 
     tokens: Tensor
@@ -206,9 +215,9 @@ class Clean:
     hidden: Tensor
     place: Tensor
 
-    def before(self, other: Clean) -> Clean:
+    def before(self, other: MaskedTexts) -> MaskedTexts:
         """These and then the other's, row by row; padding in between is not real."""
-        return Clean(
+        return MaskedTexts(
             torch.cat([self.tokens, other.tokens], 1),
             torch.cat([self.real, other.real], 1),
             torch.cat([self.hidden, other.hidden], 1),
@@ -217,7 +226,7 @@ class Clean:
 
     def together(self, pad: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Tokens, hidden and places with the real ones moved to the left, and how many they are."""
-        tokens, lengths = compact(self.tokens, self.real, pad)
-        hidden, _ = compact(self.hidden, self.real, 0)
-        place, _ = compact(self.place, self.real, -1)
+        tokens, lengths = compact_left(self.tokens, self.real, pad)
+        hidden, _ = compact_left(self.hidden, self.real, 0)
+        place, _ = compact_left(self.place, self.real, -1)
         return tokens, hidden, place, lengths

@@ -11,26 +11,26 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lmlab.backbones.pointer_encoder_decoder import ReadingWriting
+from lmlab.backbones.pointer_encoder_decoder import TwoOutputEncoderDecoder
 from lmlab.core.batch import Batch
 from lmlab.core.loss import Loss
-from lmlab.core.parts import Emission, Network, weighted_loss
+from lmlab.core.parts import Emission, Network, weighted_cross_entropy
 from lmlab.core.state import State
 from lmlab.core.system import Assembly
 from lmlab.core.view import NO_TARGET, View
 from lmlab.objectives.denoising_base import (
-    HiddenSource,
-    Shown,
-    Spelling,
+    CorruptedSource,
+    DenoisingObjective,
+    DenoisingSpecialTokens,
 )
 from lmlab.objectives.masking.token_masking import (
-    Choice,
-    Replacement,
-    ordinary_places,
+    MaskingStrategy,
+    MaskReplacement,
+    maskable_positions,
 )
 
 
-class Continuation(HiddenSource):
+class PALMObjective(DenoisingObjective):
     """Stage one: -Σ_{t hidden} log q(s_t | what is shown), q at the encoder by its own `head`.
     Stage two: -log p(second part | first part, masked); `joint` adds stage one's of the first part.
 
@@ -45,9 +45,9 @@ class Continuation(HiddenSource):
 
     def __init__(
         self,
-        spelling: Spelling,
-        choice: Choice,
-        replacement: Replacement,
+        spelling: DenoisingSpecialTokens,
+        choice: MaskingStrategy,
+        replacement: MaskReplacement,
         head: Emission,
         *,
         first: float = 0.8,
@@ -76,9 +76,11 @@ class Continuation(HiddenSource):
         view = super().view(batch, generator=generator)
         return view if batch.condition is not None else self.masked(view, generator)
 
-    def divide(self, tokens: np.ndarray, random: np.random.Generator) -> tuple[Shown, np.ndarray]:
+    def divide(
+        self, tokens: np.ndarray, random: np.random.Generator
+    ) -> tuple[CorruptedSource, np.ndarray]:
         places, cut = np.arange(len(tokens)), self.cut(len(tokens))
-        return Shown(tokens[:cut], places[:cut]), places[cut:]
+        return CorruptedSource(tokens[:cut], places[:cut]), places[cut:]
 
     def cut(self, time: int) -> int:
         """How many tokens of a text are its first part."""
@@ -91,15 +93,17 @@ class Continuation(HiddenSource):
             lengths=view.lengths,
             rows=torch.arange(len(view.inputs), device=view.inputs.device),
         )
-        allowed = ordinary_places(batch, self.vocabulary) & (view.inputs != self.spelling.mask)
+        allowed = maskable_positions(batch, self.vocabulary) & (view.inputs != self.spelling.mask)
         chosen = self.choice(batch, allowed, generator=generator)
         place = torch.arange(view.inputs.shape[1], device=view.inputs.device)
-        origins = place.expand_as(chosen) if view.origins is None else view.origins
+        clean_positions = (
+            place.expand_as(chosen) if view.clean_positions is None else view.clean_positions
+        )
         return replace(
             view,
             inputs=self.replacement(view.inputs, chosen, generator=generator),
             targets=view.inputs.masked_fill(~chosen, NO_TARGET),
-            origins=origins,
+            clean_positions=clean_positions,
         )
 
     def loss(
@@ -110,12 +114,14 @@ class Continuation(HiddenSource):
         state: State | None = None,
         generator: torch.Generator | None = None,
     ) -> tuple[Loss, State | None]:
-        assert isinstance(network, Assembly) and isinstance(network.backbone, ReadingWriting)
+        assert isinstance(network, Assembly) and isinstance(
+            network.backbone, TwoOutputEncoderDecoder
+        )
         view = self.view(batch, generator=generator)
         if view.decoder is None:
-            return self.masked_loss(view, network.backbone.read_source(view)), None
+            return self.masked_loss(view, network.backbone.run_encoder(view)), None
         hidden, read = network.backbone.both(view)
-        written = weighted_loss(view, network.predict(view, hidden))
+        written = weighted_cross_entropy(view, network.predict(view, hidden))
         if view.targets is None or not self.joint:
             return written, None
         restored = self.masked_loss(view, read)

@@ -8,18 +8,18 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from lmlab.core.batch import Batch
-from lmlab.core.frozen_system import Frozen
+from lmlab.core.frozen_system import FrozenSystem
 from lmlab.core.protocols import Fill, require
 from lmlab.core.system import System
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.layers.noise import uniform
-from lmlab.objectives.masking.token_masking import ordinary_tokens
+from lmlab.layers.noise import sample_uniform
+from lmlab.objectives.masking.token_masking import ordinary_token_ids
 
 
-class Corruption(nn.Module):
+class TokenCorruption(nn.Module):
     """A law of tokens to put at one place of each text, given the text."""
 
-    def meet_data(self, tokens: NDArray[np.generic]) -> None:
+    def setup_data(self, tokens: NDArray[np.generic]) -> None:
         """Shown all ids of the training split before training."""
         return
 
@@ -35,7 +35,7 @@ class Corruption(nn.Module):
         raise TypeError(f"{type(self).__name__} does not define forward")
 
 
-class EvenCorruption(Corruption):
+class UniformCorruption(TokenCorruption):
     """Every token that can stand in a text is as likely: most corruptions are far from language."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
@@ -50,12 +50,12 @@ class EvenCorruption(Corruption):
         *,
         generator: torch.Generator | None = None,
     ) -> Tensor:
-        table = ordinary_tokens(self.vocabulary).to(places.device)
-        drawn = uniform((len(batch), count), places.device, generator=generator)
+        table = ordinary_token_ids(self.vocabulary).to(places.device)
+        drawn = sample_uniform((len(batch), count), places.device, generator=generator)
         return table[(drawn * len(table)).long().clamp(max=len(table) - 1)]
 
 
-class UnigramCorruption(Corruption):
+class UnigramCorruption(TokenCorruption):
     """A token as likely as it is in the training split: rare words are no sign of corruption."""
 
     weights: Tensor
@@ -64,11 +64,11 @@ class UnigramCorruption(Corruption):
         super().__init__()
         self.vocabulary = vocabulary
         self.register_buffer("weights", torch.zeros(vocabulary.size))
-        self.meet_data(ordinary_tokens(vocabulary).numpy())  # even, until told otherwise
+        self.setup_data(ordinary_token_ids(vocabulary).numpy())  # even, until told otherwise
 
-    def meet_data(self, tokens: NDArray[np.generic]) -> None:
+    def setup_data(self, tokens: NDArray[np.generic]) -> None:
         counts = np.bincount(tokens, minlength=self.vocabulary.size)
-        ordinary = ordinary_tokens(self.vocabulary)
+        ordinary = ordinary_token_ids(self.vocabulary)
         self.weights.zero_()
         self.weights[ordinary] = torch.from_numpy(counts)[ordinary].to(self.weights)
 
@@ -80,10 +80,10 @@ class UnigramCorruption(Corruption):
         *,
         generator: torch.Generator | None = None,
     ) -> Tensor:
-        return draw_by_weights(self.weights.expand(len(batch), -1), count, generator=generator)
+        return sample_by_weights(self.weights.expand(len(batch), -1), count, generator=generator)
 
 
-class ProposedCorruption(Corruption):
+class MaskedLMCorruption(TokenCorruption):
     """What a masked model proposes at the place, which it does not see: the hardest to tell.
 
     The model is a trained run and stays as it is. Cost: one pass of it.
@@ -92,7 +92,7 @@ class ProposedCorruption(Corruption):
     def __init__(self, proposer: System) -> None:
         super().__init__()
         require(proposer, Fill, "proposing corruptions")
-        self.proposer = Frozen(proposer)
+        self.proposer = FrozenSystem(proposer)
 
     @torch.no_grad()
     def forward(
@@ -109,16 +109,16 @@ class ProposedCorruption(Corruption):
         masked[torch.arange(len(batch), device=places.device), places] = True
         proposed = proposer.fill(batch, masked, generator=generator).log_probs.exp()
         weights = torch.zeros_like(proposed)
-        ordinary = ordinary_tokens(proposer.vocabulary).to(places.device)
+        ordinary = ordinary_token_ids(proposer.vocabulary).to(places.device)
         weights[:, ordinary] = proposed[:, ordinary]
-        return draw_by_weights(weights, count, generator=generator)
+        return sample_by_weights(weights, count, generator=generator)
 
 
-def draw_by_weights(
+def sample_by_weights(
     weights: Tensor, count: int, *, generator: torch.Generator | None = None
 ) -> Tensor:
     """(B, count) drawn in proportion to weights (B, V), by where a number falls in their sum."""
     sums = weights.double().cumsum(-1)
-    drawn = uniform((len(weights), count), weights.device, generator=generator).double()
+    drawn = sample_uniform((len(weights), count), weights.device, generator=generator).double()
     # Strictly below the whole sum, and past all tokens of weight zero.
     return torch.searchsorted(sums, drawn * sums[:, -1:], right=True)

@@ -25,7 +25,7 @@ from matplotlib.ticker import NullFormatter
 from matplotlib.transforms import Bbox
 
 from lmlab.plotting.fonts import (
-    BASE,
+    BASE_FONT,
     use_installed_fonts,
 )
 
@@ -46,7 +46,7 @@ FONTS = (
     "system-ui, 'Helvetica Neue', Arial, 'Noto Sans', 'PingFang SC', 'Microsoft YaHei', "
     "'Noto Sans CJK SC', 'Source Han Sans SC', 'WenQuanYi Micro Hei', sans-serif"
 )
-INK = "#010203"
+FOREGROUND_COLOUR = "#010203"
 """Stands for the page's own colour while matplotlib draws; replaced in the finished SVG."""
 PNG_DPI = 160
 
@@ -56,7 +56,7 @@ def colour(look: int) -> str:
     return COLOURS[look % len(COLOURS)]
 
 
-def line_look(look: int) -> dict[str, Any]:
+def line_style(look: int) -> dict[str, Any]:
     """Colour and dashes of a line, different for a good many lines."""
     return {"color": colour(look), "linestyle": DASHES[look // len(COLOURS) % len(DASHES)]}
 
@@ -69,14 +69,14 @@ def canvas(name: str, *, height: float, width: float = 7.0) -> Iterator[Figure]:
         "svg.hashsalt": f"lmlab-{name}",
         "text.parse_math": False,
         "font.size": 10,
-        "font.family": [BASE],
-        "axes.edgecolor": INK,
-        "axes.labelcolor": INK,
+        "font.family": [BASE_FONT],
+        "axes.edgecolor": FOREGROUND_COLOUR,
+        "axes.labelcolor": FOREGROUND_COLOUR,
         "axes.spines.top": False,
         "axes.spines.right": False,
-        "text.color": INK,
-        "xtick.color": INK,
-        "ytick.color": INK,
+        "text.color": FOREGROUND_COLOUR,
+        "xtick.color": FOREGROUND_COLOUR,
+        "ytick.color": FOREGROUND_COLOUR,
     }
     with matplotlib.rc_context(look), warnings.catch_warnings(), _quiet_fonts():
         # The reader's browser has the letters that the fonts here lack; of a PNG `fonts` warns.
@@ -96,7 +96,7 @@ def _quiet_fonts() -> Iterator[None]:
         logger.setLevel(before)
 
 
-def extent(figure: Figure) -> Bbox:
+def drawn_extent(figure: Figure) -> Bbox:
     """What is drawn, names beyond the figure's edge too, in inches; finding it costs a drawing."""
     canvas_ = FigureCanvasAgg(figure)
     figure.draw_without_rendering()
@@ -110,7 +110,7 @@ def as_svg(figure: Figure, box: Bbox | Literal["tight"] = "tight") -> str:
     nothing = {"Date": None, "Creator": None, "Format": None, "Type": None}
     figure.savefig(written, format="svg", metadata=nothing, transparent=True, bbox_inches=box)
     text = written.getvalue()
-    text = text[text.index("<svg") :].replace(INK, "currentColor")
+    text = text[text.index("<svg") :].replace(FOREGROUND_COLOUR, "currentColor")
     text = re.sub(r"font-family: [^;\"]*", f"font-family: {FONTS}", text)
     text = re.sub(r" *<style.*?</style>\n", "", text, flags=re.DOTALL)
     return re.sub(
@@ -132,7 +132,7 @@ def as_png(figure: Figure, box: Bbox | Literal["tight"] = "tight") -> bytes:
     return written.getvalue()
 
 
-def plain_powers(axes: Axes) -> None:
+def set_plain_log_scale(axes: Axes) -> None:
     """A scale of powers upwards whose numbers are written out, as mathematics is not read."""
     axes.set_yscale("log")
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
@@ -149,40 +149,40 @@ def add_legend(axes: Axes, handles: Sequence[Any] | None = None, names: Sequence
             names,
             frameon=False,
             fontsize=9,
-            labelcolor=INK,
+            labelcolor=FOREGROUND_COLOUR,
             loc="upper left",
             bbox_to_anchor=(1.0, 1.0),
         )
 
 
-def shown_name(name: str) -> str:
+def printable_name(name: str) -> str:
     """A name that any reader of XML takes: no control characters, spaces visible."""
     spelled = _unspelled(name)
     kept = "".join("�" if unicodedata.category(c) in ("Cc", "Cs") else c for c in spelled)
     return kept if kept.strip() else "␣" * len(kept)
 
 
-PLAIN_BYTES = (*range(33, 127), *range(161, 173), *range(174, 256))
+PRINTABLE_BYTES = (*range(33, 127), *range(161, 173), *range(174, 256))
 """Bytes that a byte-level vocabulary (GPT-2's) spells by their own letter."""
-ODD_BYTES = tuple(byte for byte in range(256) if byte not in PLAIN_BYTES)
+REMAPPED_BYTES = tuple(byte for byte in range(256) if byte not in PRINTABLE_BYTES)
 """The others, spelled by the letters from 256 on: a space is Ġ."""
-BYTE_OF = {chr(byte): byte for byte in PLAIN_BYTES} | {
-    chr(256 + place): byte for place, byte in enumerate(ODD_BYTES)
+BYTE_OF_CHARACTER = {chr(byte): byte for byte in PRINTABLE_BYTES} | {
+    chr(256 + place): byte for place, byte in enumerate(REMAPPED_BYTES)
 }
 
 
 def _unspelled(name: str) -> str:
     """What a byte-level vocabulary spells Ġgr Ã¼n is ▁gr ün; anything else stays as it is."""
-    if name.isascii() or not all(letter in BYTE_OF for letter in name):
+    if name.isascii() or not all(letter in BYTE_OF_CHARACTER for letter in name):
         return name
     try:
-        text = bytes(BYTE_OF[letter] for letter in name).decode("utf-8")
+        text = bytes(BYTE_OF_CHARACTER[letter] for letter in name).decode("utf-8")
     except UnicodeDecodeError:
         return name
     return f"▁{text[1:]}" if text.startswith(" ") and text.strip() else text
 
 
-def short_count(value: float) -> str:
+def abbreviate_count(value: float) -> str:
     """12k, 3.5M: numbers along an axis."""
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if value >= size:

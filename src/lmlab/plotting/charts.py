@@ -20,54 +20,56 @@ from numpy.typing import NDArray
 from lmlab.core.capture import REAL, Bounds
 from lmlab.plotting.canvas import (
     COLOURS,
-    INK,
-    plain_powers,
-    shown_name,
+    FOREGROUND_COLOUR,
+    printable_name,
+    set_plain_log_scale,
 )
 
 Values = NDArray[np.float64]
 
-CELL = 0.27
+CELL_INCHES = 0.27
 """Inches of a square with a word beside it."""
-MOST_RIMMED = 1600
+MAX_BORDERED_CELLS = 1600
 """Beyond these the squares of a heat map have no rim."""
-MOST_NUMBERS = 64
+MAX_NUMBERED_CELLS = 64
 """Squares up to these have their number written in them."""
-SMALL_CELL = 0.16
+SMALL_CELL_INCHES = 0.16
 """Inches of a square where there are many of them."""
-LONGEST_LABEL = 14
-LONGEST_LYING = 36
+MAX_LABEL_LENGTH = 14
+MAX_HORIZONTAL_LABEL_LENGTH = 36
 """Letters of a sentence beside its row."""
-RIM = "#8c959f55"
+BORDER_COLOUR = "#8c959f55"
 """Around a square; seen on white and on black."""
-SIDE = 4.2
+MAX_UNLABELLED_INCHES = 4.2
 """Inches along an axis that has no words."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Axis:
+class HeatMapAxis:
     """A side of a heat map: what it counts, and a label for each entry where they have one."""
 
     name: str
     labels: tuple[str, ...] | None = None
-    longest: int = LONGEST_LABEL
+    longest: int = MAX_LABEL_LENGTH
     """Letters of a label before it is cut."""
 
     def inches(self, entries: int, cell: float) -> float:
         """How long it is drawn, where a square with a name takes `cell` inches."""
-        return cell * entries if self.labels else min(SIDE, max(1.0, 0.12 * entries))
+        return (
+            cell * entries if self.labels else min(MAX_UNLABELLED_INCHES, max(1.0, 0.12 * entries))
+        )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Grid:
+class HeatMap:
     """A matrix with its axes; nan where there can be nothing."""
 
     values: Values
-    rows: Axis
-    columns: Axis
+    rows: HeatMapAxis
+    columns: HeatMapAxis
     title: str = ""
     """Where there are several."""
-    cell: float = CELL
+    cell: float = CELL_INCHES
     bounds: Bounds = REAL
     """The interval of the values by definition: 0 to 1 for probabilities."""
 
@@ -79,7 +81,7 @@ class Grid:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scale:
+class ColourScale:
     """From which number to which the colours run."""
 
     low: float
@@ -103,7 +105,7 @@ ROUNDING = 1e-6
 """Of the largest value: less than this below zero is rounding."""
 
 
-def scale_of(values: Values, bounds: Bounds = REAL) -> Scale:
+def colour_scale(values: Values, bounds: Bounds = REAL) -> ColourScale:
     """From zero to the largest value, or to as much on both sides of zero.
 
     What the values are decides: those that can't be negative have no scale below zero, whatever
@@ -113,53 +115,62 @@ def scale_of(values: Values, bounds: Bounds = REAL) -> Scale:
     low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
     if bounds[0] < 0 and low < -ROUNDING * max(high, -low):
         most = max(-low, high)
-        return Scale(low=-most, high=most)
+        return ColourScale(low=-most, high=most)
     # Probabilities that come near one are shown on the whole of their scale.
-    return Scale(low=0.0, high=1.0 if 0.6 < high <= 1.0 else high or 1.0)
+    return ColourScale(low=0.0, high=1.0 if 0.6 < high <= 1.0 else high or 1.0)
 
 
-WIDEST = 9.5
+MAX_WIDTH_INCHES = 9.5
 """Inches that heat maps side by side may take before the next goes below."""
-GAP = (0.45, 0.4)
+PANEL_GAP = (0.45, 0.4)
 """Inches between heat maps, across and down."""
 
 
-def draw_grids(figure: Figure, grids: Sequence[Grid], *, title: str) -> None:
+def draw_heat_maps(figure: Figure, grids: Sequence[HeatMap], *, title: str) -> None:
     """Heat maps of one shape on one scale, in reading order, named at the left and at the bottom.
 
     The figure is as large as the squares; names stand outside of it.
     """
-    scale = scale_of(np.concatenate([grid.values.ravel() for grid in grids]), grids[0].bounds)
+    scale = colour_scale(np.concatenate([grid.values.ravel() for grid in grids]), grids[0].bounds)
     width, height = figure.get_size_inches()
     across, down = grids[0].inches
     abreast = _abreast(grids)
     for place, grid in enumerate(grids):
         line, column = divmod(place, abreast)
-        left, top = column * (across + GAP[0]), line * (down + GAP[1])
+        left, top = column * (across + PANEL_GAP[0]), line * (down + PANEL_GAP[1])
         box = (left / width, 1 - (top + down) / height, across / width, down / height)
         axes = figure.add_axes(box)
         lowest = place + abreast >= len(grids)
-        draw_grid(axes, grid, scale, rows_named=column == 0, columns_named=lowest)
+        draw_heat_map(axes, grid, scale, rows_named=column == 0, columns_named=lowest)
         if len(grids) > 1:
-            axes.set_title(shown_name(grid.title), fontsize=9)
+            axes.set_title(printable_name(grid.title), fontsize=9)
     above = 0.32 if len(grids) > 1 else 0.12
     figure.text(0, 1 + above / height, title, fontsize=11)
-    colour_bar(figure, scale, left=min(len(grids), abreast) * (across + GAP[0]) - GAP[0])
+    draw_colour_bar(
+        figure, scale, left=min(len(grids), abreast) * (across + PANEL_GAP[0]) - PANEL_GAP[0]
+    )
 
 
-def grids_size(grids: Sequence[Grid]) -> tuple[float, float]:
-    """Inches that `draw_grids` wants."""
+def heat_maps_size(grids: Sequence[HeatMap]) -> tuple[float, float]:
+    """Inches that `draw_heat_maps` wants."""
     (across, down), abreast = grids[0].inches, _abreast(grids)
     columns, lines = min(len(grids), abreast), -(-len(grids) // abreast)
-    return columns * (across + GAP[0]) - GAP[0], lines * (down + GAP[1]) - GAP[1]
+    return columns * (across + PANEL_GAP[0]) - PANEL_GAP[0], lines * (
+        down + PANEL_GAP[1]
+    ) - PANEL_GAP[1]
 
 
-def _abreast(grids: Sequence[Grid]) -> int:
-    return max(1, int((WIDEST + GAP[0]) // (grids[0].inches[0] + GAP[0])))
+def _abreast(grids: Sequence[HeatMap]) -> int:
+    return max(1, int((MAX_WIDTH_INCHES + PANEL_GAP[0]) // (grids[0].inches[0] + PANEL_GAP[0])))
 
 
-def draw_grid(
-    axes: Axes, grid: Grid, scale: Scale, *, rows_named: bool = True, columns_named: bool = True
+def draw_heat_map(
+    axes: Axes,
+    grid: HeatMap,
+    scale: ColourScale,
+    *,
+    rows_named: bool = True,
+    columns_named: bool = True,
 ) -> None:
     """One heat map, first row at the top."""
     height, width = grid.values.shape
@@ -172,19 +183,19 @@ def draw_grid(
         aspect="auto",
         extent=(0, width, height, 0),
     )
-    if grid.values.size <= MOST_RIMMED:
+    if grid.values.size <= MAX_BORDERED_CELLS:
         _draw_rims(axes, np.isfinite(grid.values))
     axes.set_xlim(0, width)
     axes.set_ylim(height, 0)
-    if grid.values.size <= MOST_NUMBERS and grid.inches[0] / width > 0.25:
+    if grid.values.size <= MAX_NUMBERED_CELLS and grid.inches[0] / width > 0.25:
         _write_numbers(axes, grid.values)
-    size = 9 if grid.cell == CELL else 7
+    size = 9 if grid.cell == CELL_INCHES else 7
     if columns_named:
-        name_columns(axes, grid.columns, width, size=size)
+        label_columns(axes, grid.columns, width, size=size)
     else:
         axes.set_xticks([])
     if rows_named:
-        name_rows(axes, grid.rows, height, size=size)
+        label_rows(axes, grid.rows, height, size=size)
     else:
         axes.set_yticks([])
     axes.tick_params(length=0)
@@ -201,7 +212,7 @@ def _draw_rims(axes: Axes, filled: NDArray[np.bool_]) -> None:
         held = np.flatnonzero(edges.any(1))
         first = edges[held].argmax(1)
         last = mask.shape[1] - edges[held, ::-1].argmax(1)
-        draw(held, first, last, colors=RIM, linewidth=0.5)
+        draw(held, first, last, colors=BORDER_COLOUR, linewidth=0.5)
 
 
 def _write_numbers(axes: Axes, values: Values) -> None:
@@ -209,29 +220,31 @@ def _write_numbers(axes: Axes, values: Values) -> None:
         if np.isfinite(value):
             shown = f"{value:.2f}".replace("0.", ".", 1) if abs(value) < 1 else f"{value:.1f}"
             place = (column + 0.5, row + 0.5)
-            axes.annotate(shown, place, ha="center", va="center", fontsize=6.5, color=INK)
+            axes.annotate(
+                shown, place, ha="center", va="center", fontsize=6.5, color=FOREGROUND_COLOUR
+            )
 
 
-def name_columns(axes: Axes, axis: Axis, entries: int, *, size: float = 9) -> None:
+def label_columns(axes: Axes, axis: HeatMapAxis, entries: int, *, size: float = 9) -> None:
     """Words below the columns, slanted unless they are a letter or two."""
     axes.set_xlabel(axis.name)
     if axis.labels is None:
         axes.set_xticks(_few(entries), [str(place + 1) for place in _few_places(entries)])
         return
-    labels = [short_label(label, axis.longest) for label in axis.labels]
+    labels = [shorten_label(label, axis.longest) for label in axis.labels]
     axes.set_xticks(np.arange(entries) + 0.5, labels, fontsize=size)
     for name in axes.get_xticklabels():
         if len(name.get_text()) > 2:
             name.set(rotation=50, ha="right", rotation_mode="anchor")
 
 
-def name_rows(axes: Axes, axis: Axis, entries: int, *, size: float = 9) -> None:
+def label_rows(axes: Axes, axis: HeatMapAxis, entries: int, *, size: float = 9) -> None:
     """Words at the left of the rows."""
     axes.set_ylabel(axis.name)
     if axis.labels is None:
         axes.set_yticks(_few(entries), [str(place + 1) for place in _few_places(entries)])
         return
-    labels = [short_label(label, axis.longest) for label in axis.labels]
+    labels = [shorten_label(label, axis.longest) for label in axis.labels]
     axes.set_yticks(np.arange(entries) + 0.5, labels, fontsize=size)
 
 
@@ -248,13 +261,13 @@ def _few(entries: int) -> list[float]:
     return [place + 0.5 for place in _few_places(entries)]
 
 
-def short_label(label: str, longest: int = LONGEST_LABEL) -> str:
+def shorten_label(label: str, longest: int = MAX_LABEL_LENGTH) -> str:
     """A label that leaves room for its neighbours."""
-    shown = shown_name(label)
+    shown = printable_name(label)
     return shown if len(shown) <= longest else shown[: longest - 1].rstrip() + "…"
 
 
-def colour_bar(figure: Figure, scale: Scale, *, left: float) -> None:
+def draw_colour_bar(figure: Figure, scale: ColourScale, *, left: float) -> None:
     """The key of the colours, at the right of the squares and as high as they are, or an inch."""
     width, height = figure.get_size_inches()
     tall = min(height, 1.3)
@@ -271,7 +284,7 @@ def colour_bar(figure: Figure, scale: Scale, *, left: float) -> None:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Bars:
+class BarChart:
     """Numbers side by side, with the name of each where there is room for it."""
 
     values: Values
@@ -286,27 +299,27 @@ class Bars:
     """Bars from left to right, for names that are long."""
 
 
-MOST_BARS = 40
+MAX_BARS = 40
 
 
-def draw_bars(figure: Figure, bars: Bars, *, title: str) -> None:
-    """Bars with names; more than `MOST_BARS` as one outline on a scale of powers."""
+def draw_bar_chart(figure: Figure, bars: BarChart, *, title: str) -> None:
+    """Bars with names; more than `MAX_BARS` as one outline on a scale of powers."""
     axes = figure.add_axes((0, 0, 1, 1))
     axes.set_title(title, loc="left", fontsize=11)
     places = np.arange(len(bars.values))
     if bars.lying:
         _draw_lying(axes, bars, places)
-    elif len(places) <= MOST_BARS:
+    elif len(places) <= MAX_BARS:
         axes.bar(places + 0.5, bars.values, width=0.72, color=COLOURS[0])
         axes.set_xlim(0, len(places))
-        name_columns(axes, Axis(name=bars.axis, labels=bars.labels), len(places))
+        label_columns(axes, HeatMapAxis(name=bars.axis, labels=bars.labels), len(places))
         axes.set_ylabel(bars.unit)
         axes.tick_params(axis="x", length=0)
     else:
         _draw_outline(axes, bars, places)
     if bars.level is not None:
         line = partial(axes.axvline if bars.lying else axes.axhline, bars.level)
-        line(color=INK, linewidth=1, linestyle=(0, (2, 2)))
+        line(color=FOREGROUND_COLOUR, linewidth=1, linestyle=(0, (2, 2)))
     if bars.remark and bars.lying:
         axes.set_title(bars.remark, loc="right", fontsize=9)
     elif bars.remark:
@@ -317,17 +330,21 @@ def draw_bars(figure: Figure, bars: Bars, *, title: str) -> None:
         axes.text(0.99, 0.97, bars.remark, transform=where, ha="right", va="top", fontsize=9)
 
 
-def _draw_lying(axes: Axes, bars: Bars, places: NDArray[np.int64]) -> None:
+def _draw_lying(axes: Axes, bars: BarChart, places: NDArray[np.int64]) -> None:
     axes.barh(places + 0.5, bars.values, height=0.72, color=COLOURS[0])
     axes.set_ylim(len(places), 0)
-    name_rows(axes, Axis(name=bars.axis, labels=bars.labels, longest=LONGEST_LYING), len(places))
+    label_rows(
+        axes,
+        HeatMapAxis(name=bars.axis, labels=bars.labels, longest=MAX_HORIZONTAL_LABEL_LENGTH),
+        len(places),
+    )
     axes.set_xlabel(bars.unit)
     axes.tick_params(axis="y", length=0)
 
 
-def _draw_outline(axes: Axes, bars: Bars, places: NDArray[np.int64]) -> None:
+def _draw_outline(axes: Axes, bars: BarChart, places: NDArray[np.int64]) -> None:
     if (bars.values >= 0).all() and (bars.values > 0).any():
-        plain_powers(axes)
+        set_plain_log_scale(axes)
         positive = bars.values[bars.values > 0]
         floor = max(float(positive.min()), float(positive.max()) * 1e-6) / 2
     else:
@@ -336,16 +353,16 @@ def _draw_outline(axes: Axes, bars: Bars, places: NDArray[np.int64]) -> None:
         places + 0.5, np.maximum(bars.values, floor), floor, step="mid", color=COLOURS[0], alpha=0.8
     )
     axes.set_xlim(0, len(places))
-    name_columns(axes, Axis(name=bars.axis), len(places))
+    label_columns(axes, HeatMapAxis(name=bars.axis), len(places))
     axes.set_ylabel(bars.unit)
 
 
-LINE = 0.24
+TABLE_LINE_INCHES = 0.24
 """Inches from one line of words to the next."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Listing:
+class TextTable:
     """Lines of text in columns."""
 
     header: tuple[str, ...]
@@ -355,10 +372,10 @@ class Listing:
 
     @property
     def height(self) -> float:
-        return LINE * (len(self.rows) + 1)
+        return TABLE_LINE_INCHES * (len(self.rows) + 1)
 
 
-def draw_listing(figure: Figure, listing: Listing, *, title: str) -> None:
+def draw_text_table(figure: Figure, listing: TextTable, *, title: str) -> None:
     """A table without lines, its head faint."""
     width, _ = figure.get_size_inches()
     axes = figure.add_axes((0, 0, 1, 1))

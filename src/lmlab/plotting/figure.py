@@ -11,25 +11,25 @@ from lmlab.plotting.canvas import (
     as_png,
     as_svg,
     canvas,
-    extent,
+    drawn_extent,
 )
 from lmlab.plotting.fonts import (
     use_installed_fonts,
-    warn_of_boxes,
+    warn_missing_glyphs,
 )
-from lmlab.plotting.html import Cell
+from lmlab.plotting.html import TableCell
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rows:
+class FigureTable:
     """A table that stands beside a picture where words say more than marks."""
 
     header: tuple[str, ...]
-    rows: tuple[tuple[Cell, ...], ...]
+    rows: tuple[tuple[TableCell, ...], ...]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Picture:
+class FigureSpec:
     """One picture of a run, or of several side by side."""
 
     name: str
@@ -43,11 +43,11 @@ class Picture:
     height: float = 3.0
     text: str = ""
     """The sentence it shows, where it shows one."""
-    table: Rows | None = None
+    table: FigureTable | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Drawn:
+class RenderedFigure:
     """A finished picture."""
 
     svg: str
@@ -59,24 +59,24 @@ class Drawn:
     @property
     def png(self) -> bytes:
         """The PNG; warns, once, where it shows letters as boxes."""
-        warn_of_boxes(self.boxes)
+        warn_missing_glyphs(self.boxes)
         return self.pixels
 
 
-def render(picture: Picture) -> Drawn:
+def render_figure(picture: FigureSpec) -> RenderedFigure:
     """Draw a picture; its name keeps its ids apart from those of others on a page."""
     with canvas(picture.name, width=picture.width, height=picture.height) as figure:
         picture.draw(figure)
         boxes = use_installed_fonts(figure)
-        box = extent(figure)
-        return Drawn(svg=as_svg(figure, box), pixels=as_png(figure, box), boxes=boxes)
+        box = drawn_extent(figure)
+        return RenderedFigure(svg=as_svg(figure, box), pixels=as_png(figure, box), boxes=boxes)
 
 
-def numbered(name: str, place: int, of: int) -> str:
+def numbered_name(name: str, place: int, of: int) -> str:
     """`surprisal-2`, or `surprisal` where it is the only one."""
     return f"{name}-{place + 1}" if of > 1 else name
 
 
-def in_a_row(parts: Sequence[str]) -> str:
+def join_remarks(parts: Sequence[str]) -> str:
     """Remarks one after another, those that are empty left out."""
     return " ".join(part.strip() for part in parts if part.strip())

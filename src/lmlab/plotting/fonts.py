@@ -19,9 +19,9 @@ from matplotlib.text import Text
 
 from lmlab.core.errors import LmlabWarning
 
-BASE = "DejaVu Sans"
+BASE_FONT = "DejaVu Sans"
 """The font that comes with matplotlib."""
-PREFERRED = (
+PREFERRED_FONTS = (
     "Noto Sans CJK SC",
     "Noto Sans CJK JP",
     "Source Han Sans SC",
@@ -48,7 +48,7 @@ PACKAGES = {
 }
 """Debian packages by the scripts they serve; what is not listed is in fonts-noto-core."""
 
-Entry = Any
+FontEntry = Any
 """A font of matplotlib's list: `fname`, `name`, `style`, `weight`, and `index` since 3.11."""
 
 
@@ -56,14 +56,14 @@ def use_installed_fonts(figure: Figure) -> str:
     """Give every text of a figure fonts that have its letters; gives the letters that none has."""
     texts = [text for text in figure.findobj(Text) if isinstance(text, Text)]
     letters = {letter for text in texts for letter in text.get_text()}
-    families, missing = fallbacks(frozenset(lacking(BASE, letters)))
+    families, missing = fallback_fonts(frozenset(missing_glyphs(BASE_FONT, letters)))
     if families:
         for text in texts:
-            text.set_fontfamily([BASE, *families])
+            text.set_fontfamily([BASE_FONT, *families])
     return missing
 
 
-def warn_of_boxes(missing: str) -> None:
+def warn_missing_glyphs(missing: str) -> None:
     """Warn once for each package that would have the letters which a PNG shows as boxes."""
     for package in PACKAGES:
         found = "".join(letter for letter in missing if _package(letter) == package)
@@ -90,7 +90,7 @@ def _package(letter: str) -> str:
 
 
 @cache
-def fallbacks(letters: frozenset[str]) -> tuple[tuple[str, ...], str]:
+def fallback_fonts(letters: frozenset[str]) -> tuple[tuple[str, ...], str]:
     """Families that together have the letters, most of them first, and the letters that none has.
 
     Cost: the first time a figure has such a letter, a look into every installed font.
@@ -107,7 +107,7 @@ def fallbacks(letters: frozenset[str]) -> tuple[tuple[str, ...], str]:
     return tuple(families), "".join(sorted(left))
 
 
-def lacking(family: str, letters: Iterable[str]) -> set[str]:
+def missing_glyphs(family: str, letters: Iterable[str]) -> set[str]:
     """Letters of which a family has no glyph."""
     font = _font_of(family)
     visible = {each for each in letters if unicodedata.category(each) not in INVISIBLE}
@@ -121,7 +121,7 @@ def _font_of(family: str) -> FT2Font:
     return FT2Font(str(font_manager.findfont(font_manager.FontProperties(family=family))))
 
 
-def _without(entry: Entry, letters: set[str]) -> set[str]:
+def _without(entry: FontEntry, letters: set[str]) -> set[str]:
     """The letters that a font does not have."""
     font = _open(entry)
     if font is None:
@@ -130,7 +130,7 @@ def _without(entry: Entry, letters: set[str]) -> set[str]:
 
 
 @cache
-def _candidates() -> tuple[Entry, ...]:
+def _candidates() -> tuple[FontEntry, ...]:
     """Installed upright fonts of normal weight, the preferred ones first, then by name."""
     _add_new_fonts()
     entries = [
@@ -151,13 +151,15 @@ def _add_new_fonts() -> None:
             continue  # a damaged font, or of a form that matplotlib does not read
 
 
-def _rank(entry: Entry) -> tuple[int, bool, bool, str, str]:
-    place = PREFERRED.index(entry.name) if entry.name in PREFERRED else len(PREFERRED)
+def _rank(entry: FontEntry) -> tuple[int, bool, bool, str, str]:
+    place = (
+        PREFERRED_FONTS.index(entry.name) if entry.name in PREFERRED_FONTS else len(PREFERRED_FONTS)
+    )
     sans = "Sans" in entry.name or "Hei" in entry.name or "Gothic" in entry.name
     return place, entry.weight not in (400, "normal", "regular"), not sans, entry.name, entry.fname
 
 
-def _open(entry: Entry) -> FT2Font | None:
+def _open(entry: FontEntry) -> FT2Font | None:
     """The font, where it can be drawn: bitmap fonts (colour emoji) can't."""
     index = getattr(entry, "index", 0)
     face: dict[str, Any] = {"face_index": index} if index else {}

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-STYLE = """
+PAGE_STYLE = """
 :root {
   color-scheme: light dark;
   --page: #ffffff; --ink: #1d2430; --faint: #5d6778; --line: #dfe3ea; --panel: #f6f7f9;
@@ -80,7 +80,7 @@ details > summary { cursor: pointer; color: var(--accent); margin: 0.5rem 0; }
 @media print { details > * { display: block; } }
 """
 
-SCRIPT = """
+SORT_SCRIPT = """
 for (const table of document.querySelectorAll("table.sortable")) {
   const heads = [...table.tHead.rows[0].cells];
   const key = (row, place) => {
@@ -104,7 +104,7 @@ for (const table of document.querySelectorAll("table.sortable")) {
 """
 
 
-VOID = frozenset({"meta", "br"})
+VOID_ELEMENTS = frozenset({"meta", "br"})
 
 
 class Html(str):
@@ -122,35 +122,35 @@ def tag(name: str, /, *children: str, **attributes: str) -> Html:
         for key, value in attributes.items()
         if value
     )
-    if name in VOID:
+    if name in VOID_ELEMENTS:
         return Html(f"<{name}{written}>")
-    return Html(f"<{name}{written}>{join(children)}</{name}>")
+    return Html(f"<{name}{written}>{join_html(children)}</{name}>")
 
 
-def join(children: Iterable[str], separator: str = "") -> Html:
+def join_html(children: Iterable[str], separator: str = "") -> Html:
     """The pieces one after the other, escaped where they are plain text."""
     pieces = (piece if isinstance(piece, Html) else html.escape(piece) for piece in children)
     return Html(separator.join(pieces))
 
 
 @dataclass(frozen=True)
-class Cell:
+class TableCell:
     """What a table shows, and the number it is sorted by where that is no text."""
 
     shown: str
     value: float | None = None
 
 
-def number(value: float | None, digits: int = 3) -> Cell:
+def number_cell(value: float | None, digits: int = 3) -> TableCell:
     """A figure, or a dash where there is none."""
     if value is None or math.isnan(value):
-        return Cell("–")
+        return TableCell("–")
     if math.isinf(value):
-        return Cell("∞" if value > 0 else "−∞", value)
-    return Cell(f"{value:,.{digits}f}".replace("-", "−"), value)
+        return TableCell("∞" if value > 0 else "−∞", value)
+    return TableCell(f"{value:,.{digits}f}".replace("-", "−"), value)
 
 
-def table(header: Sequence[str], rows: Iterable[Sequence[Cell]]) -> Html:
+def html_table(header: Sequence[str], rows: Iterable[Sequence[TableCell]]) -> Html:
     """A table whose columns sort when their heads are clicked; it scrolls where it is too wide."""
     rows = list(rows)
     numeric = [any(row[place].value is not None for row in rows) for place in range(len(header))]
@@ -166,19 +166,19 @@ def table(header: Sequence[str], rows: Iterable[Sequence[Cell]]) -> Html:
     return tag("div", drawn, class_="wide", tabindex="0")
 
 
-def _cell(cell: Cell, right: bool) -> Html:
+def _cell(cell: TableCell, right: bool) -> Html:
     sort = {} if cell.value is None else {"data_sort": repr(float(cell.value))}
     return tag("td", cell.shown, class_="number" if right else "", **sort)
 
 
-def page(title: str, *sections: Html) -> str:
+def html_page(title: str, *sections: Html) -> str:
     """A whole page that needs no other file: style and script are inside."""
     head = tag(
         "head",
         tag("meta", charset="utf-8"),
         tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
         tag("title", title),
-        tag("style", Html(STYLE)),
+        tag("style", Html(PAGE_STYLE)),
     )
-    body = tag("body", tag("main", *sections), tag("script", Html(SCRIPT)))
+    body = tag("body", tag("main", *sections), tag("script", Html(SORT_SCRIPT)))
     return f'<!doctype html>\n<html lang="en">\n{head}\n{body}\n</html>\n'

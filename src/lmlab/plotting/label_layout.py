@@ -8,19 +8,19 @@ import numpy as np
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
-from lmlab.plotting.canvas import INK
+from lmlab.plotting.canvas import FOREGROUND_COLOUR
 
-LETTER = 0.075
+LETTER_INCHES = 0.075
 """Inches that a Latin letter takes at 9 points; a Chinese one takes twice that."""
-HEIGHT = 0.14
+LABEL_HEIGHT_INCHES = 0.14
 GAP = 0.08
-BOLD = 1.15
+BOLD_WIDTH_FACTOR = 1.15
 """How much wider a bold name is."""
 DIRECTIONS = ((1, 0), (1, 1), (1, -1), (-1, 0), (-1, 1), (-1, -1), (0, 1), (0, -1))
 """Where a name may stand, seen from its point, best first."""
 
 
-def spread_labels(
+def place_labels(
     axes: Axes, points: NDArray[np.float64], labels: Sequence[str], *, strong: int = 0
 ) -> list[tuple[float, float, float, float]]:
     """Write each label beside its point where it covers least; gives their boxes in inches.
@@ -36,7 +36,7 @@ def spread_labels(
     spots = (points - low) / np.maximum(high - low, 1e-30) * size
     taken: list[tuple[float, float, float, float]] = []
     for place, (spot, label) in enumerate(zip(spots, labels, strict=True)):
-        width = _width(label) * (BOLD if place < strong else 1.0)
+        width = _width(label) * (BOLD_WIDTH_FACTOR if place < strong else 1.0)
         box, far = _free_box(spot, width, taken, spots, size)
         taken.append(box)
         middle = np.array([(box[0] + box[2]) / 2, (box[1] + box[3]) / 2])
@@ -48,14 +48,16 @@ def spread_labels(
             va="center",
             fontsize=9,
             fontweight="bold" if place < strong else "normal",
-            color=INK,
-            arrowprops={"arrowstyle": "-", "linewidth": 0.4, "color": INK} if far else None,
+            color=FOREGROUND_COLOUR,
+            arrowprops={"arrowstyle": "-", "linewidth": 0.4, "color": FOREGROUND_COLOUR}
+            if far
+            else None,
         )
     return taken
 
 
 def _width(label: str) -> float:
-    return LETTER * sum(2 if ord(letter) > 0x2E80 else 1 for letter in label)
+    return LETTER_INCHES * sum(2 if ord(letter) > 0x2E80 else 1 for letter in label)
 
 
 def _free_box(
@@ -71,8 +73,13 @@ def _free_box(
         reach = GAP + 0.16 * ring
         for right, up in DIRECTIONS:
             x = spot[0] + right * (width / 2 + reach)
-            y = spot[1] + up * (HEIGHT / 2 + reach * (1 if ring else 0.6))
-            box = (x - width / 2, y - HEIGHT / 2, x + width / 2, y + HEIGHT / 2)
+            y = spot[1] + up * (LABEL_HEIGHT_INCHES / 2 + reach * (1 if ring else 0.6))
+            box = (
+                x - width / 2,
+                y - LABEL_HEIGHT_INCHES / 2,
+                x + width / 2,
+                y + LABEL_HEIGHT_INCHES / 2,
+            )
             cost = _covered(box, taken, spots, size)
             if cost == 0:
                 return box, ring > 1

@@ -12,19 +12,19 @@ from matplotlib.axes import Axes
 from lmlab.core.score import TokenScore
 from lmlab.plotting.canvas import (
     COLOURS,
-    INK,
+    FOREGROUND_COLOUR,
+    abbreviate_count,
     add_legend,
     as_svg,
     canvas,
     colour,
-    line_look,
-    short_count,
-    shown_name,
+    line_style,
+    printable_name,
 )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Curve:
+class LossCurve:
     """The losses of one training, in nats per token, by training tokens seen."""
 
     name: str
@@ -41,7 +41,7 @@ class Curve:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bar:
+class LossBar:
     """One figure with its spread, where it has one."""
 
     name: str
@@ -52,8 +52,8 @@ class Bar:
     """Its place in the palette."""
 
 
-def training_curves(
-    curves: Sequence[Curve], *, floor: float | None = None, unit: str = "nats per token"
+def draw_training_curves(
+    curves: Sequence[LossCurve], *, floor: float | None = None, unit: str = "nats per token"
 ) -> str:
     """Loss against training tokens: held-out thick, training thin, the entropy as a dashed line.
 
@@ -71,13 +71,13 @@ def training_curves(
         axes.set_xlim(0, longest * 1.02)
         axes.set_xlabel("training tokens seen")
         axes.set_ylabel(unit)
-        axes.xaxis.set_major_formatter(lambda value, _: short_count(value))
+        axes.xaxis.set_major_formatter(lambda value, _: abbreviate_count(value))
         add_legend(axes)
         return as_svg(figure)
 
 
-def loss_bars(
-    bars: Sequence[Bar], *, floor: float | None = None, unit: str = "nats per token"
+def draw_loss_bars(
+    bars: Sequence[LossBar], *, floor: float | None = None, unit: str = "nats per token"
 ) -> str:
     """A bar for each figure, what the truth itself gives as a dashed line."""
     ends = [each for bar in bars for each in (bar.value, bar.low, bar.high) if each is not None]
@@ -88,7 +88,7 @@ def loss_bars(
         for place, bar in enumerate(bars):
             _draw_bar(axes, bar, place, longest=high + 0.1 * (high - low))
         _draw_floor(axes, floor, horizontal=False)
-        axes.set_yticks(range(len(bars)), [shown_name(bar.name) for bar in bars])
+        axes.set_yticks(range(len(bars)), [printable_name(bar.name) for bar in bars])
         axes.invert_yaxis()
         axes.set_xlim(low, high + 0.15 * (high - low or 1.0))
         axes.set_xlabel(unit)
@@ -107,15 +107,15 @@ def surprisal_bars(tokens: Sequence[TokenScore]) -> str:
         heights = [min(value, 1.3 * top + 1) for value in values]
         axes.bar(range(len(values)), heights, width=0.7, color=COLOURS[0])
         axes.set_ylim(0, 1.1 * top or 1)
-        axes.set_xticks(range(len(values)), [shown_name(token.token) for token in tokens])
+        axes.set_xticks(range(len(values)), [printable_name(token.token) for token in tokens])
         axes.set_ylabel("surprisal, nats")
         axes.tick_params(axis="x", length=0, rotation=45 if len(values) > 8 else 0)
         return as_svg(figure)
 
 
-def curve_from_metrics(
+def loss_curve_from_metrics(
     name: str, lines: Sequence[dict[str, Any]], *, contrast: bool = False
-) -> Curve:
+) -> LossCurve:
     """The curve of a run from the lines of its metrics.jsonl."""
     train, held_out, seen = [], [], 0.0
     for line in lines:
@@ -128,7 +128,7 @@ def curve_from_metrics(
         elif line.get("event") in ("validation", "test"):
             held_out.append((seen, float(loss)))
     trained = [line for line in lines if line.get("event") == "train"]
-    return Curve(
+    return LossCurve(
         name=name,
         train=tuple(train),
         held_out=tuple(held_out),
@@ -137,20 +137,20 @@ def curve_from_metrics(
     )
 
 
-def _draw_bar(axes: Axes, bar: Bar, place: int, *, longest: float) -> None:
+def _draw_bar(axes: Axes, bar: LossBar, place: int, *, longest: float) -> None:
     # A model that gives some text probability zero has no finite loss: its bar goes to the edge.
     drawn = bar.value if np.isfinite(bar.value) else longest
     axes.barh(place, drawn, height=0.62, color=colour(bar.look))
     if bar.low is not None and bar.high is not None:
-        axes.plot((bar.low, bar.high), (place, place), color=INK, linewidth=1.2)
+        axes.plot((bar.low, bar.high), (place, place), color=FOREGROUND_COLOUR, linewidth=1.2)
     right = max(drawn, 0.0, bar.high or 0.0)
     label = f" {bar.value:.3f}" if np.isfinite(bar.value) else " ∞"
-    axes.annotate(label, (right, place), va="center", fontsize=9, color=INK)
+    axes.annotate(label, (right, place), va="center", fontsize=9, color=FOREGROUND_COLOUR)
 
 
-def _draw_curve(axes: Axes, curve: Curve, longest: float) -> None:
-    name = shown_name(curve.name)
-    look = line_look(curve.look)
+def _draw_curve(axes: Axes, curve: LossCurve, longest: float) -> None:
+    name = printable_name(curve.name)
+    look = line_style(curve.look)
     if curve.train:
         apart = f"{name} (training, a contrast)" if curve.contrast else None
         axes.plot(*zip(*curve.train, strict=True), linewidth=0.9, alpha=0.45, label=apart, **look)
@@ -169,11 +169,11 @@ def _draw_floor(axes: Axes, floor: float | None, *, horizontal: bool) -> None:
     if floor is None:
         return
     draw = axes.axhline if horizontal else axes.axvline
-    look: dict[str, Any] = {"color": INK, "linewidth": 1.2, "linestyle": (0, (2, 2))}
+    look: dict[str, Any] = {"color": FOREGROUND_COLOUR, "linewidth": 1.2, "linestyle": (0, (2, 2))}
     draw(floor, label=f"entropy {floor:.3f}", **look)
 
 
-def _curve_limits(curves: Sequence[Curve], floor: float | None) -> tuple[float, float]:
+def _curve_limits(curves: Sequence[LossCurve], floor: float | None) -> tuple[float, float]:
     """From below everything to the worst held-out loss: the first steps may leave at the top."""
     held_out = [loss for curve in curves for _, loss in curve.held_out]
     train = [loss for curve in curves if len(curve.train) > 1 for _, loss in curve.train]

@@ -13,16 +13,16 @@ from lmlab.core.atomic_files import (
 from lmlab.core.errors import UserError
 from lmlab.scoring.comparison_records import Comparison
 from lmlab.scoring.comparison_tables import (
-    as_json,
+    comparison_json,
     latex,
     markdown,
 )
-from lmlab.training.run_folder import Model
+from lmlab.training.run_folder import TrainedModel
 
-Write = Callable[[Comparison, Sequence[Model]], None]
+WriteComparison = Callable[[Comparison, Sequence[TrainedModel]], None]
 
 
-def writer_for(path: Path) -> Write:
+def comparison_writer(path: Path) -> WriteComparison:
     """What writes a comparison to this file; a name without a known ending is an error at once."""
     suffix = path.suffix.lower()
     if suffix not in _FORMS:
@@ -33,7 +33,7 @@ def writer_for(path: Path) -> Write:
     if path.is_dir():
         raise UserError(f"{path} is a folder; give the name of a file to write.")
 
-    def write(comparison: Comparison, models: Sequence[Model]) -> None:
+    def write(comparison: Comparison, models: Sequence[TrainedModel]) -> None:
         text = _FORMS[suffix](comparison, models)
         with telling_disk_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -42,20 +42,20 @@ def writer_for(path: Path) -> Write:
     return write
 
 
-def _html(comparison: Comparison, models: Sequence[Model]) -> str:
+def _html(comparison: Comparison, models: Sequence[TrainedModel]) -> str:
     # Imported late: a table needs no pictures, and so no matplotlib.
-    from lmlab.reports.html_report import report
-    from lmlab.reports.report_sections import chapter_of
+    from lmlab.reports.html_report import render_report
+    from lmlab.reports.report_sections import make_report_section
 
     title = f"Language models on {comparison.corpus}"
-    return report([chapter_of(comparison, models)], title=title)
+    return render_report([make_report_section(comparison, models)], title=title)
 
 
-_FORMS: dict[str, Callable[[Comparison, Sequence[Model]], str]] = {
+_FORMS: dict[str, Callable[[Comparison, Sequence[TrainedModel]], str]] = {
     ".html": _html,
     ".md": lambda comparison, models: markdown(comparison),
     ".tex": lambda comparison, models: latex(comparison),
     ".json": lambda comparison, models: (
-        json.dumps(as_json(comparison), ensure_ascii=False, indent=2) + "\n"
+        json.dumps(comparison_json(comparison), ensure_ascii=False, indent=2) + "\n"
     ),
 }

@@ -13,55 +13,55 @@ from lmlab.core.atomic_files import (
     write_text,
 )
 from lmlab.core.score import TokenScore
-from lmlab.core.score_kind import KINDS
-from lmlab.inspection.inspection_page import figures
+from lmlab.core.score_kind import SCORE_KINDS
+from lmlab.inspection.inspection_page import figures_html
 from lmlab.plotting.canvas import colour
 from lmlab.plotting.html import (
-    Cell,
     Html,
-    join,
-    number,
-    page,
-    table,
+    TableCell,
+    html_page,
+    html_table,
+    join_html,
+    number_cell,
     tag,
 )
 from lmlab.plotting.training_curves import (
-    Bar,
-    loss_bars,
-    training_curves,
+    LossBar,
+    draw_loss_bars,
+    draw_training_curves,
 )
 from lmlab.reports.report_sections import (
-    Chapter,
-    Written,
+    ReportSection,
+    SampledText,
 )
 from lmlab.scoring.comparison_records import (
+    ComparedSentence,
     Comparison,
+    ComparisonRow,
     Difference,
-    Row,
-    Sentence,
 )
 from lmlab.scoring.comparison_tables import caption
 from lmlab.scoring.formatting import (
-    KINDS_EXPLAINED,
-    convention_words,
+    KIND_DESCRIPTIONS,
+    describe_convention,
 )
-from lmlab.training.reporting import exact_duration
+from lmlab.training.reporting import format_exact_duration
 
-SCALE = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0)
+SURPRISAL_SCALE = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0)
 """Surprisals, in nats, that the key of the colours shows."""
 
 
-def write_report(path: Path, chapters: Sequence[Chapter], *, title: str) -> Path:
+def write_report(path: Path, chapters: Sequence[ReportSection], *, title: str) -> Path:
     """Write the report to a file, whole or not at all."""
     with telling_disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, report(chapters, title=title))
+    write_text(path, render_report(chapters, title=title))
     return path
 
 
-def report(chapters: Sequence[Chapter], *, title: str) -> str:
+def render_report(chapters: Sequence[ReportSection], *, title: str) -> str:
     """The whole page; the same chapters give the same bytes."""
-    chapters = with_looks(chapters)
+    chapters = assign_colours(chapters)
     head = [
         tag("h1", title),
         tag("p", f"Written by lmlab {__version__}. Lower is better throughout.", class_="faint"),
@@ -73,10 +73,10 @@ def report(chapters: Sequence[Chapter], *, title: str) -> str:
         ]
         head.append(tag("nav", tag("ul", *links)))
     body = [_chapter(chapter, _anchor(place)) for place, chapter in enumerate(chapters)]
-    return page(title, *head, *body, _kinds(chapters))
+    return html_page(title, *head, *body, _kinds(chapters))
 
 
-def with_looks(chapters: Sequence[Chapter]) -> list[Chapter]:
+def assign_colours(chapters: Sequence[ReportSection]) -> list[ReportSection]:
     """A place in the palette for each name, the same in every chapter."""
     names = [row.name for chapter in chapters for row in chapter.comparison.rows]
     looks = {name: place for place, name in enumerate(dict.fromkeys(names))}
@@ -94,7 +94,7 @@ def _anchor(place: int) -> str:
     return f"corpus-{place + 1}"
 
 
-def _chapter(chapter: Chapter, anchor: str) -> Html:
+def _chapter(chapter: ReportSection, anchor: str) -> Html:
     comparison = chapter.comparison
     parts = [
         tag("h2", f"{comparison.corpus}, {comparison.split} split"),
@@ -135,7 +135,7 @@ def _lead(comparison: Comparison) -> list[str]:
     return [*said, "."]
 
 
-def _by_character(comparison: Comparison) -> list[tuple[float, Row]]:
+def _by_character(comparison: Comparison) -> list[tuple[float, ComparisonRow]]:
     """Bits per character, and the row that has them; others are left out."""
     bits = ((row.bits_per_character, row) for row in comparison.rows)
     return [(each, row) for each, row in bits if each is not None]
@@ -150,57 +150,57 @@ class _Column:
     """A heading, and what it shows of a row."""
 
     heading: str
-    show: Callable[[Row], Cell]
+    show: Callable[[ComparisonRow], TableCell]
 
 
-def _columns(chapter: Chapter) -> list[_Column]:
+def _columns(chapter: ReportSection) -> list[_Column]:
     """The columns that have something to tell in this comparison."""
     rows = chapter.comparison.rows
     chosen = [
         _Column("model", lambda row: _name(row, chapter)),
-        _Column("kind", lambda row: Cell(row.kind)),
+        _Column("kind", lambda row: TableCell(row.kind)),
         _Column("nats/token", _nats),
-        _Column("perplexity", lambda row: number(row.perplexity, 2)),
-        _Column("bits/character", lambda row: number(row.bits_per_character, 4)),
+        _Column("perplexity", lambda row: number_cell(row.perplexity, 2)),
+        _Column("bits/character", lambda row: number_cell(row.bits_per_character, 4)),
     ]
     if any(row.floor is not None for row in rows):
-        chosen.append(_Column("floor", lambda row: number(row.floor, 4)))
-        chosen.append(_Column("regret", lambda row: number(row.regret, 4)))
-    chosen.append(_Column("parameters", lambda row: number(row.parameters or None, 0)))
+        chosen.append(_Column("floor", lambda row: number_cell(row.floor, 4)))
+        chosen.append(_Column("regret", lambda row: number_cell(row.regret, 4)))
+    chosen.append(_Column("parameters", lambda row: number_cell(row.parameters or None, 0)))
     if any(row.unknown for row in rows):
         chosen.append(_Column("unknown", _unknown))
     chosen.append(_Column("training", lambda row: _time(row.train_seconds)))
     if len({row.convention.tokenizer for row in rows}) > 1:
-        chosen.append(_Column("tokeniser", lambda row: Cell(row.convention.tokenizer)))
+        chosen.append(_Column("tokeniser", lambda row: TableCell(row.convention.tokenizer)))
     return chosen
 
 
-def _rows(chapter: Chapter) -> Html:
+def _rows(chapter: ReportSection) -> Html:
     columns = _columns(chapter)
     shown = [[column.show(row) for column in columns] for row in chapter.comparison.rows]
-    return table([column.heading for column in columns], shown)
+    return html_table([column.heading for column in columns], shown)
 
 
-def _name(row: Row, chapter: Chapter) -> Cell:
+def _name(row: ComparisonRow, chapter: ReportSection) -> TableCell:
     seeds = f" ({len(row.seeds)} seeds)" if len(row.seeds) > 1 else ""
     name = row.name if row.system in row.name else f"{row.name} ({row.system})"
-    return Cell(join([_swatch(chapter.look(row.name)), name + seeds]))
+    return TableCell(join_html([_swatch(chapter.look(row.name)), name + seeds]))
 
 
-def _nats(row: Row) -> Cell:
-    mean = number(row.nats_per_token, 4)
-    return mean if row.spread is None else Cell(f"{mean.shown} ± {row.spread:.4f}", mean.value)
+def _nats(row: ComparisonRow) -> TableCell:
+    mean = number_cell(row.nats_per_token, 4)
+    return mean if row.spread is None else TableCell(f"{mean.shown} ± {row.spread:.4f}", mean.value)
 
 
-def _unknown(row: Row) -> Cell:
+def _unknown(row: ComparisonRow) -> TableCell:
     share = row.unknown / max(row.tokens, 1)
-    return Cell(f"{share:.1%}", share)
+    return TableCell(f"{share:.1%}", share)
 
 
-def _time(seconds: float | None) -> Cell:
+def _time(seconds: float | None) -> TableCell:
     if seconds is None:
-        return Cell("–")
-    return Cell(exact_duration(seconds), seconds)
+        return TableCell("–")
+    return TableCell(format_exact_duration(seconds), seconds)
 
 
 def _swatch(look: int) -> Html:
@@ -213,11 +213,11 @@ def _notes(comparison: Comparison) -> Html:
     return tag("ul", *(tag("li", note) for note in comparison.notes), class_="note")
 
 
-def _bars(chapter: Chapter) -> Html:
+def _bars(chapter: ReportSection) -> Html:
     comparison, rows = chapter.comparison, chapter.comparison.rows
     if _same_tokens(comparison):
         bars = [
-            Bar(
+            LossBar(
                 name=row.name,
                 value=row.nats_per_token,
                 low=None if row.spread is None else row.nats_per_token - row.spread,
@@ -226,22 +226,22 @@ def _bars(chapter: Chapter) -> Html:
             )
             for row in rows
         ]
-        return _figure(loss_bars(bars, floor=rows[0].floor), "Loss on the split.")
+        return _figure(draw_loss_bars(bars, floor=rows[0].floor), "Loss on the split.")
     bars = [
-        Bar(name=row.name, value=bits, look=chapter.look(row.name))
+        LossBar(name=row.name, value=bits, look=chapter.look(row.name))
         for bits, row in _by_character(comparison)
     ]
     if not bars:
         return Html("")
     floor = None if comparison.floor is None else comparison.floor.bits_per_character
-    picture = loss_bars(bars, floor=floor, unit="bits per character")
+    picture = draw_loss_bars(bars, floor=floor, unit="bits per character")
     return _figure(picture, "Bits per character, which compare whatever the tokens are.")
 
 
-def _curves(chapter: Chapter) -> Html:
+def _curves(chapter: ReportSection) -> Html:
     if not any(curve.train or curve.held_out for curve in chapter.curves):
         return Html("")
-    picture = training_curves(chapter.curves, floor=chapter.entropy)
+    picture = draw_training_curves(chapter.curves, floor=chapter.entropy)
     words = "Thick: held-out text. Thin: training text, with dropout where a model has it."
     once = [curve for curve in chapter.curves if len(curve.held_out) == 1]
     if any(curve.one_pass for curve in once):
@@ -250,7 +250,7 @@ def _curves(chapter: Chapter) -> Html:
         words += " A point alone: a training that was validated once."
     if any(curve.contrast for curve in chapter.curves):
         words += " A contrast is no loss a token: see whether it falls, not where it lies."
-    return join([tag("h3", "Training"), _figure(picture, words)])
+    return join_html([tag("h3", "Training"), _figure(picture, words)])
 
 
 def _figure(picture: str, words: str) -> Html:
@@ -262,12 +262,12 @@ def _differences(differences: Sequence[Difference]) -> Html:
         return Html("")
     rows = [
         [
-            Cell(each.first),
-            Cell(each.second),
-            Cell(f"{each.nats:+.4f}".replace("-", "−"), each.nats),
-            Cell(f"{each.low:+.4f} … {each.high:+.4f}".replace("-", "−"), each.low),
-            number(each.p_value, 4),
-            Cell(each.unit),
+            TableCell(each.first),
+            TableCell(each.second),
+            TableCell(f"{each.nats:+.4f}".replace("-", "−"), each.nats),
+            TableCell(f"{each.low:+.4f} … {each.high:+.4f}".replace("-", "−"), each.low),
+            number_cell(each.p_value, 4),
+            TableCell(each.unit),
         ]
         for each in differences
     ]
@@ -276,17 +276,19 @@ def _differences(differences: Sequence[Difference]) -> Html:
         "Below zero the first is better. Paired bootstrap over texts: both models are asked the "
         "same texts, drawn again and again; p-values are not corrected for their number."
     )
-    return join([tag("h3", "Differences"), table(header, rows), tag("p", words, class_="faint")])
+    return join_html(
+        [tag("h3", "Differences"), html_table(header, rows), tag("p", words, class_="faint")]
+    )
 
 
-def _surprisal(chapter: Chapter) -> Html:
+def _surprisal(chapter: ReportSection) -> Html:
     if not chapter.comparison.sentences:
         return Html("")
-    key = [tag("span", f"{nats:g}", class_="token", style=_heat(nats)) for nats in SCALE]
-    words = join(
+    key = [tag("span", f"{nats:g}", class_="token", style=_heat(nats)) for nats in SURPRISAL_SCALE]
+    words = join_html(
         ["−log p of each token, in nats: ", tag("span", *key, class_="scale"), "; point at one "]
     )
-    return join(
+    return join_html(
         [
             tag("h3", "Surprisal, token by token"),
             tag(
@@ -300,7 +302,7 @@ def _surprisal(chapter: Chapter) -> Html:
     )
 
 
-def _sentence(sentence: Sentence, chapter: Chapter) -> Html:
+def _sentence(sentence: ComparedSentence, chapter: ReportSection) -> Html:
     lines: list[Html] = []
     if sentence.source is not None:
         lines += [tag("div", "source", class_="name"), tag("div", sentence.source)]
@@ -328,7 +330,7 @@ def _heat(nats: float) -> str:
     return f"--s:{1 - math.exp(-max(nats, 0.0) / 3):.3f}"
 
 
-def _samples(chapter: Chapter) -> Html:
+def _samples(chapter: ReportSection) -> Html:
     sections = [
         tag(
             "section",
@@ -341,7 +343,7 @@ def _samples(chapter: Chapter) -> Html:
     if not sections:
         return Html("")
     words = "Drawn as they come, with the model's own log-probability in nats."
-    return join(
+    return join_html(
         [
             tag("h3", "Samples"),
             tag("p", words, class_="faint"),
@@ -350,7 +352,7 @@ def _samples(chapter: Chapter) -> Html:
     )
 
 
-def _inside(chapter: Chapter) -> Html:
+def _inside(chapter: ReportSection) -> Html:
     """Pictures that show several runs, once; those of each row's run folded away, as many."""
     inside = {row.name: chapter.inside.get(row.name, ()) for row in chapter.comparison.rows}
     shared = {shot.svg: shot for shots in inside.values() for shot in shots if not shot.run}
@@ -359,7 +361,7 @@ def _inside(chapter: Chapter) -> Html:
         tag(
             "details",
             tag("summary", _swatch(chapter.look(name)), f"{name}, {len(shots)} pictures"),
-            figures(shots),
+            figures_html(shots),
         )
         for name, shots in own.items()
         if shots
@@ -368,10 +370,10 @@ def _inside(chapter: Chapter) -> Html:
         return Html("")
     words = "What lmlab inspect drew of these runs, each picture with how to read it."
     head = [tag("h3", "Inside"), tag("p", words, class_="faint")]
-    return join([*head, figures(list(shared.values())), *folds])
+    return join_html([*head, figures_html(list(shared.values())), *folds])
 
 
-def _texts(written: Sequence[Written]) -> Html:
+def _texts(written: Sequence[SampledText]) -> Html:
     items = []
     for each in written:
         figure = "" if each.log_prob is None else f" {each.log_prob:.1f}".replace("-", "−")
@@ -384,28 +386,30 @@ def _texts(written: Sequence[Written]) -> Html:
 def _conventions(comparison: Comparison) -> Html:
     by_convention: dict[str, list[str]] = {}
     for row in comparison.rows:
-        by_convention.setdefault(convention_words(row.convention), []).append(row.name)
+        by_convention.setdefault(describe_convention(row.convention), []).append(row.name)
     entries = [
         entry
         for words, names in by_convention.items()
         for entry in (tag("dt", ", ".join(names)), tag("dd", words))
     ]
-    return join([tag("h3", "How it was measured"), tag("dl", *entries)])
+    return join_html([tag("h3", "How it was measured"), tag("dl", *entries)])
 
 
-def _commands(chapter: Chapter) -> Html:
+def _commands(chapter: ReportSection) -> Html:
     lines = [line for row in chapter.comparison.rows for line in chapter.commands.get(row.name, ())]
     if not lines:
         return Html("")
-    return join([tag("h3", "To repeat it"), *(tag("pre", tag("code", line)) for line in lines)])
+    return join_html(
+        [tag("h3", "To repeat it"), *(tag("pre", tag("code", line)) for line in lines)]
+    )
 
 
-def _kinds(chapters: Sequence[Chapter]) -> Html:
+def _kinds(chapters: Sequence[ReportSection]) -> Html:
     """What each kind of figure is; those that don't occur are folded away."""
     present = {row.kind for chapter in chapters for row in chapter.comparison.rows}
-    named = [tag("dt", kind) + tag("dd", KINDS_EXPLAINED[kind]) for kind in KINDS]
-    shown = [entry for kind, entry in zip(KINDS, named, strict=True) if kind in present]
-    others = [entry for kind, entry in zip(KINDS, named, strict=True) if kind not in present]
+    named = [tag("dt", kind) + tag("dd", KIND_DESCRIPTIONS[kind]) for kind in SCORE_KINDS]
+    shown = [entry for kind, entry in zip(SCORE_KINDS, named, strict=True) if kind in present]
+    others = [entry for kind, entry in zip(SCORE_KINDS, named, strict=True) if kind not in present]
     rest = tag(
         "details",
         tag("summary", "Kinds that do not occur here"),

@@ -24,21 +24,21 @@ from lmlab.retrieval import faiss_index
 from lmlab.retrieval.exact_search import (
     Floats,
     Numbers,
-    largest,
+    top_inner_products,
 )
-from lmlab.retrieval.faiss_index import Approximate
+from lmlab.retrieval.faiss_index import FaissIndex
 
-Kind = Literal["flat", "ivf", "hnsw"]
+IndexKind = Literal["flat", "ivf", "hnsw"]
 """flat: every vector is looked at. ivf: those of the nearest lists. hnsw: those linked to near
 ones."""
 
-RECALL = 0.95
+DEFAULT_RECALL = 0.95
 """Share of the nearest neighbours that an approximate index should find."""
-NUMPY = b"\x93NUMPY"
-CHECKED_AT_ONCE = 65_536
+NPY_MAGIC = b"\x93NUMPY"
+CHECK_CHUNK = 65_536
 
 
-class Exact:
+class ExactIndex:
     """All vectors (N, W), each of them compared with every question."""
 
     kind = "flat"
@@ -50,7 +50,7 @@ class Exact:
 
     def search(self, queries: Floats, k: int) -> tuple[Floats, Numbers]:
         """Scores and numbers (B, k), k ≤ size."""
-        return largest(queries, self.vectors, k)
+        return top_inner_products(queries, self.vectors, k)
 
     def save(self, path: Path) -> None:
         """Write the vectors, whole or not at all."""
@@ -67,7 +67,7 @@ class DenseIndex:
     look at a part of them and miss some (`recall` says how many they found when they were built).
     """
 
-    def __init__(self, inner: Exact | Approximate) -> None:
+    def __init__(self, inner: ExactIndex | FaissIndex) -> None:
         self._inner = inner
 
     def __repr__(self) -> str:
@@ -84,8 +84,8 @@ class DenseIndex:
         return self._inner.width
 
     @property
-    def kind(self) -> Kind:
-        return cast(Kind, self._inner.kind)
+    def kind(self) -> IndexKind:
+        return cast(IndexKind, self._inner.kind)
 
     @property
     def recall(self) -> float | None:
@@ -97,9 +97,9 @@ class DenseIndex:
         cls,
         vectors: NDArray[np.float32] | Iterable[NDArray[np.float32]],
         *,
-        kind: Kind = "flat",
+        kind: IndexKind = "flat",
         seed: int = 0,
-        recall: float = RECALL,
+        recall: float = DEFAULT_RECALL,
         progress: Callable[[int, int], None] = lambda done, of: None,
     ) -> DenseIndex:
         """An index of vectors (N, W), which may be memory-mapped, or of batches of them.
@@ -112,8 +112,10 @@ class DenseIndex:
             raise UserError(f"recall must be above 0 and at most 1, and {recall} came.")
         whole = _checked(vectors if isinstance(vectors, np.ndarray) else _joined(vectors))
         if kind == "flat":
-            return cls(Exact(whole))
-        return cls(faiss_index.build(whole, kind, recall=recall, seed=seed, progress=progress))
+            return cls(ExactIndex(whole))
+        return cls(
+            faiss_index.build_faiss_index(whole, kind, recall=recall, seed=seed, progress=progress)
+        )
 
     def search(self, queries: NDArray[np.float32], k: int) -> tuple[Floats, Numbers]:
         """(B, k) scores and (B, k) numbers of the best vectors for queries (B, W), best first.
@@ -155,16 +157,16 @@ class DenseIndex:
         if not path.is_file():
             raise UserError(f"there is no index at {path}; check the path.")
         with path.open("rb") as file:
-            exact = file.read(len(NUMPY)) == NUMPY
+            exact = file.read(len(NPY_MAGIC)) == NPY_MAGIC
         if exact:
-            return cls(Exact(read_vectors(path, mapped=mapped)))
-        return cls(faiss_index.read(path, mapped=mapped, recall=recall))
+            return cls(ExactIndex(read_vectors(path, mapped=mapped)))
+        return cls(faiss_index.load_faiss_index(path, mapped=mapped, recall=recall))
 
 
 def check_kind(kind: str) -> None:
     """A UserError where there is no such kind of index."""
-    if kind not in get_args(Kind):
-        raise unknown_name("kind of index", kind, get_args(Kind))
+    if kind not in get_args(IndexKind):
+        raise unknown_name("kind of index", kind, get_args(IndexKind))
 
 
 def read_vectors(path: Path, *, mapped: bool = True) -> Floats:
@@ -193,8 +195,8 @@ def _checked(vectors: NDArray[np.float32]) -> Floats:
             f"an index needs vectors of shape (number, width), and {vectors.shape} came."
         )
     whole = np.ascontiguousarray(vectors, dtype=np.float32)
-    for first in range(0, len(whole), CHECKED_AT_ONCE):
-        bad = ~np.isfinite(whole[first : first + CHECKED_AT_ONCE]).all(axis=1)
+    for first in range(0, len(whole), CHECK_CHUNK):
+        bad = ~np.isfinite(whole[first : first + CHECK_CHUNK]).all(axis=1)
         if bad.any():
             raise UserError(
                 f"vector {first + int(bad.argmax())} holds numbers that are infinite or none at "
@@ -203,10 +205,10 @@ def _checked(vectors: NDArray[np.float32]) -> Floats:
     return whole
 
 
-INDEX, ABOUT = "index.faiss", "index.json"
+INDEX_FILE, INDEX_METADATA_FILE = "index.faiss", "index.json"
 
 
-class KeptIndex:
+class CachedIndex:
     """The index of the vectors (N, width) that a run was loaded with, or one built instead.
 
     index.json holds a hash of the vectors and one of index.faiss, so that what belongs to other
@@ -215,11 +217,11 @@ class KeptIndex:
     """
 
     def __init__(self, folder: Path, vectors: Tensor) -> None:
-        self.path, self.about = folder / INDEX, folder / ABOUT
+        self.path, self.about = folder / INDEX_FILE, folder / INDEX_METADATA_FILE
         self._own = vectors, vectors._version
         self._damaged = False
 
-    def of(self, vectors: Tensor, kind: Kind) -> DenseIndex:
+    def of(self, vectors: Tensor, kind: IndexKind) -> DenseIndex:
         """An index of these vectors: that of the folder if it is of them, else a new one.
 
         It is written only where the vectors are still the run's own: of edited documents, say,
@@ -265,9 +267,9 @@ class KeptIndex:
             warnings.warn(told_why, LmlabWarning, stacklevel=2)
 
 
-def _fingerprint(vectors: Floats, kind: Kind) -> str:
+def _fingerprint(vectors: Floats, kind: IndexKind) -> str:
     """A hash of all that an index is built of."""
-    digest = hashlib.blake2b(f"{kind} {RECALL} {vectors.shape}".encode(), digest_size=16)
+    digest = hashlib.blake2b(f"{kind} {DEFAULT_RECALL} {vectors.shape}".encode(), digest_size=16)
     digest.update(np.ascontiguousarray(vectors).data)
     return digest.hexdigest()
 

@@ -13,20 +13,20 @@ from torch import Tensor, nn
 
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
-from lmlab.core.protocols import Pieces
-from lmlab.core.special_tokens import with_symbols
+from lmlab.core.protocols import TokenizerProtocol
+from lmlab.core.special_tokens import add_special_tokens
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.objectives.masking.whole_word_masking import Words
+from lmlab.objectives.masking.whole_word_masking import WordUnits
 from lmlab.retrieval.dense_index import (
+    CachedIndex,
     DenseIndex,
-    KeptIndex,
-    Kind,
+    IndexKind,
 )
-from lmlab.retrieval.documents import Document, Documents, words_of
+from lmlab.retrieval.documents import Document, Documents, document_text
 
 NO_DOCUMENT = -1
 """Number of the null document, which is empty."""
-SCORES_AT_ONCE = 2**24
+SEARCH_CHUNK = 2**24
 """Scores of queries and documents that are held together in a search."""
 
 EncodeBatch = Callable[[Batch], Tensor]
@@ -64,7 +64,7 @@ class DocumentMemory(nn.Module):
         *,
         width: int,
         longest: int,
-        kind: Kind = "flat",
+        kind: IndexKind = "flat",
     ) -> None:
         """`longest`: tokens of a document at most, <s> and </s> counted; the rest is cut off.
 
@@ -77,11 +77,11 @@ class DocumentMemory(nn.Module):
         self.vocabulary = vocabulary
         self.width = width
         self.longest = longest
-        self.words = Words(vocabulary)
-        self.kind: Kind = kind
+        self.words = WordUnits(vocabulary)
+        self.kind: IndexKind = kind
         self._index: tuple[Tensor, int, DenseIndex] | None = None
         """The vectors that an index was built of, their version then, and the index."""
-        self._kept: KeptIndex | None = None
+        self._kept: CachedIndex | None = None
         self.register_buffer("tokens", torch.zeros(0, dtype=torch.int32))
         self.register_buffer("offsets", torch.zeros(1, dtype=torch.int64))
         self.register_buffer("vectors", torch.zeros(0, width))
@@ -93,27 +93,27 @@ class DocumentMemory(nn.Module):
         """Documents that can be found."""
         return len(self.offsets) - 1
 
-    def meet_tokenizer(self, pieces: Pieces) -> None:
+    def setup_tokenizer(self, pieces: TokenizerProtocol) -> None:
         """Tokenise all documents; their vectors are zero until `embed`."""
         self.words.meet(pieces)
-        every = [pieces.encode(words_of(document)) for document in self.documents]
+        every = [pieces.encode(document_text(document)) for document in self.documents]
         self.tokens, self.offsets = self._joined([each[: self.longest - 2] for each in every])
         rest = self._joined([each[self.longest - 2 :] for each in every])
         self.rest_tokens, self.rest_offsets = rest
         self.vectors = self.vectors.new_zeros(len(every), self.width)
 
-    def of_other(self, documents: Documents, pieces: Pieces) -> DocumentMemory:
+    def for_documents(self, documents: Documents, pieces: TokenizerProtocol) -> DocumentMemory:
         """A memory like this one of other documents, whose vectors are not known yet."""
         words: dict[str, Any] = {"width": self.width, "longest": self.longest, "kind": self.kind}
         other = DocumentMemory(documents, self.vocabulary, **words).to(self.vectors)
-        other.meet_tokenizer(pieces)
+        other.setup_tokenizer(pieces)
         return other
 
     def take(self, vectors: Tensor, index: DenseIndex | None = None) -> None:
         """Vectors (N, width) that were made before, and an index of them where there is one."""
         self.vectors = vectors.to(self.vectors)
         if index is not None:
-            self.search_by(index)
+            self.use_index(index)
 
     def inner(self, numbers: Tensor) -> tuple[Tensor, Tensor]:
         """(M, L) tokens of documents (M,) without start and end, and (M,) their lengths.
@@ -159,7 +159,7 @@ class DocumentMemory(nn.Module):
     def batch(self, numbers: Tensor) -> Batch:
         """Documents (M,) as rows `<s> … </s>`; of the null document the symbols alone."""
         tokens, lengths = self.inner(numbers)
-        return with_symbols(tokens, lengths, self.vocabulary, rows=numbers)
+        return add_special_tokens(tokens, lengths, self.vocabulary, rows=numbers)
 
     def embed(
         self,
@@ -192,7 +192,7 @@ class DocumentMemory(nn.Module):
                 progress(min(first + rows, len(order)), len(order))
         return vectors
 
-    def take_coming(self) -> None:
+    def adopt_pending_vectors(self) -> None:
         """Let the vectors that wait, if any do, be those that are searched."""
         if len(self.coming):
             self.vectors, self.coming = self.coming, self.coming.new_zeros(0, self.width)
@@ -212,7 +212,7 @@ class DocumentMemory(nn.Module):
         return self._by_product(queries, found, without)
 
     def _by_product(self, queries: Tensor, found: int, without: Tensor | None) -> Tensor:
-        size = max(1, SCORES_AT_ONCE // len(self))
+        size = max(1, SEARCH_CHUNK // len(self))
         parts = []
         for first in range(0, len(queries), size):
             left_out = None if without is None else without[first : first + size]
@@ -250,20 +250,20 @@ class DocumentMemory(nn.Module):
         built = self._index
         if built is None or built[0] is not self.vectors or built[1] != self.vectors._version:
             if self._kept is not None:
-                self.search_by(self._kept.of(self.vectors, self.kind))
+                self.use_index(self._kept.of(self.vectors, self.kind))
             else:
                 vectors = self.vectors.detach().float().cpu().numpy()
-                self.search_by(DenseIndex.build(vectors, kind=self.kind))
+                self.use_index(DenseIndex.build(vectors, kind=self.kind))
         assert self._index is not None
         return self._index[2]
 
-    def keep_index(self, folder: Path) -> None:
+    def cache_index(self, folder: Path) -> None:
         """From here on an index of the vectors as they are now is kept in a folder, or found there;
         one of others, once they have changed, is not."""
         if self.kind != "flat":
-            self._kept = KeptIndex(folder, self.vectors)
+            self._kept = CachedIndex(folder, self.vectors)
 
-    def search_by(self, index: DenseIndex) -> None:
+    def use_index(self, index: DenseIndex) -> None:
         """Let searches go through an index of these very vectors."""
         self.kind = index.kind
         self._index = (self.vectors, self.vectors._version, index)
@@ -284,11 +284,11 @@ class DocumentMemory(nn.Module):
         return other
 
     @torch.no_grad()
-    def replace(self, document: Document, pieces: Pieces, encode: EncodeBatch) -> None:
+    def replace(self, document: Document, pieces: TokenizerProtocol, encode: EncodeBatch) -> None:
         """Put a document in the place of that with its name: its tokens and its vector too."""
         changed = self.documents.replacing(document)
         number = changed.numbers[document.name]
-        inner = pieces.encode(words_of(document))
+        inner = pieces.encode(document_text(document))
         kept, rest = inner[: self.longest - 2], inner[self.longest - 2 :]
         self.documents = changed
         self.tokens, self.offsets = _with(self.tokens, self.offsets, number, kept)
@@ -339,7 +339,7 @@ def _with(
 
 
 @contextmanager
-def resting(module: nn.Module) -> Iterator[None]:
+def evaluation_mode(module: nn.Module) -> Iterator[None]:
     """Nothing is dropped inside, as when a text is embedded amid training."""
     training = module.training
     module.eval()

@@ -15,13 +15,13 @@ from lmlab.core.errors import UserError
 Floats = NDArray[np.float32]
 Numbers = NDArray[np.int64]
 
-MATRIX_FROM = 6
+MATRIX_QUERIES_PER_THREAD = 6
 """Questions for each thread from which on FAISS multiplies matrices instead of taking them one by
 one. Its own rule (one by one below 20 questions; in 1.15 below 128,000 numbers in all of them)
 reads all vectors once for every question: benchmarks/index.py measures what that costs."""
-ALWAYS, NEVER = 0, 2**31 - 1
+FAISS_ALWAYS_MATRIX, FAISS_NEVER_MATRIX = 0, 2**31 - 1
 """Thresholds under which FAISS multiplies matrices always, never, in all its versions."""
-SCORES_AT_ONCE = 2**24
+SCORE_CHUNK = 2**24
 """Scores that numpy holds in memory together: questions × vectors."""
 _threshold_is_set = threading.RLock()
 
@@ -48,55 +48,57 @@ def require_faiss(why: str) -> Any:
 
 
 @contextmanager
-def matrices_for(faiss: Any, questions: int) -> Iterator[None]:
+def faiss_matrix_threshold(faiss: Any, questions: int) -> Iterator[None]:
     """FAISS set to the quicker way to compare so many questions with vectors, and set back after.
 
     The setting belongs to the process, so that threads that search at once wait for each other.
     """
-    matrices = questions >= MATRIX_FROM * faiss.omp_get_max_threads()
+    matrices = questions >= MATRIX_QUERIES_PER_THREAD * faiss.omp_get_max_threads()
     with _threshold_is_set:
         before = faiss.cvar.distance_compute_blas_threshold
-        faiss.cvar.distance_compute_blas_threshold = ALWAYS if matrices else NEVER
+        faiss.cvar.distance_compute_blas_threshold = (
+            FAISS_ALWAYS_MATRIX if matrices else FAISS_NEVER_MATRIX
+        )
         try:
             yield
         finally:
             faiss.cvar.distance_compute_blas_threshold = before
 
 
-def largest(queries: Floats, vectors: Floats, k: int) -> tuple[Floats, Numbers]:
+def top_inner_products(queries: Floats, vectors: Floats, k: int) -> tuple[Floats, Numbers]:
     """Scores and numbers (B, k) of the vectors (N, W) with the largest inner products, k ≤ N.
 
     Time O(B N W); FAISS holds B·k numbers beside the vectors, which may be memory-mapped.
     """
     faiss = import_faiss()
     if faiss is None:
-        return largest_by_numpy(queries, vectors, k)
-    with matrices_for(faiss, len(queries)):
+        return top_inner_products_numpy(queries, vectors, k)
+    with faiss_matrix_threshold(faiss, len(queries)):
         scores, numbers = faiss.knn(queries, vectors, k, metric=faiss.METRIC_INNER_PRODUCT)
     return scores, numbers
 
 
-def largest_by_numpy(queries: Floats, vectors: Floats, k: int) -> tuple[Floats, Numbers]:
+def top_inner_products_numpy(queries: Floats, vectors: Floats, k: int) -> tuple[Floats, Numbers]:
     """The same without FAISS; of equal scores the lower number comes first.
 
     Some vectors at a time, so that the scores of all never stand in memory.
     """
     rows = len(queries)
-    at_once = max(k, SCORES_AT_ONCE // max(rows, 1), 1)
+    at_once = max(k, SCORE_CHUNK // max(rows, 1), 1)
     scores = np.empty((rows, 0), dtype=np.float32)
     numbers = np.empty((rows, 0), dtype=np.int64)
     for first in range(0, len(vectors), at_once):
         part = queries @ vectors[first : first + at_once].T
-        places = best_places(part, k)
+        places = top_k_indices(part, k)
         scores = np.hstack([scores, np.take_along_axis(part, places, 1)])
         numbers = np.hstack([numbers, places + first])
-        best = best_places(scores, k)
+        best = top_k_indices(scores, k)
         scores = np.take_along_axis(scores, best, 1)
         numbers = np.take_along_axis(numbers, best, 1)
     return scores, numbers
 
 
-def best_places(scores: Floats, k: int) -> Numbers:
+def top_k_indices(scores: Floats, k: int) -> Numbers:
     """Places (B, k) of the largest scores of each row, the largest first."""
     found = scores.shape[1]
     if k >= found:

@@ -14,21 +14,21 @@ from typing import Any
 import numpy as np
 
 from lmlab.core.errors import UserError
-from lmlab.retrieval.bm25 import B, K
+from lmlab.retrieval.bm25 import BM25_B, BM25_K1
 from lmlab.retrieval.exact_search import (
     Floats,
     Numbers,
-    best_places,
+    top_k_indices,
 )
 
-ALONE = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\u3040-\u30ff\uac00-\ud7af"
+UNSPACED_SCRIPTS = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\u3040-\u30ff\uac00-\ud7af"
 """Scripts without spaces between words: each character is a word."""
-WORD = re.compile(rf"[{ALONE}]|[^\W_{ALONE}]+")
+WORD_PATTERN = re.compile(rf"[{UNSPACED_SCRIPTS}]|[^\W_{UNSPACED_SCRIPTS}]+")
 
 
-def words(text: str) -> list[str]:
+def tokenize_words(text: str) -> list[str]:
     """The words of a text: runs of letters and digits in lower case; each Chinese character."""
-    return WORD.findall(text.casefold())
+    return WORD_PATTERN.findall(text.casefold())
 
 
 class LexicalIndex:
@@ -49,10 +49,10 @@ class LexicalIndex:
     @classmethod
     def build(cls, texts: Sequence[str]) -> LexicalIndex:
         """An index of the texts by their numbers 0 … N - 1."""
-        every = [words(text) for text in texts]
+        every = [tokenize_words(text) for text in texts]
         if not any(every):
             raise UserError("no document has a word in it, and BM25 looks for words.")
-        inner = require_bm25s("BM25").BM25(k1=K, b=B, method="lucene")
+        inner = require_bm25s("BM25").BM25(k1=BM25_K1, b=BM25_B, method="lucene")
         inner.index(every, show_progress=False)
         return cls(inner)
 
@@ -67,10 +67,10 @@ class LexicalIndex:
         scores = np.full((len(texts), k), -np.inf, dtype=np.float32)
         numbers = np.full((len(texts), k), -1, dtype=np.int64)
         for row, text in enumerate(texts):
-            known = [word for word in words(text) if word in self._inner.vocab_dict]
+            known = [word for word in tokenize_words(text) if word in self._inner.vocab_dict]
             if known:
                 found = np.asarray(self._inner.get_scores(known), dtype=np.float32)
-                best = best_places(found[None], min(k, self.size))[0]
+                best = top_k_indices(found[None], min(k, self.size))[0]
                 best = best[found[best] > 0]
                 scores[row, : len(best)], numbers[row, : len(best)] = found[best], best
         return scores, numbers

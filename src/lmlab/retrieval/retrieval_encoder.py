@@ -27,7 +27,7 @@ class EncoderDescription:
     indexes of format 1, which read titles otherwise and do not tell."""
 
 
-class TextEncoder(Protocol):
+class RetrievalEncoder(Protocol):
     """Documents and questions as vectors of one space; the inner product says how well they fit."""
 
     width: int

@@ -20,25 +20,25 @@ from lmlab.core.atomic_files import (
     new_folder,
     write_json,
 )
-from lmlab.core.dataclass_parsing import record_of
+from lmlab.core.dataclass_parsing import parse_dataclass
 from lmlab.core.errors import UserError
 from lmlab.core.json_text import read_json_object
 from lmlab.core.manifest import DamageError, check_files, verifies, write_manifest
 from lmlab.core.seeds import check_seed
 from lmlab.retrieval.dense_index import (
-    RECALL,
+    DEFAULT_RECALL,
     DenseIndex,
-    Kind,
+    IndexKind,
     check_kind,
     read_vectors,
 )
 from lmlab.retrieval.documents import (
+    INDEX_DOCUMENTS_FILE,
     META,
-    OF_AN_INDEX,
     Document,
     Documents,
-    open_documents,
-    words_of,
+    document_text,
+    load_documents,
 )
 from lmlab.retrieval.exact_search import (
     Floats,
@@ -47,22 +47,22 @@ from lmlab.retrieval.exact_search import (
 from lmlab.retrieval.lexical_index import LexicalIndex
 from lmlab.retrieval.retrieval_encoder import (
     EncoderDescription,
-    TextEncoder,
+    RetrievalEncoder,
 )
 
 FORMAT = 3
 """Version of the folder's form; a larger one was written by a later lmlab."""
-BATCH = 64
+ENCODE_BATCH_SIZE = 64
 """Documents that are encoded together."""
 BM25 = "bm25"
-VECTORS, APPROXIMATE = "vectors.npy", "index.faiss"
+VECTORS_FILE, FAISS_FILE = "vectors.npy", "index.faiss"
 
-Told = Callable[[str, int, int], None]
+IndexProgress = Callable[[str, int, int], None]
 """Is told what is being done, how much of it is, and of how much."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Hit:
+class DocumentHit:
     """A document that was found."""
 
     document: Document
@@ -97,20 +97,20 @@ class IndexDescription:
     """Share of nearest neighbours that an approximate index found when it was built."""
 
 
-FindEncoder = Callable[[Path, IndexDescription], TextEncoder]
+LoadEncoder = Callable[[Path, IndexDescription], RetrievalEncoder]
 """Gives the encoder of an index, by its folder and what it says of itself."""
 
 
 def build_index(
     documents: Documents,
-    encoder: TextEncoder | None,
+    encoder: RetrievalEncoder | None,
     out: Path | str,
     *,
-    kind: Kind = "flat",
-    batch: int = BATCH,
-    recall: float = RECALL,
+    kind: IndexKind = "flat",
+    batch: int = ENCODE_BATCH_SIZE,
+    recall: float = DEFAULT_RECALL,
     seed: int = 0,
-    progress: Told = lambda what, done, of: None,
+    progress: IndexProgress = lambda what, done, of: None,
 ) -> StoredIndex:
     """Write an index of the documents, all of it or nothing: by an encoder, or by words (None).
 
@@ -124,17 +124,17 @@ def build_index(
     if batch < 1:
         raise UserError(f"a batch must be of 1 or more documents, and {batch} came.")
     with new_folder(Path(out)) as folder:
-        (folder / OF_AN_INDEX).write_bytes(documents.to_bytes())
+        (folder / INDEX_DOCUMENTS_FILE).write_bytes(documents.to_bytes())
         about: dict[str, Any] = {"kind": BM25}
         if encoder is None:
-            LexicalIndex.build([words_of(each) for each in documents]).save(folder / BM25)
+            LexicalIndex.build([document_text(each) for each in documents]).save(folder / BM25)
         else:
             cut = encoder.cut
-            vectors = _encode(documents, encoder, folder / VECTORS, batch, progress)
+            vectors = _encode(documents, encoder, folder / VECTORS_FILE, batch, progress)
             tell = lambda done, of: progress("indexing", done, of)  # noqa: E731
             index = DenseIndex.build(vectors, kind=kind, seed=seed, recall=recall, progress=tell)
             if kind != "flat":  # the vectors themselves are the flat one
-                index.save(folder / APPROXIMATE)
+                index.save(folder / FAISS_FILE)
             about = {
                 "kind": kind,
                 "width": index.width,
@@ -148,13 +148,13 @@ def build_index(
 
 
 def _encode(
-    documents: Documents, encoder: TextEncoder, path: Path, batch: int, progress: Told
+    documents: Documents, encoder: RetrievalEncoder, path: Path, batch: int, progress: IndexProgress
 ) -> Floats:
     """Vectors (N, W) of all documents, in a file that is mapped."""
     vectors = np.lib.format.open_memmap(
         path, mode="w+", dtype=np.float32, shape=(len(documents), encoder.width)
     )
-    texts = [words_of(each) for each in documents]
+    texts = [document_text(each) for each in documents]
     # Those of a length together, or a batch would be mostly padding; the longest first, so that
     # what does not fit in memory shows at once.
     order = sorted(range(len(texts)), key=lambda number: -len(texts[number]))
@@ -191,7 +191,7 @@ class StoredIndex:
         self,
         path: Path,
         about: IndexDescription,
-        find_encoder: FindEncoder,
+        find_encoder: LoadEncoder,
         *,
         verify: bool = True,
     ) -> None:
@@ -211,35 +211,35 @@ class StoredIndex:
 
     @cached_property
     def documents(self) -> Documents:
-        self._verify(OF_AN_INDEX)
-        found = open_documents(self.path / OF_AN_INDEX)
+        self._verify(INDEX_DOCUMENTS_FILE)
+        found = load_documents(self.path / INDEX_DOCUMENTS_FILE)
         if len(found) != self.about.documents:
-            raise damaged(self.path / OF_AN_INDEX)
+            raise damaged_index_error(self.path / INDEX_DOCUMENTS_FILE)
         return found
 
     @cached_property
     def vectors(self) -> DenseIndex:
         """The documents' vectors, by the way they are searched; not for bm25."""
         assert self.about.kind != BM25, "words have no vectors"
-        name = VECTORS if self.about.kind == "flat" else APPROXIMATE
-        self._verify(name, trusted=name == APPROXIMATE)
+        name = VECTORS_FILE if self.about.kind == "flat" else FAISS_FILE
+        self._verify(name, trusted=name == FAISS_FILE)
         found = DenseIndex.load(self.path / name)
         if (found.size, found.width) != (self.about.documents, self.about.width):
-            raise damaged(self.path / name)
+            raise damaged_index_error(self.path / name)
         return found
 
-    def every_vector(self) -> Floats | None:
+    def all_vectors(self) -> Floats | None:
         """(N, W) of all documents, by whatever way they are searched; None for bm25."""
         if self.about.kind == BM25:
             return None
-        self._verify(VECTORS)
-        found = read_vectors(self.path / VECTORS)
+        self._verify(VECTORS_FILE)
+        found = read_vectors(self.path / VECTORS_FILE)
         if found.shape != (self.about.documents, self.about.width):
-            raise damaged(self.path / VECTORS)
+            raise damaged_index_error(self.path / VECTORS_FILE)
         return found
 
     @cached_property
-    def encoder(self) -> TextEncoder:
+    def encoder(self) -> RetrievalEncoder:
         """What turns questions into vectors, checked to be what the documents went through."""
         found = self._find_encoder(self.path, self.about)
         check_encoder(self.path, self.about, found)
@@ -251,7 +251,7 @@ class StoredIndex:
         self._verify(*names, trusted=True)
         found = LexicalIndex.load(self.path / BM25)
         if found.size != self.about.documents:
-            raise damaged(self.path / BM25)
+            raise damaged_index_error(self.path / BM25)
         return found
 
     def _verify(self, *names: str, trusted: bool = False) -> None:
@@ -263,12 +263,12 @@ class StoredIndex:
         if trusted or self._verifies:
             verify_index(self.path, names)
 
-    def search(self, texts: Sequence[str], k: int = 10) -> list[list[Hit]]:
+    def search(self, texts: Sequence[str], k: int = 10) -> list[list[DocumentHit]]:
         """The best documents for each text, best first: k, or fewer where fewer were found."""
         scores, numbers = self.search_numbers(texts, k)
         return [
             [
-                Hit(document=self.documents[number], number=number, score=score)
+                DocumentHit(document=self.documents[number], number=number, score=score)
                 for score, number in zip(some, which, strict=True)
                 if number >= 0
             ]
@@ -294,7 +294,7 @@ class StoredIndex:
         return self.vectors.search(vectors, k)
 
 
-def no_encoder(path: Path, about: IndexDescription) -> TextEncoder:
+def missing_encoder(path: Path, about: IndexDescription) -> RetrievalEncoder:
     """Where nobody can find one."""
     raise UserError(f"{path} is searched by an encoder ({about.encoder}); say which one to use.")
 
@@ -302,8 +302,8 @@ def no_encoder(path: Path, about: IndexDescription) -> TextEncoder:
 def open_index(
     path: Path | str,
     *,
-    encoder: TextEncoder | None = None,
-    find_encoder: FindEncoder = no_encoder,
+    encoder: RetrievalEncoder | None = None,
+    find_encoder: LoadEncoder = missing_encoder,
 ) -> StoredIndex:
     """The index of a folder; `encoder` is what turns questions into vectors, for all but bm25.
 
@@ -316,7 +316,7 @@ def open_index(
         verify_index(folder, [META])
     for name, size in about.files.items():
         if not (folder / name).is_file() or (folder / name).stat().st_size != size:
-            raise damaged(folder / name)
+            raise damaged_index_error(folder / name)
     find = find_encoder if encoder is None else lambda *_: encoder
     return StoredIndex(folder, about, find, verify=verify)
 
@@ -348,8 +348,8 @@ def read_description(folder: Path) -> IndexDescription:
                 f"{told['format']}), and this one reads up to format {FORMAT}; upgrade lmlab."
             )
         encoder = told.get("encoder")
-        told["encoder"] = None if encoder is None else record_of(EncoderDescription, encoder)
-        return _checked(record_of(IndexDescription, told))
+        told["encoder"] = None if encoder is None else parse_dataclass(EncoderDescription, encoder)
+        return _checked(parse_dataclass(IndexDescription, told))
     except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
         raise UserError(f"{folder / META} is not that of an index; build it again.") from error
 
@@ -357,19 +357,19 @@ def read_description(folder: Path) -> IndexDescription:
 def _checked(about: IndexDescription) -> IndexDescription:
     """What an index says of itself, where that can be; a ValueError where it can't."""
     by_words = about.kind == BM25
-    if not by_words and about.kind not in get_args(Kind):
+    if not by_words and about.kind not in get_args(IndexKind):
         raise ValueError(f"there is no kind of index called {about.kind}")
     if about.documents < 1 or by_words != (about.width is None) or by_words != (not about.encoder):
         raise ValueError("its documents, width and encoder do not belong together")
     if any(Path(name).is_absolute() or ".." in Path(name).parts for name in about.files):
         raise ValueError("it names files of another folder")
-    needed = {OF_AN_INDEX} if by_words else {OF_AN_INDEX, VECTORS}
+    needed = {INDEX_DOCUMENTS_FILE} if by_words else {INDEX_DOCUMENTS_FILE, VECTORS_FILE}
     if not needed <= about.files.keys():
         raise ValueError("it does not name all of its files")
     return about
 
 
-def check_encoder(path: Path, about: IndexDescription, encoder: TextEncoder) -> None:
+def check_encoder(path: Path, about: IndexDescription, encoder: RetrievalEncoder) -> None:
     """A UserError where an index was not built with this encoder: its scores would mean nothing."""
     built = about.encoder
     assert built is not None, "words need no encoder"
@@ -387,5 +387,5 @@ def check_encoder(path: Path, about: IndexDescription, encoder: TextEncoder) -> 
         )
 
 
-def damaged(path: Path) -> UserError:
+def damaged_index_error(path: Path) -> UserError:
     return UserError(f"{path} is missing, damaged or cut short; build the index again.")

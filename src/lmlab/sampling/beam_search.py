@@ -18,31 +18,31 @@ from torch import Tensor
 
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
-from lmlab.core.evaluation_mode import evaluating
+from lmlab.core.evaluation_mode import evaluation_mode
 from lmlab.core.limits import check_limit
 from lmlab.core.protocols import Step, require
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.sampling.beam_expansion import (
-    Row,
-    Ways,
-    best_ways,
-    ways_that_keep,
+    Continuations,
+    PartialHypothesis,
+    constrained_continuations,
+    top_continuations,
 )
 from lmlab.sampling.decoding import (
-    Generated,
-    after_prefix,
+    GeneratedSequence,
     check_prefix,
-    room,
+    max_new_tokens,
+    state_after_prefix,
 )
 from lmlab.sampling.lexical_constraints import (
-    Constraints,
+    LexicalConstraints,
     Phrase,
-    shared_out,
+    allocate_beam,
 )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Hypothesis(Generated):
+class Hypothesis(GeneratedSequence):
     """A sequence that the search found; `log_prob` is the system's own, `score` what ranked it."""
 
     score: float = 0.0
@@ -52,7 +52,7 @@ class Hypothesis(Generated):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Beam:
+class BeamConfig:
     """How a search goes.
 
     Hypotheses are ranked by log p(y) / |y|^length_penalty, |y| the tokens after the prefix with
@@ -101,7 +101,7 @@ class Beam:
         """What a sequence is ranked by."""
         return log_prob / length**self.length_penalty
 
-    def promise(self, log_prob: float, length: int) -> float:
+    def optimistic_score(self, log_prob: float, length: int) -> float:
         """The most that is believed of an open hypothesis that has `length` tokens.
 
         Its log-probability only falls, so at best it stays and is divided by the greatest length.
@@ -114,12 +114,12 @@ class Beam:
 
 def beam_search(
     system: Any,
-    beam: Beam,
+    beam: BeamConfig,
     *,
     sources: int = 1,
     prefix: Sequence[int] | None = None,
     condition: Batch | None = None,
-    constraints: Constraints | None = None,
+    constraints: LexicalConstraints | None = None,
     max_lengths: Sequence[int] | None = None,
 ) -> list[list[Hypothesis]]:
     """The best sequences for each source (row of the condition), best first.
@@ -138,19 +138,21 @@ def beam_search(
     """
     require(system, Step, "beam search")
     vocabulary: Vocabulary = system.vocabulary
-    keeping = constraints or Constraints()
+    keeping = constraints or LexicalConstraints()
     given, beginning = (check_prefix(each, vocabulary) for each in (prefix, keeping.beginning))
     if condition is not None:
         sources = len(condition)
     if sources < 1:
         raise UserError(f"at least one source must be given, and {sources} came.")
     beside = [None] * sources if condition is None else condition.lengths.tolist()
-    most = [room(system, given + beginning, beam.max_length, condition=own) for own in beside]
+    most = [
+        max_new_tokens(system, given + beginning, beam.max_length, condition=own) for own in beside
+    ]
     asked = most if max_lengths is None else max_lengths
     lengths = [len(beginning) + min(pair) for pair in zip(most, asked, strict=True)]
     beams = [replace(beam, max_length=length) for length in lengths]
-    with evaluating(system):
-        state = after_prefix(system, sources, given, condition)
+    with evaluation_mode(system):
+        state = state_after_prefix(system, sources, given, condition)
         state, log_probs = _begun(system, state, sources, beginning)
         searches = [
             _Search(each, given, keeping, open=[_Open(beginning, log_prob)])
@@ -203,26 +205,26 @@ def _extend_all(
 
 def _ways_on(
     log_probs: Tensor, searches: Sequence[_Search], length: int, end: int | None
-) -> list[Ways]:
+) -> list[Continuations]:
     """The ways on of every row (rows, V), all rows at once."""
     width, constraints = searches[0].beam.width, searches[0].constraints
     if not (constraints.banned or constraints.required):
-        return best_ways(log_probs, width, end)
+        return top_continuations(log_probs, width, end)
     rows = [
-        Row((*search.prefix, *each.tokens), last=length == search.beam.max_length)
+        PartialHypothesis((*search.prefix, *each.tokens), last=length == search.beam.max_length)
         for search in searches
         for each in search.open
     ]
-    return ways_that_keep(constraints, rows, log_probs, width, end)
+    return constrained_continuations(constraints, rows, log_probs, width, end)
 
 
 @dataclass
 class _Search:
     """The search for one source."""
 
-    beam: Beam
+    beam: BeamConfig
     prefix: tuple[int, ...]
-    constraints: Constraints
+    constraints: LexicalConstraints
     open: list[_Open]
     kept: list[Hypothesis] = field(default_factory=list)
     """The best that ended, best first, at most as many as are asked for."""
@@ -231,7 +233,7 @@ class _Search:
     cut_off: list[_Open] = field(default_factory=list)
     """Those that were open at the greatest length."""
 
-    def extend(self, ways: Sequence[Ways], length: int) -> list[tuple[int, int]]:
+    def extend(self, ways: Sequence[Continuations], length: int) -> list[tuple[int, int]]:
         """Try each open hypothesis (row) as ended; keep the best ways on, as (row, token)."""
         if not self.open:
             return []
@@ -246,7 +248,7 @@ class _Search:
             self.open, self.cut_off = [], self.open
         return [(row, token) for row, token, _ in chosen] if self.open else []
 
-    def _chosen(self, ways: Sequence[Ways]) -> list[tuple[int, int, float]]:
+    def _chosen(self, ways: Sequence[Continuations]) -> list[tuple[int, int, float]]:
         """The ways on that stay open, as (row, token, log-probability), best first."""
         required = self.constraints.required
         reached = [each.log_prob for each in self.open]
@@ -265,7 +267,7 @@ class _Search:
             return possible[: self.beam.width]
         written = [(*self.prefix, *each.tokens) for each in self.open]
         held = self.constraints.held
-        return shared_out(
+        return allocate_beam(
             [(row, token, value, held((*written[row], token))) for row, token, value in possible],
             self.beam.width,
         )
@@ -290,7 +292,7 @@ class _Search:
     def _settle(self, length: int) -> None:
         """Count those of the kept that nothing open, of so many tokens, is believed to precede."""
         best = max((each.log_prob for each in self.open), default=-math.inf)
-        most = self.beam.promise(best, length)
+        most = self.beam.optimistic_score(best, length)
         while self.settled < len(self.kept) and most <= self.kept[self.settled].score:
             self.settled += 1
 

@@ -16,36 +16,36 @@ import torch
 from torch import Tensor
 
 from lmlab.core.batch import Batch
-from lmlab.core.distribution import Categorical, by_numbers
+from lmlab.core.distribution import Categorical, inverse_cdf
 from lmlab.core.errors import UserError
 from lmlab.core.evaluation_mode import (
     device_of,
-    evaluating,
+    evaluation_mode,
 )
 from lmlab.core.protocols import Energy, Fill, LogProb, Sample, Step, require
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.collation import (
-    batch_of,
-    by_budget,
+    group_by_length,
+    pad_rows,
 )
-from lmlab.layers.per_example_rng import RowNumbers
-from lmlab.sampling.truncation import apply, filters
+from lmlab.layers.per_example_rng import PerExampleGenerator
+from lmlab.sampling.truncation import apply_filters, make_filters
 
-MOST_NUMBERS = 16_000_000
+MAX_NUMBERS = 16_000_000
 """Rows times vocabulary in one step; more rows than fit are drawn in several goes."""
 
-TOKENS_AT_ONCE = 8192
+TOKENS_PER_BATCH = 8192
 """In a batch of whole sequences whose log-probability is asked for."""
 
-Choose = Callable[[Categorical, Tensor], Tensor]
+TokenChooser = Callable[[Categorical, Tensor], Tensor]
 """From the next token's distribution (rows, V), and which of all rows those are (rows,), to the ids
 (rows,) that are taken."""
-Lengths = int | Sequence[int]
+MaxLengths = int | Sequence[int]
 """A greatest length for all rows, or one for each."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Generated:
+class GeneratedSequence:
     """A sequence that a system wrote."""
 
     tokens: tuple[int, ...]
@@ -59,34 +59,34 @@ class Generated:
     """How many of the tokens are the prefix."""
 
 
-def sample(
+def sample_sequences(
     system: object,
     rows: int,
     *,
-    max_length: Lengths,
+    max_length: MaxLengths,
     temperature: float = 1.0,
     top_k: int | None = None,
     top_p: float | None = None,
     prefix: Sequence[int] | None = None,
     generator: torch.Generator | None = None,
     condition: Batch | None = None,
-) -> list[Generated]:
+) -> list[GeneratedSequence]:
     """Draw `rows` sequences, token by token: s_t ~ p(· | s_<t), truncated if asked.
 
     At most `max_length` tokens are drawn after the prefix, the end symbol included. A generator of
-    `RowNumbers` draws each row by numbers of its own, whatever rows stand beside it. Cost: one step
+    `PerExampleGenerator` draws each row by numbers of its own, whatever rows stand beside it. Cost: one step
     a token for the rows that are not finished.
     """
-    steps = filters(temperature=temperature, top_k=top_k, top_p=top_p)
+    steps = make_filters(temperature=temperature, top_k=top_k, top_p=top_p)
     lengths = _lengths(rows, max_length)
     if not isinstance(system, Step) and isinstance(system, Sample):
         shaped = bool(steps or prefix)
         return _sample_whole(system, rows, max(lengths), shaped, generator, condition)
 
     def draw(distribution: Categorical, going: Tensor) -> Tensor:
-        log_probs = apply(steps, distribution).log_probs
-        if isinstance(generator, RowNumbers):
-            return by_numbers(log_probs, generator.numbers((rows, 1), log_probs.device)[going])
+        log_probs = apply_filters(steps, distribution).log_probs
+        if isinstance(generator, PerExampleGenerator):
+            return inverse_cdf(log_probs, generator.numbers((rows, 1), log_probs.device)[going])
         if generator is not None:
             log_probs = log_probs.to(generator.device)
         return Categorical(log_probs).sample(generator=generator)
@@ -94,14 +94,14 @@ def sample(
     return decode(system, rows, draw, max_length=lengths, prefix=prefix, condition=condition)
 
 
-def greedy(
+def greedy_search(
     system: object,
     rows: int = 1,
     *,
-    max_length: Lengths,
+    max_length: MaxLengths,
     prefix: Sequence[int] | None = None,
     condition: Batch | None = None,
-) -> list[Generated]:
+) -> list[GeneratedSequence]:
     """The most probable token at every step; of equals the first id. Not the best sequence."""
 
     def best(distribution: Categorical, going: Tensor) -> Tensor:
@@ -123,23 +123,23 @@ def _require_step(system: object) -> None:
 def decode(
     system: Any,
     rows: int,
-    choose: Choose,
+    choose: TokenChooser,
     *,
-    max_length: Lengths,
+    max_length: MaxLengths,
     prefix: Sequence[int] | None = None,
     condition: Batch | None = None,
-) -> list[Generated]:
+) -> list[GeneratedSequence]:
     """The loop: peek, choose, advance, until every row has ended or is `max_length` long."""
     _require_step(system)
     vocabulary: Vocabulary = system.vocabulary
     given = check_prefix(prefix, vocabulary)
     beside = [None] * rows if condition is None else condition.lengths.tolist()
     asked = zip(_lengths(rows, max_length), beside, strict=True)
-    lengths = [room(system, given, length, condition=own) for length, own in asked]
+    lengths = [max_new_tokens(system, given, length, condition=own) for length, own in asked]
     # A condition belongs to its rows, so those are not divided.
-    most = rows if condition is not None else max(1, MOST_NUMBERS // vocabulary.size)
-    written: list[Generated] = []
-    with evaluating(system):
+    most = rows if condition is not None else max(1, MAX_NUMBERS // vocabulary.size)
+    written: list[GeneratedSequence] = []
+    with evaluation_mode(system):
         for first in range(0, rows, most):
             some = torch.arange(first, min(first + most, rows))
             theirs = lengths[first : first + most]
@@ -150,20 +150,20 @@ def decode(
 def _decode_some(
     system: Any,
     rows: Tensor,
-    choose: Choose,
+    choose: TokenChooser,
     lengths: Sequence[int],
     given: tuple[int, ...],
     condition: Batch | None,
-) -> list[Generated]:
+) -> list[GeneratedSequence]:
     """Those of all rows whose numbers `rows` holds; `lengths` are theirs."""
     end = system.vocabulary.end
-    state = after_prefix(system, len(rows), given, condition)
+    state = state_after_prefix(system, len(rows), given, condition)
     tokens: list[list[int]] = [list(given) for _ in lengths]
     log_probs = torch.zeros(len(rows), dtype=torch.float64)
     finished = [False] * len(rows)
     going = torch.arange(len(rows))
     for length in itertools.count(1):
-        distribution = look(system, state)
+        distribution = next_distribution(system, state)
         chosen = choose(distribution, rows[going]).to(distribution.log_probs.device)
         log_probs[going] += distribution.log_prob(chosen).double().cpu()
         stays = []
@@ -183,7 +183,7 @@ def _decode_some(
             state = state.select(kept.to(chosen.device))
         state = system.advance(state, chosen)
     return [
-        Generated(
+        GeneratedSequence(
             tokens=tuple(tokens[row]),
             log_prob=float(log_probs[row]),
             finished=finished[row],
@@ -193,14 +193,16 @@ def _decode_some(
     ]
 
 
-def room(system: Any, prefix: Sequence[int], asked: int, *, condition: int | None = None) -> int:
+def max_new_tokens(
+    system: Any, prefix: Sequence[int], asked: int, *, condition: int | None = None
+) -> int:
     """How many tokens can be written after a prefix: as many as asked, or as the system takes.
 
     `condition` is the tokens of what a text is given, where it is given something.
     """
     window: int | None = getattr(system, "window", None)
-    if condition is not None and hasattr(system, "room_beside"):
-        window = system.room_beside(condition)
+    if condition is not None and hasattr(system, "max_generation_length"):
+        window = system.max_generation_length(condition)
     if window is None:
         return asked
     if len(prefix) >= window:
@@ -211,14 +213,14 @@ def room(system: Any, prefix: Sequence[int], asked: int, *, condition: int | Non
     return min(asked, window - len(prefix))
 
 
-def look(system: Any, state: Any) -> Categorical:
+def next_distribution(system: Any, state: Any) -> Categorical:
     """The next token's distribution, or a UserError where the weights have gone wrong."""
     distribution: Categorical = system.peek(state)
-    check_numbers(distribution.log_probs)
+    check_log_probs(distribution.log_probs)
     return distribution
 
 
-def check_numbers(log_probs: Tensor) -> None:
+def check_log_probs(log_probs: Tensor) -> None:
     """A UserError where log-probabilities are none."""
     # Numbers at most 0 add up to no number only where one of them is none.
     if log_probs.sum().isnan():
@@ -228,7 +230,7 @@ def check_numbers(log_probs: Tensor) -> None:
         )
 
 
-def after_prefix(
+def state_after_prefix(
     system: Any, rows: int, prefix: Sequence[int], condition: Batch | None = None
 ) -> Any:
     """The state of `rows` sequences after the start symbol and the given tokens."""
@@ -257,7 +259,7 @@ def check_prefix(prefix: Sequence[int] | None, vocabulary: Vocabulary) -> tuple[
     return given
 
 
-def _lengths(rows: int, max_length: Lengths) -> list[int]:
+def _lengths(rows: int, max_length: MaxLengths) -> list[int]:
     """The greatest length of each row."""
     if rows < 1:
         raise UserError(f"at least one sequence must be asked for, and {rows} came.")
@@ -275,7 +277,7 @@ def _sample_whole(
     shaped: bool,
     generator: torch.Generator | None,
     condition: Batch | None,
-) -> list[Generated]:
+) -> list[GeneratedSequence]:
     """Sequences from a system that draws them whole, each with its own log-probability."""
     if shaped:
         raise UserError(
@@ -283,13 +285,13 @@ def _sample_whole(
             "or top-p; leave them out."
         )
     end = system.vocabulary.end
-    with evaluating(system):
+    with evaluation_mode(system):
         drawn = system.sample(rows, max_length=max_length, condition=condition, generator=generator)
         finished = [bool(ids) and ids[-1] == end for ids in drawn]
         complete = [ids for ids, done in zip(drawn, finished, strict=True) if done]
         log_probs = iter(_log_probs_of(system, complete, condition))
     return [
-        Generated(
+        GeneratedSequence(
             tokens=tuple(ids[:-1] if done else ids),
             log_prob=next(log_probs) if done else None,
             finished=done,
@@ -308,8 +310,8 @@ def _log_probs_of(
     first = vocabulary.end if vocabulary.start is None else vocabulary.start
     assert first is not None, "a vocabulary needs a start or an end symbol"
     found: list[float | None] = [None] * len(sequences)
-    for group in by_budget([len(ids) + 1 for ids in sequences], TOKENS_AT_ONCE):
-        batch = batch_of([[first, *sequences[index]] for index in group], system)
+    for group in group_by_length([len(ids) + 1 for ids in sequences], TOKENS_PER_BATCH):
+        batch = pad_rows([[first, *sequences[index]] for index in group], system)
         for index, total in zip(group, system.log_prob(batch).totals.tolist(), strict=True):
             found[index] = total
     return found

@@ -11,21 +11,21 @@ import torch
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.limits import check_limit
-from lmlab.layers.per_example_rng import row_numbers
+from lmlab.layers.per_example_rng import per_example_generator
 from lmlab.sampling.beam_search import (
-    Beam,
+    BeamConfig,
     Hypothesis,
     beam_search,
 )
 from lmlab.sampling.decoding import (
-    Generated,
-    greedy,
-    sample,
+    GeneratedSequence,
+    greedy_search,
+    sample_sequences,
 )
-from lmlab.sampling.lexical_constraints import Constraints
+from lmlab.sampling.lexical_constraints import LexicalConstraints
 
 
-class Way(Protocol):
+class DecodingStrategy(Protocol):
     """How texts are found for sources."""
 
     @property
@@ -46,7 +46,7 @@ class Way(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Greedily:
+class Greedy:
     """The likeliest token each time."""
 
     rows: int = 1
@@ -54,16 +54,16 @@ class Greedily:
     def find(
         self, system: Any, sources: Batch, max_lengths: Sequence[int], seed: int
     ) -> list[list[Hypothesis]]:
-        found = greedy(system, len(sources), max_length=max_lengths, condition=sources)
+        found = greedy_search(system, len(sources), max_length=max_lengths, condition=sources)
         return [[_hypothesis(each)] for each in found]
 
 
 @dataclass(frozen=True, kw_only=True)
-class BySearch:
+class BeamSearch:
     """Beam search."""
 
-    beam: Beam = field(default_factory=lambda: Beam(width=5))
-    constraints: Constraints = field(default_factory=Constraints)
+    beam: BeamConfig = field(default_factory=lambda: BeamConfig(width=5))
+    constraints: LexicalConstraints = field(default_factory=LexicalConstraints)
 
     @property
     def rows(self) -> int:
@@ -82,7 +82,7 @@ class BySearch:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Drawn:
+class Sampling:
     """Texts drawn from p(text | source), as they came."""
 
     rows: int = 1
@@ -102,21 +102,21 @@ class Drawn:
         repeated = torch.arange(count, device=device).repeat_interleave(self.rows)
         which = torch.arange(self.rows).repeat(count)
         given = sources.select(repeated)
-        found = sample(
+        found = sample_sequences(
             system,
             len(given),
             max_length=[length for length in max_lengths for _ in range(self.rows)],
             temperature=self.temperature,
             top_k=self.top_k,
             top_p=self.top_p,
-            generator=row_numbers(seed, given.rows.cpu(), which),
+            generator=per_example_generator(seed, given.rows.cpu(), which),
             condition=given,
         )
         each = iter(map(_hypothesis, found))
         return [[next(each) for _ in range(self.rows)] for _ in range(count)]
 
 
-def _hypothesis(each: Generated) -> Hypothesis:
+def _hypothesis(each: GeneratedSequence) -> Hypothesis:
     assert each.log_prob is not None
     return Hypothesis(
         tokens=each.tokens,

@@ -17,17 +17,17 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from lmlab.core.protocols import Answering
+from lmlab.core.protocols import InfillDecoder
 from lmlab.sampling.decoding import (
-    Generated,
-    look,
+    GeneratedSequence,
+    next_distribution,
 )
 
-ANSWER = -1
+FREE_TOKEN = -1
 """Stands for an answer, where it is asked what is written around answers."""
 
 
-class Text(NamedTuple):
+class PartialText(NamedTuple):
     """What was written so far, and its log-probability."""
 
     tokens: tuple[int, ...]
@@ -35,14 +35,14 @@ class Text(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Front:
+class Frontier:
     """Texts of one length side by side, and the state after them."""
 
-    texts: list[Text]
+    texts: list[PartialText]
     state: Any
 
-    def select(self, rows: Tensor) -> Front:
-        return Front([self.texts[row] for row in rows.tolist()], self.state.select(rows))
+    def select(self, rows: Tensor) -> Frontier:
+        return Frontier([self.texts[row] for row in rows.tolist()], self.state.select(rows))
 
     @property
     def log_probs(self) -> list[float]:
@@ -50,11 +50,11 @@ class Front:
 
 
 @dataclass(kw_only=True)
-class Best:
+class BestTexts:
     """The likeliest texts that came to a place, no two alike, at most `count` of them."""
 
     count: int
-    kept: list[tuple[Text, Front, int]] = field(default_factory=list)
+    kept: list[tuple[PartialText, Frontier, int]] = field(default_factory=list)
     """Best first, each with where its state is."""
 
     def wants(self, log_prob: float) -> bool:
@@ -62,14 +62,14 @@ class Best:
         full = len(self.kept) == self.count
         return log_prob > (self.kept[-1][0].log_prob if full else -math.inf)
 
-    def add(self, front: Front) -> None:
+    def add(self, front: Frontier) -> None:
         known = {text.tokens for text, _, _ in self.kept}
         new = [(text, front, row) for row, text in enumerate(front.texts)]
         self.kept += [each for each in new if each[0].tokens not in known]
         self.kept.sort(key=lambda each: -each[0].log_prob)
         del self.kept[self.count :]
 
-    def fronts(self) -> list[Front]:
+    def fronts(self) -> list[Frontier]:
         """The kept texts, those of one length together."""
         rows: dict[int, list[int]] = {}
         fronts = {id(front): front for _, front, _ in self.kept}
@@ -79,7 +79,7 @@ class Best:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BlankSearch:
+class InfillSearch:
     """The likeliest texts with any tokens in the blanks of one text, the first row of `writer`.
 
     For each number of tokens in a blank, and at its end, the `width` likeliest are kept, and at the
@@ -89,7 +89,7 @@ class BlankSearch:
     and one for each word from there to the next blank, of at most `width` rows.
     """
 
-    writer: Answering
+    writer: InfillDecoder
     blanks: int
     """How many the text has."""
     width: int
@@ -97,16 +97,16 @@ class BlankSearch:
     most: int
     """Tokens in all blanks together."""
 
-    def __call__(self) -> list[Generated]:
+    def __call__(self) -> list[GeneratedSequence]:
         """Best first; the end is part of each log-probability."""
         end = self.writer.vocabulary.end
         assert end is not None, "what writes blanks ends"
         first, *others = self.stretches()
         others[-1] = (*others[-1], end)
-        fronts, forced = [Front([Text((), 0.0)], self.writer.start(1))], len(first)
-        fronts = [self._follow(fronts[0], first, Best(count=1))]
+        fronts, forced = [Frontier([PartialText((), 0.0)], self.writer.start(1))], len(first)
+        fronts = [self._follow(fronts[0], first, BestTexts(count=1))]
         for number, stretch in enumerate(others, 1):
-            found = Best(count=self.best if number == len(others) else self.width)
+            found = BestTexts(count=self.best if number == len(others) else self.width)
             for front in fronts:
                 if front.texts:
                     used = len(front.texts[0].tokens) - forced
@@ -114,21 +114,21 @@ class BlankSearch:
             fronts, forced = found.fronts(), forced + len(stretch)
         texts = sorted((text for each in fronts for text in each.texts), key=lambda t: -t.log_prob)
         return [
-            Generated(tokens=text.tokens[:-1], log_prob=text.log_prob, finished=True)
+            GeneratedSequence(tokens=text.tokens[:-1], log_prob=text.log_prob, finished=True)
             for text in texts
         ]
 
     def stretches(self) -> list[tuple[int, ...]]:
         """What is written before the first answer, between answers, and behind the last."""
         found: list[tuple[int, ...]] = [()]
-        for token in self.writer.written(0, [(ANSWER,)] * self.blanks):
-            if token == ANSWER:
+        for token in self.writer.written(0, [(FREE_TOKEN,)] * self.blanks):
+            if token == FREE_TOKEN:
                 found.append(())
             else:
                 found[-1] += (token,)
         return found
 
-    def _fill(self, front: Front, stretch: Sequence[int], room: int, found: Best) -> None:
+    def _fill(self, front: Frontier, stretch: Sequence[int], room: int, found: BestTexts) -> None:
         """Put 0, 1, … `room` tokens into a blank, and after each number the stretch behind it."""
         for tokens in range(room + 1):
             front = self._hopeful(front, found)
@@ -138,14 +138,14 @@ class BlankSearch:
             if tokens < room:
                 front = self._longer(front)
 
-    def _hopeful(self, front: Front, found: Best) -> Front:
+    def _hopeful(self, front: Frontier, found: BestTexts) -> Frontier:
         """Those that may still be among the best at the end of the blank."""
         rows = [row for row, log_prob in enumerate(front.log_probs) if found.wants(log_prob)]
         return front if len(rows) == len(front.texts) else front.select(self._tensor(rows))
 
-    def _longer(self, front: Front) -> Front:
+    def _longer(self, front: Frontier) -> Frontier:
         """The `width` likeliest texts with one token more in the blank."""
-        log_probs = look(self.writer, front.state).log_probs
+        log_probs = next_distribution(self.writer, front.state).log_probs
         inside = log_probs.masked_fill(~self.writer.ordinary, -math.inf).double()
         totals = inside + inside.new_tensor(front.log_probs)[:, None]
         best = totals.flatten().topk(min(self.width, totals.numel()))
@@ -153,28 +153,30 @@ class BlankSearch:
         ways = best.indices[kept]
         return self._advanced(front, ways // size, ways % size, best.values[kept])
 
-    def _follow(self, front: Front, stretch: Sequence[int], found: Best) -> Front:
+    def _follow(self, front: Frontier, stretch: Sequence[int], found: BestTexts) -> Frontier:
         """The texts with what must come next, but for those that `found` wants no more."""
         for token in stretch:
-            values = look(self.writer, front.state).log_probs[:, token].double()
+            values = next_distribution(self.writer, front.state).log_probs[:, token].double()
             values = values + values.new_tensor(front.log_probs)
             rows = [row for row, value in enumerate(values.tolist()) if found.wants(value)]
             if not rows:
-                return Front([], front.state)
+                return Frontier([], front.state)
             kept = self._tensor(rows)
             front = self._advanced(front, kept, torch.full_like(kept, token), values[kept])
         return front
 
-    def _advanced(self, front: Front, rows: Tensor, tokens: Tensor, log_probs: Tensor) -> Front:
+    def _advanced(
+        self, front: Frontier, rows: Tensor, tokens: Tensor, log_probs: Tensor
+    ) -> Frontier:
         """The texts at `rows` with a token each and the log-probabilities that they have then."""
         before, numbers = front.select(rows), zip(tokens.tolist(), log_probs.tolist(), strict=True)
         texts = [
-            Text((*text.tokens, token), log_prob)
+            PartialText((*text.tokens, token), log_prob)
             for text, (token, log_prob) in zip(before.texts, numbers, strict=True)
         ]
         # Nothing follows the end, and not every writer could go on.
         ended = bool(len(tokens)) and int(tokens[0]) == self.writer.vocabulary.end
-        return Front(texts, before.state if ended else self.writer.advance(before.state, tokens))
+        return Frontier(texts, before.state if ended else self.writer.advance(before.state, tokens))
 
     def _tensor(self, rows: Sequence[int]) -> Tensor:
         return torch.tensor(rows, dtype=torch.long, device=self.writer.ordinary.device)

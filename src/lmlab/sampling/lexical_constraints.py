@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lmlab.core.errors import UserError
-from lmlab.data.tokenizers import IDEOGRAPH
+from lmlab.data.tokenizers import CJK_CHARACTER
 from lmlab.objectives.masking.whole_word_masking import WORD_RULES
 
 Phrase = tuple[int, ...]
@@ -19,7 +19,7 @@ Spellings = tuple[Phrase, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Borders:
+class WordBoundaries:
     """Where words begin and end, by the tokens alone; each token is a word unless told otherwise.
 
     Between two tokens there is a border unless the second goes on with the word of the first.
@@ -40,7 +40,7 @@ class Borders:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Constraints:
+class LexicalConstraints:
     """Words that no sequence holds, words that every one holds, and how every one begins.
 
     Words are whole: a phrase counts where it begins at a word's beginning and ends at a word's
@@ -56,7 +56,7 @@ class Constraints:
     """Of each one spelling is enough."""
     beginning: Phrase = ()
     """What every sequence begins with; it counts as written, with the system's probability."""
-    borders: Borders = field(default_factory=Borders)
+    borders: WordBoundaries = field(default_factory=WordBoundaries)
 
     def __post_init__(self) -> None:
         phrases = (*self.banned, *(phrase for each in self.required for phrase in each or ((),)))
@@ -67,7 +67,7 @@ class Constraints:
         if self.breaks(self.beginning):
             raise UserError("the prefix holds what is banned; drop one of them.")
 
-    def forbidden(self, written: Phrase, *, last: bool = False) -> set[int]:
+    def forbidden_tokens(self, written: Phrase, *, last: bool = False) -> set[int]:
         """Tokens that would complete a banned phrase: whatever follows, or nothing if `last`."""
         return {
             phrase[-1]
@@ -75,7 +75,7 @@ class Constraints:
             if (last or self.borders.follows(phrase[-1])) and self._goes_on(written, phrase)
         }
 
-    def must_go_on(self, written: Phrase) -> bool:
+    def must_continue(self, written: Phrase) -> bool:
         """Whether a banned phrase stands at the end, so that its last word may not end there."""
         return any(self._at_end(written, phrase) for phrase in self.banned)
 
@@ -90,7 +90,7 @@ class Constraints:
                 found.add(phrase[0])
         return found
 
-    def wants_border(self, written: Phrase) -> bool:
+    def needs_boundary(self, written: Phrase) -> bool:
         """Whether a required phrase stands at the end, and only there, its last word still open."""
         return any(
             any(self._at_end(written, phrase) for phrase in spellings)
@@ -169,7 +169,7 @@ def _places(written: Phrase, phrase: Phrase) -> Iterator[int]:
             yield place
 
 
-def shared_out(
+def allocate_beam(
     possible: list[tuple[int, int, float, int]], width: int
 ) -> list[tuple[int, int, float]]:
     """The `width` ways on that are kept, of (row, token, log-probability, required tokens held).
@@ -189,13 +189,13 @@ def shared_out(
     return chosen[:width]
 
 
-BEFORE = ("", "a ", "(")
+CONTEXTS = ("", "a ", "(")
 """What may stand before a word, as far as its spelling depends on it: nothing, a word, a sign."""
-HALF = "\ufffd"
+REPLACEMENT_CHARACTER = "\ufffd"
 """What a piece of a character is decoded to."""
 
 
-def borders_of(tokenizer: Any) -> Borders:
+def word_boundaries(tokenizer: Any) -> WordBoundaries:
     """Where the words of a tokeniser begin and end.
 
     As for hiding whole words (WordPiece's ## goes on, Ġ and ▁ begin), but that signs are no part
@@ -205,7 +205,7 @@ def borders_of(tokenizer: Any) -> Borders:
     rule = WORD_RULES.get(tokenizer.kind, WORD_RULES["word"])
     begins, ends = rule([tokenizer.token(id) for id in range(size)])
     texts = [str(tokenizer.decode([id])).strip().removeprefix("##") for id in range(size)]
-    return Borders(
+    return WordBoundaries(
         inside=frozenset(
             id for id, text in enumerate(texts) if not begins[id] and _in_words(text[:1])
         ),
@@ -215,19 +215,19 @@ def borders_of(tokenizer: Any) -> Borders:
 
 def _in_words(character: str) -> bool:
     """Whether it is a letter, digit or accent of words that are more than itself."""
-    if character in ("", HALF):
-        return character == HALF
-    return unicodedata.category(character)[0] in "LMN" and not IDEOGRAPH.match(character)
+    if character in ("", REPLACEMENT_CHARACTER):
+        return character == REPLACEMENT_CHARACTER
+    return unicodedata.category(character)[0] in "LMN" and not CJK_CHARACTER.match(character)
 
 
-def spellings_of(text: str, tokenizer: Any, what: str) -> Spellings:
+def token_spellings(text: str, tokenizer: Any, what: str) -> Spellings:
     """How the tokeniser spells words that a text may hold: at its beginning, after a word, a sign.
 
     A UserError where they hold what the model never writes; `what` they are is for its sentence.
     """
-    known(text, tokenizer, what)
+    encode_known_words(text, tokenizer, what)
     found = []
-    for before in BEFORE:
+    for before in CONTEXTS:
         ids = tokenizer.encode(before + text)
         # Most tokenisers count a space to the word after it, those of characters do not.
         for given in map(tokenizer.encode, (before, before.strip())):
@@ -237,7 +237,7 @@ def spellings_of(text: str, tokenizer: Any, what: str) -> Spellings:
     return tuple(dict.fromkeys(phrase for phrase in found if phrase)) or ((),)
 
 
-def known(text: str, tokenizer: Any, what: str) -> tuple[int, ...]:
+def encode_known_words(text: str, tokenizer: Any, what: str) -> tuple[int, ...]:
     """The tokens of what a translation must or must not hold, all of which it could write."""
     tokens = tuple(tokenizer.encode(text))
     if tokenizer.vocabulary.unknown in tokens:

@@ -18,50 +18,52 @@ import torch
 from torch import Tensor
 
 from lmlab.core.errors import UserError
-from lmlab.core.evaluation_mode import evaluating
+from lmlab.core.evaluation_mode import evaluation_mode
 from lmlab.core.limits import check_limit
 from lmlab.core.protocols import (
-    Answering,
     Fill,
     Infill,
+    InfillDecoder,
     JointFill,
     Step,
     require,
     systems_with,
 )
-from lmlab.core.score_kind import Kind
-from lmlab.data.collation import batch_of
-from lmlab.models.seq2seq import SequenceToSequence
+from lmlab.core.score_kind import ScoreKind
+from lmlab.data.collation import pad_rows
+from lmlab.models.seq2seq import EncoderDecoderLM
 from lmlab.sampling.decoding import (
-    Generated,
-    look,
-    sample,
+    GeneratedSequence,
+    next_distribution,
+    sample_sequences,
 )
-from lmlab.sampling.infill_search import BlankSearch
+from lmlab.sampling.infill_search import InfillSearch
 from lmlab.sampling.joint_fill import (
-    Together,
-    by_chain_rule,
-    by_joint,
-    chain_kind,
-    drawn_by_chain_rule,
-    drawn_without,
-    ranked_without,
-    without_symbols,
+    JointFillResult,
+    chain_rule_kind,
+    fill_by_chain_rule,
+    fill_by_joint_distribution,
+    sample_by_chain_rule,
+    samples_without_special_tokens,
+    top_without_special_tokens,
+    without_special_tokens,
 )
 from lmlab.sampling.masked_text import (
-    GappedText,
-    gap_id,
-    read_gaps,
+    MaskedText,
+    mask_token_id,
+    parse_masked_text,
 )
 
-WIDER = 8
+BEAM_FACTOR = 8
 """By how much wider than the beam blanks are searched: what comes behind a blank decides on what
 stands in it."""
-UNFINISHED = "No answer came to its end; allow more by --max-length, or search by a wider --beam."
+UNFINISHED_NOTE = (
+    "No answer came to its end; allow more by --max-length, or search by a wider --beam."
+)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Option:
+class FillOption:
     """What may stand in one gap."""
 
     text: str
@@ -78,18 +80,18 @@ class Option:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gap:
+class MaskedPosition:
     """One gap of a text by itself, the others unknown."""
 
     start: int
     end: int
     """Its characters are [start, end)."""
-    options: tuple[Option, ...]
+    options: tuple[FillOption, ...]
     """Best first."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Filling:
+class FillCandidate:
     """Something for every gap of a text, together."""
 
     answers: tuple[str, ...]
@@ -106,15 +108,15 @@ class Filling:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Filled:
+class FilledText:
     """A text with gaps and what a system puts there: gap by gap, or all together."""
 
     text: str
-    gaps: tuple[Gap, ...] = ()
+    gaps: tuple[MaskedPosition, ...] = ()
     """Where each gap was asked by itself."""
-    fillings: tuple[Filling, ...] = ()
+    fillings: tuple[FillCandidate, ...] = ()
     """Where they were asked together: best first, or as they were drawn."""
-    kind: Kind | None = None
+    kind: ScoreKind | None = None
     """What the log-probabilities of fillings by tokens are: exact, or pseudo where they are a chain
     of conditionals that need not come from one distribution. None of blanks and single gaps."""
     order: str | None = None
@@ -127,7 +129,7 @@ class Filled:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Filler:
+class MaskFiller:
     """Fills in texts with one system; texts go through one by one, in constant memory."""
 
     system: Any
@@ -152,7 +154,7 @@ class Filler:
         check_limit("texts", self.top, called="the number of fillings")
         check_limit("length", self.max_length, called="the greatest length")
 
-    def tokens(self, texts: Iterable[str], *, among: Sequence[str] = ()) -> Iterator[Filled]:
+    def tokens(self, texts: Iterable[str], *, among: Sequence[str] = ()) -> Iterator[FilledText]:
         """The best tokens of each gap, given the text and not the other gaps; one pass a text.
 
         `among` are the candidates, where others are of no interest.
@@ -160,14 +162,14 @@ class Filler:
         require(self.system, Fill, "filling in tokens")
         candidates = {text: self._one_token(text) for text in among}
         for text in texts:
-            read = read_gaps(text, self.tokenizer)
+            read = parse_masked_text(text, self.tokenizer)
             log_probs = self._at_gaps([self._row(read)], self._places(read))[0]
             options = [self._options(each, candidates) for each in log_probs]
             yield _gap_by_gap(read, options)
 
     def together(
         self, texts: Iterable[str], *, generator: torch.Generator | None = None
-    ) -> Iterator[Filled]:
+    ) -> Iterator[FilledText]:
         """Tokens for all gaps together: the likeliest, or drawn (generator).
 
         By the system's own distribution of them where it has `JointFill`; else by the chain rule,
@@ -178,14 +180,14 @@ class Filler:
         if not isinstance(self.system, JointFill):
             require(self.system, Fill, "filling in tokens")
         for text in texts:
-            read = read_gaps(text, self.tokenizer)
+            read = parse_masked_text(text, self.tokenizer)
             found = self._together(self._row(read), self._places(read), generator)
             fillings = [
                 self._filling(read, [(answer,) for answer in answers], log_prob)
                 for answers, log_prob in found.answers
             ]
             notes = " ".join(note for note in (read.note, found.note) if note)
-            yield Filled(
+            yield FilledText(
                 text=text,
                 fillings=tuple(fillings),
                 kind=found.kind,
@@ -195,17 +197,23 @@ class Filler:
 
     def _together(
         self, row: list[int], places: list[int], generator: torch.Generator | None
-    ) -> Together:
+    ) -> JointFillResult:
         symbols = self.tokenizer.symbols
         if isinstance(self.system, JointFill):
-            joint = partial(by_joint, self.system, row, places, generator=generator)
-            ask = ranked_without if generator is None else drawn_without
+            joint = partial(
+                fill_by_joint_distribution, self.system, row, places, generator=generator
+            )
+            ask = (
+                top_without_special_tokens if generator is None else samples_without_special_tokens
+            )
             return ask(joint, symbols, self.top)
-        kind = chain_kind(self.system, len(places))
+        kind = chain_rule_kind(self.system, len(places))
         if generator is not None:
-            draw = partial(drawn_by_chain_rule, self._at_gaps, row, places, kind=kind)
-            return drawn_without(partial(draw, generator=generator), symbols, self.top)
-        return by_chain_rule(
+            draw = partial(sample_by_chain_rule, self._at_gaps, row, places, kind=kind)
+            return samples_without_special_tokens(
+                partial(draw, generator=generator), symbols, self.top
+            )
+        return fill_by_chain_rule(
             self._at_gaps,
             row,
             places,
@@ -217,19 +225,19 @@ class Filler:
 
     def blanks(
         self, texts: Iterable[str], *, generator: torch.Generator | None = None
-    ) -> Iterator[Filled]:
+    ) -> Iterator[FilledText]:
         """What may stand in the gaps, each of any length: the best found, or drawn (generator)."""
         require(self.system, Infill, "filling in blanks of unknown length")
         for text in texts:
-            read = read_gaps(text, self.tokenizer)
-            with evaluating(self.system):
+            read = parse_masked_text(text, self.tokenizer)
+            with evaluation_mode(self.system):
                 fillings = self._written(read, generator)
             notes = [read.note] if read.note else []
             if not any(each.finished for each in fillings):
-                notes.append(UNFINISHED)
-            yield Filled(text=text, fillings=tuple(fillings), note=" ".join(notes) or None)
+                notes.append(UNFINISHED_NOTE)
+            yield FilledText(text=text, fillings=tuple(fillings), note=" ".join(notes) or None)
 
-    def blank_among(self, texts: Iterable[str], among: Sequence[str]) -> Iterator[Filled]:
+    def rank_infills(self, texts: Iterable[str], among: Sequence[str]) -> Iterator[FilledText]:
         """Which of some candidates, of any length, stands in the one gap of each text: a cloze.
 
         Classification by words for the classes (Du et al. 2022; Schick and Schütze 2021).
@@ -237,15 +245,15 @@ class Filler:
         require(self.system, Infill, "filling in blanks of unknown length")
         candidates = [tuple(self.tokenizer.encode(text)) for text in among]
         for text in texts:
-            read = read_gaps(text, self.tokenizer)
+            read = parse_masked_text(text, self.tokenizer)
             if len(read.spans) != 1:
                 raise UserError(
                     f"candidates are for texts with one blank, and one with {len(read.spans)} came."
                 )
-            with evaluating(self.system):
+            with evaluation_mode(self.system):
                 writer = self._writer(read, len(candidates))
                 rows = [writer.written(i, [ids]) for i, ids in enumerate(candidates)]
-                log_probs = written_log_probs(writer, rows)
+                log_probs = generated_log_probs(writer, rows)
             options = _ranked(list(among), list(map(self._pieces, candidates)), log_probs)
             yield _gap_by_gap(read, [options[: self.top]])
 
@@ -257,12 +265,12 @@ class Filler:
         blanks: bool = False,
         among: Sequence[str] = (),
         generator: torch.Generator | None = None,
-    ) -> Iterator[Filled]:
+    ) -> Iterator[FilledText]:
         """By whichever way is asked for; tokens where the system has them, else blanks.
 
         `generator` draws blanks, or tokens jointly, instead of searching for the best.
         """
-        check_fills(self.system)
+        check_can_fill(self.system)
         if among and not isinstance(self.system, (Fill, Infill)):
             raise UserError(
                 "--among does not apply to a system that generates all masks together; remove it."
@@ -277,7 +285,7 @@ class Filler:
             raise UserError("what stands among candidates is not drawn; leave one of them out.")
         if blanks:
             if among:
-                return self.blank_among(texts, among)
+                return self.rank_infills(texts, among)
             return self.blanks(texts, generator=generator)
         if joint:
             return self.together(texts, generator=generator)
@@ -287,10 +295,10 @@ class Filler:
 
     def _at_gaps(self, rows: Sequence[Sequence[int]], places: Sequence[int]) -> Tensor:
         """(rows, places, V) log-probabilities at these places of rows of one length, all hidden."""
-        batch = batch_of(rows, self.system)
+        batch = pad_rows(rows, self.system)
         masked = torch.zeros_like(batch.tokens, dtype=torch.bool)
         masked[:, list(places)] = True
-        with evaluating(self.system):
+        with evaluation_mode(self.system):
             # One seed, one result: systems whose fillings are estimates draw from this.
             found = self.system.fill(batch, masked, generator=torch.Generator().manual_seed(0))
         log_probs: Tensor = found.log_probs.double().cpu()
@@ -301,15 +309,15 @@ class Filler:
             )
         return log_probs.view(len(rows), len(places), -1)
 
-    def _options(self, log_probs: Tensor, candidates: dict[str, int]) -> tuple[Option, ...]:
+    def _options(self, log_probs: Tensor, candidates: dict[str, int]) -> tuple[FillOption, ...]:
         if candidates:
             values = log_probs[list(candidates.values())].tolist()
             spelled = [(self.tokenizer.token(id),) for id in candidates.values()]
             return _ranked(list(candidates), spelled, values)[: self.top]
-        log_probs = without_symbols(log_probs, self.tokenizer.symbols)
+        log_probs = without_special_tokens(log_probs, self.tokenizer.symbols)
         best = log_probs.topk(min(self.top, len(log_probs)))
         return tuple(
-            Option(
+            FillOption(
                 text=self._spelled([id]),
                 pieces=(self.tokenizer.token(id),),
                 log_prob=value,
@@ -331,7 +339,7 @@ class Filler:
 
     # Blanks --------------------------------------------------------------------------------------
 
-    def _written(self, read: GappedText, generator: torch.Generator | None) -> list[Filling]:
+    def _written(self, read: MaskedText, generator: torch.Generator | None) -> list[FillCandidate]:
         """The best, no two alike, or as many as are asked for as they are drawn."""
         rows = 1 if generator is None else self.top
         writer = self._writer(read, rows)
@@ -341,56 +349,60 @@ class Filler:
         if self.system.window is not None:
             most = min(most, self.system.window)
         if generator is not None:
-            drawn = sample(writer, rows, max_length=most, generator=generator)
+            drawn = sample_sequences(writer, rows, max_length=most, generator=generator)
             return [self._answered(read, writer, each) for each in drawn]
-        search = BlankSearch(
+        search = InfillSearch(
             writer=writer,
             blanks=len(read.spans),
-            width=WIDER * max(self.beam, self.top),
+            width=BEAM_FACTOR * max(self.beam, self.top),
             best=self.top,
             most=most - beside,
         )
         return _unlike([self._answered(read, writer, each) for each in search()])
 
-    def _answered(self, read: GappedText, writer: Answering, written: Generated) -> Filling:
+    def _answered(
+        self, read: MaskedText, writer: InfillDecoder, written: GeneratedSequence
+    ) -> FillCandidate:
         # All rows are the same text, so that the first one's blanks are those of any.
         answers = writer.answers(0, written.tokens)
         assert written.log_prob is not None, "what is written token by token has a log_prob"
         return self._filling(read, answers, written.log_prob, finished=written.finished)
 
-    def _writer(self, read: GappedText, rows: int) -> Answering:
+    def _writer(self, read: MaskedText, rows: int) -> InfillDecoder:
         """What writes the blanks of a text, `rows` times side by side."""
-        writer: Answering = self.system.infilling(batch_of([self._row(read)] * rows, self.system))
+        writer: InfillDecoder = self.system.infill_decoder(
+            pad_rows([self._row(read)] * rows, self.system)
+        )
         return writer
 
     # Texts ---------------------------------------------------------------------------------------
 
-    def _row(self, read: GappedText) -> list[int]:
+    def _row(self, read: MaskedText) -> list[int]:
         """A text as the system reads it, the mask symbol at its gaps."""
         vocabulary = self.system.vocabulary
-        gap = gap_id(self.tokenizer)
+        gap = mask_token_id(self.tokenizer)
         # A system with `Fill` alone does not look at what stands there, so that any token will do.
         in_gap = vocabulary.pad if gap is None else gap
         contiguous = self.layout.kind == "contiguous"
         first = vocabulary.end if contiguous or vocabulary.start is None else vocabulary.start
         tail = [vocabulary.end] if self.layout.end and vocabulary.end is not None else []
-        row = [first, *read.with_gap(in_gap), *tail]
+        row = [first, *read.with_mask(in_gap), *tail]
         self.system.check_length(len(row))
         return row
 
-    def _places(self, read: GappedText) -> list[int]:
+    def _places(self, read: MaskedText) -> list[int]:
         """The gaps' places in the row."""
         return [place for place, id in enumerate(read.ids, 1) if id is None]
 
     def _filling(
         self,
-        read: GappedText,
+        read: MaskedText,
         answers: Sequence[Sequence[int]],
         log_prob: float,
         *,
         finished: bool = True,
-    ) -> Filling:
-        return Filling(
+    ) -> FillCandidate:
+        return FillCandidate(
             answers=tuple(map(self._spelled, answers)),
             pieces=tuple(map(self._pieces, answers)),
             text=self._filled(read, answers),
@@ -399,7 +411,7 @@ class Filler:
             finished=finished,
         )
 
-    def _filled(self, read: GappedText, answers: Sequence[Sequence[int]]) -> str:
+    def _filled(self, read: MaskedText, answers: Sequence[Sequence[int]]) -> str:
         """The text with the answers; a piece that goes on with a word stands right behind it."""
         written: list[str] = []
         joined: list[bool] = []
@@ -428,12 +440,12 @@ class Filler:
         return text or " ".join(self.tokenizer.token(id) for id in ids)
 
 
-def check_fills(system: Any) -> None:
+def check_can_fill(system: Any) -> None:
     """A UserError where a system fills in nothing: what it does instead, and who fills in."""
     if isinstance(system, (Fill, JointFill, Infill)):
         return
     instead = ""
-    if isinstance(system, SequenceToSequence):
+    if isinstance(system, EncoderDecoderLM):
         instead = "; it generates text from a source (lmlab translate RUN, in Python translate)"
     elif isinstance(system, Step):
         instead = "; it continues a text (lmlab sample RUN --prefix, in Python sample)"
@@ -444,7 +456,7 @@ def check_fills(system: Any) -> None:
     )
 
 
-def written_log_probs(writer: Answering, rows: Sequence[Sequence[int]]) -> list[float]:
+def generated_log_probs(writer: InfillDecoder, rows: Sequence[Sequence[int]]) -> list[float]:
     """The log-probability of each row if the writer writes it, its end included, in nats."""
     end = writer.vocabulary.end
     assert end is not None, "what writes blanks ends"
@@ -452,7 +464,7 @@ def written_log_probs(writer: Answering, rows: Sequence[Sequence[int]]) -> list[
     state, totals = writer.start(len(rows)), [0.0] * len(rows)
     going = list(range(len(rows)))
     for place in range(max(map(len, rows))):
-        log_probs = look(writer, state).log_probs
+        log_probs = next_distribution(writer, state).log_probs
         for index, row in enumerate(going):
             totals[row] += float(log_probs[index, rows[row][place]])
         stays = [index for index, row in enumerate(going) if place + 1 < len(rows[row])]
@@ -464,21 +476,21 @@ def written_log_probs(writer: Answering, rows: Sequence[Sequence[int]]) -> list[
     return totals
 
 
-def _gap_by_gap(read: GappedText, options: Sequence[tuple[Option, ...]]) -> Filled:
+def _gap_by_gap(read: MaskedText, options: Sequence[tuple[FillOption, ...]]) -> FilledText:
     gaps = [
-        Gap(start=start, end=end, options=each)
+        MaskedPosition(start=start, end=end, options=each)
         for (start, end), each in zip(read.spans, options, strict=True)
     ]
-    return Filled(text=read.text, gaps=tuple(gaps), note=read.note)
+    return FilledText(text=read.text, gaps=tuple(gaps), note=read.note)
 
 
 def _ranked(
     texts: Sequence[str], pieces: Sequence[tuple[str, ...]], log_probs: Sequence[float]
-) -> tuple[Option, ...]:
+) -> tuple[FillOption, ...]:
     """Candidates best first, each with its share of all candidates' probability."""
     shares = torch.softmax(torch.tensor(log_probs, dtype=torch.float64), 0).tolist()
     options = [
-        Option(
+        FillOption(
             text=text,
             pieces=spelled,
             log_prob=log_prob,
@@ -490,9 +502,9 @@ def _ranked(
     return tuple(sorted(options, key=lambda option: -option.log_prob))
 
 
-def _unlike(fillings: Sequence[Filling]) -> list[Filling]:
+def _unlike(fillings: Sequence[FillCandidate]) -> list[FillCandidate]:
     """The first of those with the same answers."""
-    found: dict[tuple[str, ...], Filling] = {}
+    found: dict[tuple[str, ...], FillCandidate] = {}
     for each in fillings:
         found.setdefault(each.answers, each)
     return list(found.values())

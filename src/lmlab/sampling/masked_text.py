@@ -8,23 +8,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lmlab.core.errors import UserError, nearest
+from lmlab.core.errors import UserError, nearest_names
 from lmlab.core.vocabulary import MASK
 from lmlab.sampling.prompt_encoding import encode_prefix
 
-CUSTOMARY = (MASK, "[MASK]")
+MASK_SPELLINGS = (MASK, "[MASK]")
 """Ways to write a gap that every model understands, whatever its tokeniser calls it."""
 SENTINEL = "<extra_id_{}>"
 """What T5's tokenisers call the gaps of a text, counted from 0; the first stands for a mask symbol
 where there is none."""
-STAND_IN = "\ufffc"
+PLACEHOLDER = "\ufffc"
 """Unicode's sign for an object that is not text: no merge of byte pairs reaches across it."""
 BRACKETED = re.compile(r"<[^<>\s]*>|\[[^\[\]\s]*\]|<\s?mask|mask\s?>|_{2,}")
 """What may be meant as a gap."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class GappedText:
+class MaskedText:
     """A text and its gaps."""
 
     text: str
@@ -43,7 +43,7 @@ class GappedText:
         listed = ", ".join(repr(word) for word in self.unknown)
         return f"the model does not know {listed} and sees <unk> in their place."
 
-    def with_gap(self, token: int) -> list[int]:
+    def with_mask(self, token: int) -> list[int]:
         """The ids with this one at each gap."""
         return [token if id is None else id for id in self.ids]
 
@@ -58,33 +58,33 @@ class GappedText:
         return "".join([*pieces, self.text[last:]])
 
 
-def read_gaps(text: str, tokenizer: Any) -> GappedText:
+def parse_masked_text(text: str, tokenizer: Any) -> MaskedText:
     """A text as a user writes it; a UserError where it has no gap, or something like one."""
-    names = gap_names(tokenizer)
+    names = mask_spellings(tokenizer)
     pattern = re.compile("|".join(re.escape(name) for name in names))
     spans = [match.span() for match in pattern.finditer(text)]
     _check(text, spans, names, tokenizer)
     ids, unknown = _encode(text, spans, tokenizer)
-    return GappedText(text=text, spans=tuple(spans), ids=tuple(ids), unknown=tuple(unknown))
+    return MaskedText(text=text, spans=tuple(spans), ids=tuple(ids), unknown=tuple(unknown))
 
 
-def gap_id(tokenizer: Any) -> int | None:
+def mask_token_id(tokenizer: Any) -> int | None:
     """The id that stands for a gap: the mask symbol's, or a sentinel's where there is none."""
     mask: int | None = tokenizer.vocabulary.mask
     return tokenizer.id(SENTINEL.format(0)) if mask is None else mask
 
 
-def gap_names(tokenizer: Any) -> tuple[str, ...]:
+def mask_spellings(tokenizer: Any) -> tuple[str, ...]:
     """What a gap may be written as: the customary ways and the tokeniser's own, longest first.
 
     Of sentinels any may stand at any gap: a text's gaps are counted from left to right.
     """
-    mask = gap_id(tokenizer)
+    mask = mask_token_id(tokenizer)
     own = () if mask is None else (tokenizer.token(mask),)
     sentinels = itertools.takewhile(
         lambda name: tokenizer.id(name) is not None, map(SENTINEL.format, itertools.count())
     )
-    return tuple(sorted(dict.fromkeys((*CUSTOMARY, *own, *sentinels)), key=len, reverse=True))
+    return tuple(sorted(dict.fromkeys((*MASK_SPELLINGS, *own, *sentinels)), key=len, reverse=True))
 
 
 def _check(text: str, spans: list[tuple[int, int]], names: Sequence[str], tokenizer: Any) -> None:
@@ -92,7 +92,7 @@ def _check(text: str, spans: list[tuple[int, int]], names: Sequence[str], tokeni
         inside = any(start <= match.start() < end for start, end in spans)
         if inside or tokenizer.id(match.group()) is not None:
             continue
-        if close := nearest(match.group(), names, most=1):
+        if close := nearest_names(match.group(), names, most=1):
             raise UserError(
                 f"{match.group()!r} is no mask symbol, in {_shown(text)}; did you mean "
                 f"{close[0]!r}?"
@@ -112,7 +112,7 @@ def _encode(
     text: str, spans: list[tuple[int, int]], tokenizer: Any
 ) -> tuple[list[int | None], list[str]]:
     """The ids with None at the gaps, and the unknown words."""
-    mask = gap_id(tokenizer)
+    mask = mask_token_id(tokenizer)
     if mask is not None:
         # Tokenisers from elsewhere often read their own symbol, and the space around it as trained.
         found, unknown = _read(_replaced(text, spans, tokenizer.token(mask)), tokenizer)
@@ -120,7 +120,9 @@ def _encode(
             return [None if id == mask else id for id in found], unknown
     if tokenizer.kind == "bpe":
         # All white space before a gap is part of it, as of a published <mask>.
-        around = re.sub(rf"\s+{STAND_IN}", f" {STAND_IN}", _replaced(text, spans, STAND_IN))
+        around = re.sub(
+            rf"\s+{PLACEHOLDER}", f" {PLACEHOLDER}", _replaced(text, spans, PLACEHOLDER)
+        )
         return _encode_around(around, tokenizer)
     ids: list[int | None] = []
     missing: list[str] = []
@@ -141,14 +143,14 @@ def _read(text: str, tokenizer: Any) -> tuple[list[int], list[str]]:
 
 
 def _replaced(text: str, spans: list[tuple[int, int]], symbol: str) -> str:
-    gapped = GappedText(text=text, spans=tuple(spans), ids=())
+    gapped = MaskedText(text=text, spans=tuple(spans), ids=())
     return gapped.filled([symbol] * len(spans))
 
 
 def _encode_around(text: str, tokenizer: Any) -> tuple[list[int | None], list[str]]:
     """The ids of a text with stand-ins: whatever tokens one is spelled by are one gap."""
     ids, spans = tokenizer.encode_with_offsets(text)
-    places = [place for place, character in enumerate(text) if character == STAND_IN]
+    places = [place for place, character in enumerate(text) if character == PLACEHOLDER]
     found: list[int | None] = []
     missing: list[str] = []
     last = -1

@@ -8,11 +8,11 @@ from typing import Any
 from lmlab.core.batch import Batch
 from lmlab.core.evaluation_mode import device_of
 from lmlab.data.corpus import Layout
-from lmlab.data.corpus_encoding import frame
+from lmlab.data.corpus_encoding import special_tokens_around
 
 
 @dataclass(frozen=True, kw_only=True)
-class Prefix:
+class EncodedPrefix:
     """What a system is given to go on from."""
 
     ids: tuple[int, ...]
@@ -28,12 +28,12 @@ class Prefix:
         return f"the model does not know {listed} and sees <unk> in their place."
 
 
-def encode_prefix(text: str, tokenizer: Any) -> Prefix:
+def encode_prefix(text: str, tokenizer: Any) -> EncodedPrefix:
     """The ids that a prefix is fed as, after the token that the system itself starts from."""
     ids, spans = tokenizer.encode_with_offsets(text)
     vocabulary = tokenizer.vocabulary
     missing = [text[a:b] for id, (a, b) in zip(ids, spans, strict=True) if id == vocabulary.unknown]
-    return Prefix(ids=tuple(ids), unknown=tuple(dict.fromkeys(missing)))
+    return EncodedPrefix(ids=tuple(ids), unknown=tuple(dict.fromkeys(missing)))
 
 
 def encode_source(text: str, tokenizer: Any, system: Any) -> Batch:
@@ -41,7 +41,7 @@ def encode_source(text: str, tokenizer: Any, system: Any) -> Batch:
 
     A UserError where it is longer than the system takes.
     """
-    head, tail = frame(tokenizer.vocabulary, Layout())
+    head, tail = special_tokens_around(tokenizer.vocabulary, Layout())
     ids = [*head, *tokenizer.encode(text), *tail]
     system.check_condition_length(len(ids))
-    return Batch.from_sequences([ids], system.vocabulary.pad).to(device_of(system))
+    return Batch.collate([ids], system.vocabulary.pad).to(device_of(system))

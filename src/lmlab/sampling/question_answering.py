@@ -15,37 +15,37 @@ from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError, unknown_name
 from lmlab.core.evaluation_mode import (
     device_of,
-    evaluating,
+    evaluation_mode,
 )
 from lmlab.core.limits import check_limit
 from lmlab.core.protocols import WithDocuments, WithFacts, require
-from lmlab.data.collation import by_budget
-from lmlab.knowledge.load_knowledge import open_knowledge
+from lmlab.data.collation import group_by_length
+from lmlab.knowledge.load_knowledge import load_knowledge
 from lmlab.retrieval.dense_index import DenseIndex
 from lmlab.retrieval.documents import Documents
-from lmlab.sampling.beam_search import Beam
+from lmlab.sampling.beam_search import BeamConfig
 from lmlab.sampling.decoding_strategies import (
-    BySearch,
-    Drawn,
-    Greedily,
-    Way,
+    BeamSearch,
+    DecodingStrategy,
+    Greedy,
+    Sampling,
 )
-from lmlab.sampling.rag_decoding import BesideEachDocument, WritesBesideDocuments
+from lmlab.sampling.rag_decoding import GeneratesFromDocuments, PerDocumentBeamSearch
 from lmlab.sampling.translation import (
     Translation,
     Translator,
 )
 
-BEAM_WIDTH, LONGEST = 5, 50
+ANSWER_BEAM_WIDTH, DEFAULT_ANSWER_TOKENS = 5, 50
 """Of a search, and of an answer in tokens, where nobody says."""
-SEARCHES = ("thorough", "fast", "beam")
+BEAM_METHODS = ("thorough", "fast", "beam")
 """The ways that have a beam."""
-QUESTIONS_AT_ONCE = 1024
+QUESTION_TOKENS_PER_BATCH = 1024
 """Tokens of questions whose documents are looked up together."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class AnsweredQuestion:
     """A question and its answers, the likeliest first."""
 
     question: str
@@ -61,18 +61,18 @@ class Asked:
         return {
             "question": self.question,
             "answers": [
-                {**asdict(each), "probability": probability(each)} for each in self.answers
+                {**asdict(each), "probability": answer_probability(each)} for each in self.answers
             ],
         }
 
 
-def probability(answer: Answer) -> float | None:
+def answer_probability(answer: Answer) -> float | None:
     """p(answer | question); None where the system can't tell."""
     return None if answer.log_prob is None else math.exp(answer.log_prob)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asker:
+class QuestionAnswerer:
     """Asks one system.
 
     A system that writes its answers (both RAG) is searched: `method` is one of its own decodings,
@@ -106,7 +106,7 @@ class Asker:
             self._check_writing()
 
     def _check_writing(self) -> None:
-        if self.beam is not None and self._method not in SEARCHES:
+        if self.beam is not None and self._method not in BEAM_METHODS:
             raise UserError(f"the method {self._method} has no use for beam; leave it out.")
         for name, value in (("beam", self.beam), ("max-length", self.max_length)):
             if value is not None and value < 1:
@@ -122,9 +122,9 @@ class Asker:
     @property
     def writes(self) -> bool:
         """Whether answers are searched for among all texts."""
-        return isinstance(self.system, WritesBesideDocuments)
+        return isinstance(self.system, GeneratesFromDocuments)
 
-    def ask(self, chunks: Iterable[Sequence[str]]) -> Iterator[Asked]:
+    def ask(self, chunks: Iterable[Sequence[str]]) -> Iterator[AnsweredQuestion]:
         """Answers to questions that come some at a time, in their order."""
         number = 0
         for questions in chunks:
@@ -134,13 +134,13 @@ class Asker:
                     raise UserError(f"question {number} is empty; ask something, or leave it out.")
             yield from self._written(questions) if self.writes else self._own(questions)
 
-    def _own(self, questions: Sequence[str]) -> Iterator[Asked]:
-        with evaluating(self.system):
+    def _own(self, questions: Sequence[str]) -> Iterator[AnsweredQuestion]:
+        with evaluation_mode(self.system):
             found = self.system.ask(questions, answers=self.answers)
         for question, answers in zip(questions, found, strict=True):
-            yield Asked(question=question, answers=tuple(answers))
+            yield AnsweredQuestion(question=question, answers=tuple(answers))
 
-    def _written(self, questions: Sequence[str]) -> Iterator[Asked]:
+    def _written(self, questions: Sequence[str]) -> Iterator[AnsweredQuestion]:
         rows = [self._row(question) for question in questions]
         translator = Translator(
             system=self.system,
@@ -148,28 +148,28 @@ class Asker:
             source_tokenizer=self.tokenizer,
             way=self._way(),
             best=self.answers,
-            max_length=LONGEST if self.max_length is None else self.max_length,
+            max_length=DEFAULT_ANSWER_TOKENS if self.max_length is None else self.max_length,
             seed=self.seed,
         )
         found = list(translator.translate([questions]))
         for each, evidence in zip(found, self._evidence(rows), strict=True):
-            yield Asked(question=each.source, answers=_answers(each, evidence))
+            yield AnsweredQuestion(question=each.source, answers=_answers(each, evidence))
 
     @property
     def _method(self) -> str:
         first: str = self.system.decodings[0]
         return self.method or first
 
-    def _way(self) -> Way:
+    def _way(self) -> DecodingStrategy:
         if self._method == "greedy":
-            return Greedily()
+            return Greedy()
         if self._method == "sample":
-            return Drawn(rows=self.answers)
-        width = BEAM_WIDTH if self.beam is None else self.beam
-        beam = Beam(width=width, best=self.answers, max_length=10 * LONGEST)
+            return Sampling(rows=self.answers)
+        width = ANSWER_BEAM_WIDTH if self.beam is None else self.beam
+        beam = BeamConfig(width=width, best=self.answers, max_length=10 * DEFAULT_ANSWER_TOKENS)
         if self._method == "beam":
-            return BySearch(beam=beam)
-        return BesideEachDocument(
+            return BeamSearch(beam=beam)
+        return PerDocumentBeamSearch(
             thorough=self._method == "thorough", beam=beam, documents=self.system.retrieved
         )
 
@@ -184,9 +184,9 @@ class Asker:
     def _evidence(self, rows: Sequence[list[int]]) -> list[tuple[Evidence, ...]]:
         pad = self.system.vocabulary.pad
         found: list[tuple[Evidence, ...]] = [()] * len(rows)
-        for group in by_budget([len(row) for row in rows], QUESTIONS_AT_ONCE):
-            batch = Batch.from_sequences([rows[index] for index in group], pad)
-            with evaluating(self.system):
+        for group in group_by_length([len(row) for row in rows], QUESTION_TOKENS_PER_BATCH):
+            batch = Batch.collate([rows[index] for index in group], pad)
+            with evaluation_mode(self.system):
                 evidence = self.system.evidence(batch.to(device_of(self.system)))
             for index, each in zip(group, evidence, strict=True):
                 found[index] = each
@@ -227,4 +227,4 @@ def with_facts(
             "only a system with a memory of facts (fae) can be told other ones; leave --knowledge "
             "and --fact out."
         )
-    return system.with_facts(edits, None if knowledge is None else open_knowledge(knowledge))
+    return system.with_facts(edits, None if knowledge is None else load_knowledge(knowledge))

@@ -7,40 +7,40 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
-from lmlab.core.allocator import keep_memory
+from lmlab.core.allocator import retain_freed_memory
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError, unknown_name
 from lmlab.core.evaluation_mode import device_of
 from lmlab.core.protocols import Step, require
-from lmlab.data.collation import by_budget
+from lmlab.data.collation import group_by_length
 from lmlab.sampling.beam_search import (
-    Beam,
+    BeamConfig,
     Hypothesis,
 )
 from lmlab.sampling.decoding_strategies import (
-    BySearch,
-    Drawn,
-    Greedily,
-    Way,
+    BeamSearch,
+    DecodingStrategy,
+    Greedy,
+    Sampling,
 )
 from lmlab.sampling.lexical_constraints import (
-    Borders,
-    Constraints,
-    borders_of,
-    known,
-    spellings_of,
+    LexicalConstraints,
+    WordBoundaries,
+    encode_known_words,
+    token_spellings,
+    word_boundaries,
 )
 
-TOKENS_AT_ONCE = 8192
+SOURCE_TOKENS_PER_BATCH = 8192
 """Tokens of sources that are read together, times how many texts are written beside each."""
-LONGEST = 10_000
+MAX_TRANSLATION_TOKENS = 10_000
 """Tokens beyond which nobody writes."""
-LENGTH_FACTOR, LENGTH_MORE = 2, 10
+LENGTH_FACTOR, LENGTH_EXTRA = 2, 10
 """A translation has at most so many times the tokens of its source, and so many more."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Written:
+class TranslationCandidate:
     """One text written for a source."""
 
     text: str
@@ -61,7 +61,7 @@ class Translation:
     """A source and what was written for it, best first."""
 
     source: str
-    written: tuple[Written, ...]
+    written: tuple[TranslationCandidate, ...]
     cut: int = 0
     """Tokens at the end of the source that were left out, because the model takes no more."""
 
@@ -116,7 +116,7 @@ class Translator:
     system: Any
     tokenizer: Any
     source_tokenizer: Any
-    way: Way
+    way: DecodingStrategy
     best: int = 1
     """How many texts are given for each source, best first."""
     max_length: int | None = None
@@ -135,7 +135,7 @@ class Translator:
 
     def translate(self, chunks: Iterable[Sequence[str]]) -> Iterator[Translation]:
         """Translations of texts that come some at a time, in their order."""
-        keep_memory()  # A step frees what the next one asks for again.
+        retain_freed_memory()  # A step frees what the next one asks for again.
         number = 0
         for texts in chunks:
             sources = [self._source(text, number + place) for place, text in enumerate(texts, 1)]
@@ -170,18 +170,18 @@ class Translator:
         return bisect.bisect_left(range(tokens), True, key=refuses) - 1
 
     def _chunk(self, sources: Sequence[_Source]) -> Iterator[Translation]:
-        found: dict[int, tuple[Written, ...]] = {}
+        found: dict[int, tuple[TranslationCandidate, ...]] = {}
         real = [source for source in sources if source.ids]
-        budget = max(1, TOKENS_AT_ONCE // self.way.rows)
-        for group in by_budget([len(source.ids) for source in real], budget):
+        budget = max(1, SOURCE_TOKENS_PER_BATCH // self.way.rows)
+        for group in group_by_length([len(source.ids) for source in real], budget):
             some = [real[index] for index in group]
-            batch = Batch.from_sequences(
+            batch = Batch.collate(
                 [source.ids for source in some],
                 self.system.vocabulary.pad,
                 rows=[source.number for source in some],
             )
             lengths = [
-                self.max_length or LENGTH_FACTOR * len(source.ids) + LENGTH_MORE for source in some
+                self.max_length or LENGTH_FACTOR * len(source.ids) + LENGTH_EXTRA for source in some
             ]
             hypotheses = self.way.find(
                 self.system, batch.to(device_of(self.system)), lengths, self.seed
@@ -192,10 +192,10 @@ class Translator:
             written = found.get(source.number, ())
             yield Translation(source=source.text, written=written, cut=source.cut)
 
-    def _written(self, hypothesis: Hypothesis) -> Written:
+    def _written(self, hypothesis: Hypothesis) -> TranslationCandidate:
         tokens = len(hypothesis.tokens) - hypothesis.given + hypothesis.finished
         assert hypothesis.log_prob is not None
-        return Written(
+        return TranslationCandidate(
             text=self.tokenizer.decode(list(hypothesis.tokens)),
             log_prob=hypothesis.log_prob,
             score=hypothesis.score,
@@ -204,27 +204,27 @@ class Translator:
             missing=tuple(map(self.tokenizer.decode, hypothesis.missing)),
         )
 
-    def _ranked(self, written: list[Written]) -> tuple[Written, ...]:
+    def _ranked(self, written: list[TranslationCandidate]) -> tuple[TranslationCandidate, ...]:
         if self.utility is not None:
-            written = by_mean_utility(written, self.utility)
+            written = rank_by_expected_utility(written, self.utility)
         return tuple(written[: self.best])
 
 
-METHODS: dict[str, tuple[str, ...]] = {
+TRANSLATION_METHODS: dict[str, tuple[str, ...]] = {
     "beam": ("beam", "length_penalty", "within", "ahead", "required", "banned", "prefix"),
     "greedy": (),
     "sample": ("temperature", "top_k", "top_p"),
     "mbr": ("temperature", "top_k", "top_p", "samples", "utility"),
 }
 """The ways to translate, and which options each has a use for."""
-BEAM_WIDTH, SAMPLES = 5, 16
+BEAM_WIDTH, MBR_SAMPLES = 5, 16
 LENGTH_PENALTY = 1.0
 """Of a search for a translation: by log p alone short ones win that leave most of a source out."""
 
-AHEAD = 2
-"""Tokens that a longer translation is believed to gain by: see `Beam.ahead`."""
-WITHIN = 4.0
-"""Nats behind the best open hypothesis at which others are dropped: see `Beam.within`."""
+DEFAULT_AHEAD = 2
+"""Tokens that a longer translation is believed to gain by: see `BeamConfig.ahead`."""
+DEFAULT_WITHIN = 4.0
+"""Nats behind the best open hypothesis at which others are dropped: see `BeamConfig.within`."""
 
 
 def make_translator(
@@ -239,8 +239,8 @@ def make_translator(
     **options: Any,
 ) -> Translator:
     """A translator by the name of its method; options that are None count as not given."""
-    if method not in METHODS:
-        raise unknown_name("method", method, METHODS)
+    if method not in TRANSLATION_METHODS:
+        raise unknown_name("method", method, TRANSLATION_METHODS)
     if method == "greedy" and best > 1:
         raise UserError(
             f"the method greedy finds one text for each source, and {best} were asked for; choose "
@@ -248,7 +248,7 @@ def make_translator(
         )
     given = {name: value for name, value in options.items() if value not in (None, ())}
     for name in given:
-        if name not in METHODS[method]:
+        if name not in TRANSLATION_METHODS[method]:
             raise UserError(
                 f"the method {method} has no use for {name.replace('_', '-')}; leave it out."
             )
@@ -269,40 +269,42 @@ def make_translator(
     )
 
 
-def _way(method: str, best: int, given: dict[str, Any], tokenizer: Any) -> Way:
+def _way(method: str, best: int, given: dict[str, Any], tokenizer: Any) -> DecodingStrategy:
     match method:
         case "greedy":
-            return Greedily()
+            return Greedy()
         case "sample":
-            return Drawn(rows=best, **given)
+            return Sampling(rows=best, **given)
         case "mbr":
-            return Drawn(rows=given.pop("samples", SAMPLES), **given)
-    beam = Beam(
+            return Sampling(rows=given.pop("samples", MBR_SAMPLES), **given)
+    beam = BeamConfig(
         width=given.get("beam", BEAM_WIDTH),
         best=best,
         length_penalty=given.get("length_penalty", LENGTH_PENALTY),
-        max_length=LONGEST,
-        ahead=given.get("ahead", AHEAD),
-        within=given.get("within", WITHIN),
+        max_length=MAX_TRANSLATION_TOKENS,
+        ahead=given.get("ahead", DEFAULT_AHEAD),
+        within=given.get("within", DEFAULT_WITHIN),
     )
-    return BySearch(beam=beam, constraints=_constraints(given, tokenizer))
+    return BeamSearch(beam=beam, constraints=_constraints(given, tokenizer))
 
 
-def _constraints(given: dict[str, Any], tokenizer: Any) -> Constraints:
+def _constraints(given: dict[str, Any], tokenizer: Any) -> LexicalConstraints:
     """What was asked of the words of a translation, as tokens."""
     banned, required = (
-        tuple(spellings_of(text, tokenizer, f"{name} word") for text in given.get(name, ()))
+        tuple(token_spellings(text, tokenizer, f"{name} word") for text in given.get(name, ()))
         for name in ("banned", "required")
     )
-    return Constraints(
+    return LexicalConstraints(
         banned=tuple(dict.fromkeys(phrase for spellings in banned for phrase in spellings)),
         required=required,
-        beginning=known(given.get("prefix", ""), tokenizer, "prefix"),
-        borders=borders_of(tokenizer) if banned or required else Borders(),
+        beginning=encode_known_words(given.get("prefix", ""), tokenizer, "prefix"),
+        borders=word_boundaries(tokenizer) if banned or required else WordBoundaries(),
     )
 
 
-def by_mean_utility(written: Sequence[Written], utility: Utility) -> list[Written]:
+def rank_by_expected_utility(
+    written: Sequence[TranslationCandidate], utility: Utility
+) -> list[TranslationCandidate]:
     """Texts with what each is worth on average where each of all was right, the best first.
 
     argmax_y (1/n) Σ_i u(y, y_i): y_i drawn from p(· | source). Equal texts are told once.

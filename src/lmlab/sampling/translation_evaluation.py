@@ -15,24 +15,24 @@ from lmlab.sampling.translation import (
     make_translator,
 )
 from lmlab.scoring.translation_metrics import (
-    Judged,
+    TranslationScore,
     check_metrics,
-    judge,
     make_metric,
+    score_translations,
 )
 
-AT_ONCE = 512
+TRANSLATIONS_PER_CHUNK = 512
 """Texts that are translated together, gathered by length."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evaluation:
+class TranslationEvaluation:
     """What came of it: figures, and the translations themselves."""
 
     corpus: str
     split: str
     method: str
-    judged: tuple[Judged, ...]
+    judged: tuple[TranslationScore, ...]
     translations: dict[str, tuple[str, ...]]
     """By system, in the order of the split."""
     cut: dict[str, tuple[int, ...]]
@@ -54,7 +54,7 @@ def evaluate_translators(
     limit: int | None = None,
     progress: Callable[[str, int], None] = lambda name, done: None,
     **options: Any,
-) -> Evaluation:
+) -> TranslationEvaluation:
     """Translate a split with every model (as `make_translator` is told) and judge them alike.
 
     The first model is the one that the others are tested against. What can be refused is refused
@@ -80,18 +80,18 @@ def evaluate_translators(
         translations[name] = tuple(each.text for each in found)
         cut[name] = tuple(number for number, each in enumerate(found, 1) if each.cut)
     references = [example.text for example in examples]
-    return Evaluation(
+    return TranslationEvaluation(
         corpus=corpus.name,
         split=split,
         method=str(options.get("method", "beam")),
-        judged=tuple(judge(metrics, translations, references, tokenize=tokenize)),
+        judged=tuple(score_translations(metrics, translations, references, tokenize=tokenize)),
         translations=translations,
         cut=cut,
         skipped=chosen.report.empty_rows + chosen.report.bad_rows,
     )
 
 
-def told_apart(models: Sequence[Any]) -> dict[str, Any]:
+def unique_model_names(models: Sequence[Any]) -> dict[str, Any]:
     """Models by the names of their folders, those of equal names by their paths."""
     often = Counter(model.name for model in models)
     named = {model.name if often[model.name] == 1 else str(model.path): model for model in models}
@@ -120,7 +120,10 @@ class ValidationBleu:
 
 
 def _chunks(sources: Sequence[str]) -> Iterator[Sequence[str]]:
-    return (sources[first : first + AT_ONCE] for first in range(0, len(sources), AT_ONCE))
+    return (
+        sources[first : first + TRANSLATIONS_PER_CHUNK]
+        for first in range(0, len(sources), TRANSLATIONS_PER_CHUNK)
+    )
 
 
 def _translator(name: str, model: Any, options: dict[str, Any]) -> Translator:

@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lmlab.core.score import Convention, TokenScore
-from lmlab.core.score_kind import Kind
+from lmlab.core.score_kind import ScoreKind
 
 Unit = Literal["token", "character"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class ComparisonRow:
     """One model on one split; runs that differ only in their seed are one model."""
 
     name: str
@@ -24,7 +24,7 @@ class Row:
     """Folders of the runs."""
     system: str
     seeds: tuple[int, ...]
-    kind: Kind
+    kind: ScoreKind
     convention: Convention
     tokenization: str
     """What decides the tokens; rows with the same one have the same tokens."""
@@ -75,7 +75,7 @@ class Difference:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Floor:
+class EntropyFloor:
     """What the true distribution itself gives, below which no model can stay for long."""
 
     nats_per_text: float
@@ -88,7 +88,7 @@ class Floor:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sentence:
+class ComparedSentence:
     """A text of the split with each row's log-probabilities by token, for a picture."""
 
     text: str
@@ -104,17 +104,17 @@ class Comparison:
 
     corpus: str
     split: str
-    rows: tuple[Row, ...]
+    rows: tuple[ComparisonRow, ...]
     """In the order of the table: see `tables.groups`."""
     differences: tuple[Difference, ...]
-    floor: Floor | None
+    floor: EntropyFloor | None
     notes: tuple[str, ...]
     """What a reader must know to compare the rows."""
-    sentences: tuple[Sentence, ...] = ()
+    sentences: tuple[ComparedSentence, ...] = ()
     totals: Mapping[str, NDArray[np.float64]] = field(default_factory=dict, repr=False)
     """By row name: log-probability of each sentence of the split, the mean over seeds."""
 
-    def row(self, name: str) -> Row:
+    def row(self, name: str) -> ComparisonRow:
         """The row of that name."""
         return next(row for row in self.rows if row.name == name)
 

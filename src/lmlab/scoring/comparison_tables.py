@@ -12,49 +12,49 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lmlab.core.control_characters import visible
+from lmlab.core.control_characters import escape_control_characters
 from lmlab.scoring.comparison_records import (
     Comparison,
+    ComparisonRow,
     Difference,
-    Row,
 )
-from lmlab.training.reporting import exact_duration
+from lmlab.training.reporting import format_exact_duration
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-MISSING = "–"
+MISSING_CELL = "–"
 
 
 @dataclass(frozen=True)
-class Column:
+class TableColumn:
     """One column: its heading, what it shows of a row, and whether it is a number."""
 
     heading: str
-    show: Callable[[Row], str]
+    show: Callable[[ComparisonRow], str]
     number: bool = True
 
 
 @dataclass(frozen=True)
-class Group:
+class RowGroup:
     """Rows that compare with each other, best first."""
 
     title: str
-    rows: tuple[Row, ...]
+    rows: tuple[ComparisonRow, ...]
 
 
-def _by_nats(row: Row) -> float:
+def _by_nats(row: ComparisonRow) -> float:
     """Best first, and what is not a number last."""
     return math.inf if math.isnan(row.nats_per_token) else row.nats_per_token
 
 
-def groups(comparison: Comparison) -> tuple[Group, ...]:
+def row_groups(comparison: Comparison) -> tuple[RowGroup, ...]:
     """The rows by kind and tokens; each group is in the order of its nats per token."""
-    found: dict[tuple[str, str], list[Row]] = {}
+    found: dict[tuple[str, str], list[ComparisonRow]] = {}
     for row in comparison.rows:
         found.setdefault((row.kind, row.tokenization), []).append(row)
     return tuple(
-        Group(
+        RowGroup(
             title=f"{kind}; {rows[0].convention.tokenizer}",
             rows=tuple(sorted(rows, key=_by_nats)),
         )
@@ -62,30 +62,30 @@ def groups(comparison: Comparison) -> tuple[Group, ...]:
     )
 
 
-def columns(comparison: Comparison) -> tuple[Column, ...]:
+def table_columns(comparison: Comparison) -> tuple[TableColumn, ...]:
     """The columns that have something to tell in this comparison."""
     rows = comparison.rows
-    chosen = [Column("model", lambda row: row.name, number=False)]
+    chosen = [TableColumn("model", lambda row: row.name, number=False)]
     if any(row.system != row.name for row in rows):
-        chosen.append(Column("system", lambda row: row.system, number=False))
+        chosen.append(TableColumn("system", lambda row: row.system, number=False))
     chosen += [
-        Column("kind", lambda row: row.kind, number=False),
-        Column("parameters", lambda row: f"{row.parameters:,}"),
+        TableColumn("kind", lambda row: row.kind, number=False),
+        TableColumn("parameters", lambda row: f"{row.parameters:,}"),
     ]
     if any(len(row.runs) > 1 for row in rows):
-        chosen.append(Column("seeds", lambda row: str(len(row.runs))))
+        chosen.append(TableColumn("seeds", lambda row: str(len(row.runs))))
     chosen += [
-        Column("nats/token", _nats),
-        Column("perplexity", lambda row: _perplexity(row.perplexity)),
-        Column("bits/char", lambda row: _number(row.bits_per_character)),
+        TableColumn("nats/token", _nats),
+        TableColumn("perplexity", lambda row: _perplexity(row.perplexity)),
+        TableColumn("bits/char", lambda row: _number(row.bits_per_character)),
     ]
     if any(row.floor is not None for row in rows):
-        chosen.append(Column("floor", lambda row: _number(row.floor)))
-        chosen.append(Column("regret", lambda row: _number(row.regret)))
+        chosen.append(TableColumn("floor", lambda row: _number(row.floor)))
+        chosen.append(TableColumn("regret", lambda row: _number(row.regret)))
     if any(row.unknown for row in rows):
-        chosen.append(Column("unknown", lambda row: f"{row.unknown / max(row.tokens, 1):.1%}"))
+        chosen.append(TableColumn("unknown", lambda row: f"{row.unknown / max(row.tokens, 1):.1%}"))
     if any(row.train_seconds is not None for row in rows):
-        chosen.append(Column("training", lambda row: _duration(row.train_seconds)))
+        chosen.append(TableColumn("training", lambda row: _duration(row.train_seconds)))
     return tuple(chosen)
 
 
@@ -114,7 +114,7 @@ def terminal_cell(text: str) -> str:
     """A text for a table in a terminal: no markup is read in it, no control character gets out."""
     from rich.markup import escape
 
-    return escape(visible(text))
+    return escape(escape_control_characters(text))
 
 
 def rich_table(comparison: Comparison) -> Table:
@@ -122,12 +122,12 @@ def rich_table(comparison: Comparison) -> Table:
     from rich.table import Table
 
     table = Table(title=terminal_cell(caption(comparison)), title_justify="left", title_style="")
-    shown = columns(comparison)
+    shown = table_columns(comparison)
     for column in shown:
         table.add_column(
             column.heading, justify="right" if column.number else "left", no_wrap=column.number
         )
-    parts = groups(comparison)
+    parts = row_groups(comparison)
     for group in parts:
         if len(parts) > 1:
             table.add_row(f"[italic]{terminal_cell(group.title)}[/italic]")
@@ -153,9 +153,9 @@ def rich_differences(comparison: Comparison) -> Table:
 
 def markdown(comparison: Comparison) -> str:
     """The table, differences and notes as Markdown."""
-    shown = columns(comparison)
+    shown = table_columns(comparison)
     lines = [markdown_escape(caption(comparison)), ""]
-    parts = groups(comparison)
+    parts = row_groups(comparison)
     for group in parts:
         if len(parts) > 1:
             lines += [f"**{markdown_escape(group.title)}**", ""]
@@ -175,7 +175,7 @@ def markdown(comparison: Comparison) -> str:
 
 def latex(comparison: Comparison) -> str:
     """A `table` for LaTeX with the package booktabs; notes stand in the caption."""
-    shown = columns(comparison)
+    shown = table_columns(comparison)
     align = "".join("r" if column.number else "l" for column in shown)
     lines = [
         r"\begin{table}",
@@ -184,7 +184,7 @@ def latex(comparison: Comparison) -> str:
         r"    \toprule",
         "    " + " & ".join(latex_escape(column.heading) for column in shown) + r" \\",
     ]
-    parts = groups(comparison)
+    parts = row_groups(comparison)
     for group in parts:
         lines.append(r"    \midrule")
         if len(parts) > 1:
@@ -206,7 +206,7 @@ def latex(comparison: Comparison) -> str:
     )
 
 
-def as_json(comparison: Comparison) -> dict[str, object]:
+def comparison_json(comparison: Comparison) -> dict[str, object]:
     """The comparison as JSON can hold it: numbers that are not finite become null."""
     found = _finite(comparison.as_dict())
     assert isinstance(found, dict)
@@ -223,14 +223,14 @@ def _finite(value: object) -> object:
     return value
 
 
-def _nats(row: Row) -> str:
+def _nats(row: ComparisonRow) -> str:
     spread = "" if row.spread is None else f" ± {row.spread:.4f}"
     return _number(row.nats_per_token) + spread
 
 
 def _number(value: float | None) -> str:
     if value is None or math.isnan(value):
-        return MISSING
+        return MISSING_CELL
     return "∞" if math.isinf(value) else f"{value:.4f}"
 
 
@@ -241,7 +241,7 @@ def _perplexity(value: float | None) -> str:
 
 
 def _duration(seconds: float | None) -> str:
-    return MISSING if seconds is None else exact_duration(seconds)
+    return MISSING_CELL if seconds is None else format_exact_duration(seconds)
 
 
 def _difference(each: Difference) -> tuple[str, str, str]:

@@ -8,11 +8,11 @@ from typing import Any
 
 from lmlab.core.entity_mentions import (
     NO_ENTITY,
-    Linked,
+    MentionLink,
 )
-from lmlab.core.evaluation_mode import evaluating
+from lmlab.core.evaluation_mode import evaluation_mode
 from lmlab.core.protocols import Link, require
-from lmlab.data.collation import batch_of
+from lmlab.data.collation import pad_rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +42,7 @@ class LinkedText:
         return asdict(self)
 
 
-def link_texts(
+def link_entities(
     system: Any, tokenizer: Any, layout: Any, texts: Iterable[str]
 ) -> Iterator[LinkedText]:
     """The mentions of each text, one text after another, in constant memory."""
@@ -51,16 +51,16 @@ def link_texts(
         ids, offsets = tokenizer.encode_with_offsets(text)
         opening, end = system.vocabulary.opening, system.vocabulary.end
         tail = [end] if layout.end and end is not None else []
-        batch = batch_of([[opening, *ids, *tail]], system)
+        batch = pad_rows([[opening, *ids, *tail]], system)
         system.check_length(batch.tokens.shape[1])
-        with evaluating(system):
+        with evaluation_mode(system):
             found = system.link(batch)
         mentions = tuple(_mention(text, offsets, each, system.knowledge) for each in found)
         yield LinkedText(text=text, mentions=mentions)
 
 
 def _mention(
-    text: str, offsets: list[tuple[int, int]], linked: Linked, knowledge: Any
+    text: str, offsets: list[tuple[int, int]], linked: MentionLink, knowledge: Any
 ) -> LinkedMention:
     # Place 0 is the start symbol.
     start, end = offsets[linked.first - 1][0], offsets[linked.last - 1][1]

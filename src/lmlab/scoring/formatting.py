@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from lmlab.core.score import Convention, Summary
 from lmlab.core.score_kind import (
-    NORMALISED,
-    Kind,
+    NORMALISED_KINDS,
+    ScoreKind,
 )
 
-KINDS_EXPLAINED: dict[Kind, str] = {
+KIND_DESCRIPTIONS: dict[ScoreKind, str] = {
     "exact": "the model's own log-probability",
     "bound": "never above the model's log-probability: the true figure is as good or better",
     "estimate": "computed by sampling: right on average or in the limit, and a little random",
@@ -18,7 +18,7 @@ KINDS_EXPLAINED: dict[Kind, str] = {
 }
 
 
-def convention_words(convention: Convention) -> str:
+def describe_convention(convention: Convention) -> str:
     """The choices behind a figure, in one line."""
     parts = [
         f"{convention.tokenizer} in the vocabulary",
@@ -48,29 +48,29 @@ def convention_words(convention: Convention) -> str:
     return "; ".join([*parts, convention.order])
 
 
-def counted(count: int, what: str) -> str:
+def format_count(count: int, what: str) -> str:
     """`1 token`, `2,000 tokens`."""
     return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
 
 
-def summary_words(summary: Summary) -> str:
+def describe_summary(summary: Summary) -> str:
     """Many scores in one line: perplexity where there may be one, kind and conventions."""
     texts = "text" if summary.sequences == 1 else "texts"
     unknown = f" ({summary.unknown:,} unknown)" if summary.unknown else ""
     perplexity = (
         f"perplexity {summary.perplexity:.4f}"
-        if summary.kind in NORMALISED
+        if summary.kind in NORMALISED_KINDS
         else f"no perplexity, as the scores are {summary.kind}"
     )
-    if summary.kind in NORMALISED and summary.perplexity_interval is not None:
+    if summary.kind in NORMALISED_KINDS and summary.perplexity_interval is not None:
         best, worst = summary.perplexity_interval
         perplexity += f" (between {best:.4f} and {worst:.4f})"
     per_character = summary.bits_per_character
     bits = "no" if per_character is None else f"{per_character:.4f}"
     return (
-        f"{summary.sequences:,} {texts}, {counted(summary.tokens, 'token')}{unknown}, "
+        f"{summary.sequences:,} {texts}, {format_count(summary.tokens, 'token')}{unknown}, "
         f"{summary.characters:,} characters: {perplexity}, "
         f"{summary.nats_per_token:.4f} nats/token, {bits} bits/character; "
-        f"kind {summary.kind} ({KINDS_EXPLAINED[summary.kind]}); "
-        f"{convention_words(summary.convention)}"
+        f"kind {summary.kind} ({KIND_DESCRIPTIONS[summary.kind]}); "
+        f"{describe_convention(summary.convention)}"
     )

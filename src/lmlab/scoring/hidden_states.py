@@ -17,24 +17,24 @@ from torch import Tensor, nn
 from lmlab.backbones.recurrent import Recurrent
 from lmlab.backbones.set_transformer import SetTransformer
 from lmlab.backbones.star_transformer import StarTransformer
-from lmlab.backbones.transformer import Stack
-from lmlab.core.attention_mask import Causal
+from lmlab.backbones.transformer import TransformerStack
+from lmlab.core.attention_mask import CausalMask
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.evaluation_mode import (
     device_of,
-    evaluating,
+    evaluation_mode,
 )
 from lmlab.core.protocols import EncodeTokens
 from lmlab.core.state import TensorState
 from lmlab.core.system import System
 from lmlab.core.view import View
-from lmlab.layers.attention_context import Scope
-from lmlab.models.causal_lm import LeftToRight
+from lmlab.layers.attention_context import AttentionContext
+from lmlab.models.causal_lm import AutoregressiveLM
 from lmlab.models.initial_state_mixture import (
-    WEIGHTS,
-    MixedStarts,
-    MixedStates,
+    LOG_WEIGHTS,
+    InitialStateMixtureLM,
+    StateMixtureLM,
 )
 
 
@@ -51,28 +51,28 @@ def has_token_states(system: System) -> bool:
     """Whether a system has one hidden vector for each position."""
     if isinstance(system, EncodeTokens):
         return True
-    if not isinstance(system, LeftToRight) or system.backbone.yields != "vectors":
+    if not isinstance(system, AutoregressiveLM) or system.backbone.yields != "vectors":
         return False
     # A mixture of initial states has one hidden state for each of them, and none of its own.
-    return not isinstance(system, MixedStates) or _learned_start(system)
+    return not isinstance(system, StateMixtureLM) or _learned_start(system)
 
 
 def token_states(system: System, batch: Batch) -> Tensor:
     """(B, T, W) the hidden state at each position of a batch."""
     if isinstance(system, EncodeTokens):
         return system.encode_tokens(batch)
-    assert isinstance(system, LeftToRight) and has_token_states(system)
-    view = View(inputs=batch.tokens, lengths=batch.lengths, visibility=Causal())
-    if not isinstance(system, MixedStarts):
+    assert isinstance(system, AutoregressiveLM) and has_token_states(system)
+    view = View(inputs=batch.tokens, lengths=batch.lengths, attention_mask=CausalMask())
+    if not isinstance(system, InitialStateMixtureLM):
         return system.hidden(view).values
     begun = system.begin(len(batch)).tensors
-    start = TensorState({name: each[:, 0] for name, each in begun.items() if name != WEIGHTS})
+    start = TensorState({name: each[:, 0] for name, each in begun.items() if name != LOG_WEIGHTS})
     return system.hidden(view, start).values
 
 
-def _learned_start(system: MixedStates) -> bool:
+def _learned_start(system: StateMixtureLM) -> bool:
     """Whether there is but one initial state, so that nothing is mixed."""
-    return isinstance(system, MixedStarts) and system.count == 1
+    return isinstance(system, InitialStateMixtureLM) and system.count == 1
 
 
 class LayerStates:
@@ -108,8 +108,8 @@ class LayerStates:
 
     def _count(self) -> int:
         vocabulary, device = self.system.vocabulary, device_of(self.system)
-        batch = Batch.from_sequences([[vocabulary.opening]], vocabulary.pad).to(device)
-        with evaluating(self.system):
+        batch = Batch.collate([[vocabulary.opening]], vocabulary.pad).to(device)
+        with evaluation_mode(self.system):
             if isinstance(self.system, EncodeLayers):
                 return len(self.system.encode_layers(batch)) - 1
             with _recording(self.modules) as inputs:
@@ -127,7 +127,7 @@ def _layer_modules(system: System) -> list[nn.Module]:
         return list(backbone.cells)
     found: dict[nn.Module, None] = {}
     for module in system.modules():
-        if isinstance(module, Stack):
+        if isinstance(module, TransformerStack):
             found.update(dict.fromkeys(module.blocks))
         elif isinstance(module, (SetTransformer, StarTransformer)):
             found.update(dict.fromkeys(module.layers))
@@ -141,7 +141,7 @@ def _recording(modules: list[nn.Module]) -> Iterator[list[Tensor]]:
 
     def note(module: nn.Module, arguments: tuple[Any, ...]) -> None:
         values, scope = arguments[0], arguments[1]
-        alike = scope.alike if isinstance(scope, Scope) else None
+        alike = scope.alike if isinstance(scope, AttentionContext) else None
         inputs.append(values if alike is None else alike.spread(values))
 
     handles = [module.register_forward_pre_hook(note) for module in modules]

@@ -11,21 +11,21 @@ from torch import Tensor
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.score import Score
-from lmlab.data.collation import batch_of
-from lmlab.scoring.score_accumulator import Tally
+from lmlab.data.collation import pad_rows
+from lmlab.scoring.score_accumulator import ScoreAccumulator
 
-PLACES_AT_ONCE = 131_072
+POSITIONS_PER_BATCH = 131_072
 """Places of windows that are laid out together: small strides have many times a text's tokens."""
 
 if TYPE_CHECKING:
     from lmlab.scoring.scorer import (
-        Row,
         Scorer,
+        ScoringRow,
     )
-    from lmlab.scoring.scoring_methods import Method
+    from lmlab.scoring.scoring_methods import ScoringMethod
 
 
-def masked_texts(
+def score_masked_texts(
     scorer: Scorer, texts: Sequence[str], *, per_token: bool, after: Sequence[int] | None = None
 ) -> Iterator[Score]:
     """The scores of some texts, in their order, by a scorer's method.
@@ -33,11 +33,11 @@ def masked_texts(
     A text that is longer than the window is read in overlapping windows, each of which counts its
     middle, and each of the text's tokens has one score, in the window that counts it. With `after`
     only the tokens of a text that end behind that many characters have one. Of all windows no more
-    than `PLACES_AT_ONCE` places are laid out together.
+    than `POSITIONS_PER_BATCH` places are laid out together.
     """
     assert scorer.method is not None
-    tallies = [Tally(text, scorer.vocabulary, per_token=per_token) for text in texts]
-    rows: list[Row] = []
+    tallies = [ScoreAccumulator(text, scorer.vocabulary, per_token=per_token) for text in texts]
+    rows: list[ScoringRow] = []
     for tally in tallies:
         tally.take(scorer.predicted(tally, per_token=True))
         rows += scorer.rows(tally)
@@ -47,24 +47,26 @@ def masked_texts(
         ends = [span[1] for id, span in tokens if id != scorer.vocabulary.end]
         _check_positions(scorer.method, tally.text, ends, begins.get(tally, 0))
     words = _words(scorer, tallies) if scorer.method.name == "within-word" else {}
-    found: dict[Tally, tuple[list[float], list[bool]]] = {tally: ([], []) for tally in tallies}
+    found: dict[ScoreAccumulator, tuple[list[float], list[bool]]] = {
+        tally: ([], []) for tally in tallies
+    }
     for some in _in_bounds(rows):
         for row, values, counts in _score_rows(scorer, some, begins, words):
             own_values, own_counts = found[row.tally]
             own_values += values
             own_counts += counts
     for tally in tallies:
-        tally.add_some(*found[tally], scorer.method.kind)
+        tally.add_selected(*found[tally], scorer.method.kind)
         yield tally.score(scorer.convention)
 
 
-def _in_bounds(rows: Sequence[Row]) -> Iterator[list[Row]]:
-    """The rows in lists that have at most `PLACES_AT_ONCE` places each, padding counted."""
-    some: list[Row] = []
+def _in_bounds(rows: Sequence[ScoringRow]) -> Iterator[list[ScoringRow]]:
+    """The rows in lists that have at most `POSITIONS_PER_BATCH` places each, padding counted."""
+    some: list[ScoringRow] = []
     longest = 0
     for row in rows:
         longest = max(longest, row.places)
-        if some and longest * (len(some) + 1) > PLACES_AT_ONCE:
+        if some and longest * (len(some) + 1) > POSITIONS_PER_BATCH:
             yield some
             some, longest = [], row.places
         some.append(row)
@@ -73,11 +75,14 @@ def _in_bounds(rows: Sequence[Row]) -> Iterator[list[Row]]:
 
 
 def _score_rows(
-    scorer: Scorer, rows: Sequence[Row], begins: dict[Tally, int], words: dict[Tally, list[int]]
-) -> Iterator[tuple[Row, list[float], list[bool]]]:
+    scorer: Scorer,
+    rows: Sequence[ScoringRow],
+    begins: dict[ScoreAccumulator, int],
+    words: dict[ScoreAccumulator, list[int]],
+) -> Iterator[tuple[ScoringRow, list[float], list[bool]]]:
     """Each row with the scores of the tokens that its window adds, and which of them count."""
     assert scorer.method is not None
-    batch = batch_of([row.tokens for row in rows], scorer.system)
+    batch = pad_rows([row.tokens for row in rows], scorer.system)
     scored = scorer.method.scored(batch, scorer.system) & _counted(batch, rows, begins)
     numbers = _numbered(batch, rows, words) if words else None
     found = scorer.method.scores(
@@ -89,7 +94,7 @@ def _score_rows(
         yield row, values[index, row.counted].tolist(), counts[index, row.counted].tolist()
 
 
-def _check_positions(method: Method, text: str, ends: Sequence[int], after: int) -> None:
+def _check_positions(method: ScoringMethod, text: str, ends: Sequence[int], after: int) -> None:
     """A UserError where a text has no token at a position, or all positions are in its prefix.
 
     `ends` are the characters where the tokens end, `after` where the prefix does.
@@ -108,7 +113,9 @@ def _check_positions(method: Method, text: str, ends: Sequence[int], after: int)
         )
 
 
-def _counted(batch: Batch, rows: Sequence[Row], begins: dict[Tally, int]) -> Tensor:
+def _counted(
+    batch: Batch, rows: Sequence[ScoringRow], begins: dict[ScoreAccumulator, int]
+) -> Tensor:
     """(B, T) the places of each row that count: those that its window adds, behind its `after`."""
     counted = torch.zeros(batch.tokens.shape, dtype=torch.bool)
     for index, row in enumerate(rows):
@@ -122,7 +129,9 @@ def _counted(batch: Batch, rows: Sequence[Row], begins: dict[Tally, int]) -> Ten
     return counted.to(batch.tokens.device)
 
 
-def _words(scorer: Scorer, tallies: Sequence[Tally]) -> dict[Tally, list[int]]:
+def _words(
+    scorer: Scorer, tallies: Sequence[ScoreAccumulator]
+) -> dict[ScoreAccumulator, list[int]]:
     """The number of the word that each token of a text is part of."""
     if not hasattr(scorer.tokenizer, "words"):
         raise UserError(
@@ -132,7 +141,9 @@ def _words(scorer: Scorer, tallies: Sequence[Tally]) -> dict[Tally, list[int]]:
     return {tally: scorer.tokenizer.words(tally.text) for tally in tallies}
 
 
-def _numbered(batch: Batch, rows: Sequence[Row], words: dict[Tally, list[int]]) -> Tensor:
+def _numbered(
+    batch: Batch, rows: Sequence[ScoringRow], words: dict[ScoreAccumulator, list[int]]
+) -> Tensor:
     """(B, T) the number of the word that each place is part of; symbols are words of their own."""
     numbers = torch.full(batch.tokens.shape, -1)
     for index, row in enumerate(rows):

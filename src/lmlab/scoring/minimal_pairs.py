@@ -18,13 +18,13 @@ from typing import IO
 
 import numpy as np
 
-from lmlab.core.control_characters import csv_text
+from lmlab.core.control_characters import escape_csv_cell
 from lmlab.core.errors import UserError
 from lmlab.core.json_text import parse_json
 from lmlab.core.score import Convention, Score
-from lmlab.core.score_kind import Kind
+from lmlab.core.score_kind import ScoreKind
 from lmlab.data.lines import ReadingReport, held_lines
-from lmlab.scoring.bootstrap import Interval, interval, paired_bootstrap
+from lmlab.scoring.bootstrap import DifferenceInterval, interval, paired_bootstrap
 from lmlab.scoring.scorer import Scorer
 
 UNLABELLED = "(no phenomenon)"
@@ -33,7 +33,7 @@ TIE = 1e-5
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pair:
+class MinimalPair:
     """Two sentences that differ little, one good and one bad, and what the difference is about."""
 
     good: str
@@ -45,7 +45,7 @@ class Pair:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Accuracy:
+class PairAccuracy:
     """How often the good sentence came out more probable, among some pairs."""
 
     name: str
@@ -88,14 +88,14 @@ class Accuracy:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PairsReport:
+class MinimalPairsReport:
     """Accuracy over all pairs, by file, by phenomenon and by paradigm (UID)."""
 
-    overall: Accuracy
-    files: tuple[Accuracy, ...]
-    phenomena: tuple[Accuracy, ...]
-    paradigms: tuple[Accuracy, ...]
-    kind: Kind
+    overall: PairAccuracy
+    files: tuple[PairAccuracy, ...]
+    phenomena: tuple[PairAccuracy, ...]
+    paradigms: tuple[PairAccuracy, ...]
+    kind: ScoreKind
     convention: Convention
     credits: tuple[float, ...] = ()
     """Of each pair in order: 1 right, 0.5 a tie, 0 wrong."""
@@ -112,7 +112,7 @@ class PairsReport:
         }
 
 
-def read_pairs(paths: Iterable[Path | str]) -> Iterator[Pair]:
+def read_minimal_pairs(paths: Iterable[Path | str]) -> Iterator[MinimalPair]:
     """The pairs of JSON-lines files in BLiMP's format, one at a time; empty lines are skipped.
 
     A folder stands for all its .jsonl files, by name.
@@ -141,7 +141,7 @@ def _files(path: Path) -> list[Path]:
     return found
 
 
-def _read_row(text: str, file: str, line: int) -> Pair:
+def _read_row(text: str, file: str, line: int) -> MinimalPair:
     try:
         row = parse_json(text)
     except ValueError as error:
@@ -155,7 +155,7 @@ def _read_row(text: str, file: str, line: int) -> Pair:
             raise UserError(
                 f"{file}, line {line}: expected a sentence under {key!r}, found {found}."
             )
-    return Pair(
+    return MinimalPair(
         good=row["sentence_good"],
         bad=row["sentence_bad"],
         phenomenon=str(row.get("linguistics_term") or row.get("phenomenon") or UNLABELLED),
@@ -165,9 +165,9 @@ def _read_row(text: str, file: str, line: int) -> Pair:
     )
 
 
-def judge_pairs(scorer: Scorer, pairs: Iterable[Pair]) -> PairsReport:
+def score_minimal_pairs(scorer: Scorer, pairs: Iterable[MinimalPair]) -> MinimalPairsReport:
     """Score both sentences of every pair, each by itself, and count; memory is bounded."""
-    waiting: deque[Pair] = deque()
+    waiting: deque[MinimalPair] = deque()
 
     def texts() -> Iterator[str]:
         for pair in pairs:
@@ -190,7 +190,7 @@ def judge_pairs(scorer: Scorer, pairs: Iterable[Pair]) -> PairsReport:
     if first is None:
         raise UserError("there are no pairs to judge.")
     files, phenomena, paradigms = (_accuracies(groups[w]) for w in ("file", "phenomenon", "uid"))
-    return PairsReport(
+    return MinimalPairsReport(
         overall=_accuracies(groups[""])[0],
         files=files,
         phenomena=phenomena,
@@ -201,9 +201,9 @@ def judge_pairs(scorer: Scorer, pairs: Iterable[Pair]) -> PairsReport:
     )
 
 
-def judge_files(scorer: Scorer, paths: Sequence[Path | str]) -> PairsReport:
+def score_minimal_pair_files(scorer: Scorer, paths: Sequence[Path | str]) -> MinimalPairsReport:
     """The accuracy of a system on files of minimal pairs."""
-    return judge_pairs(scorer, read_pairs(paths))
+    return score_minimal_pairs(scorer, read_minimal_pairs(paths))
 
 
 class _Count:
@@ -228,60 +228,64 @@ def _credit(good: Score, bad: Score) -> float:
     return float(good.total > bad.total)
 
 
-def _accuracies(counts: dict[str, _Count]) -> tuple[Accuracy, ...]:
-    return tuple(Accuracy(name=name, **vars(counts[name])) for name in sorted(counts))
+def _accuracies(counts: dict[str, _Count]) -> tuple[PairAccuracy, ...]:
+    return tuple(PairAccuracy(name=name, **vars(counts[name])) for name in sorted(counts))
 
 
-GROUPS = ("file", "phenomenon", "paradigm")
+PAIR_GROUPS = ("file", "phenomenon", "paradigm")
 """What accuracies are told by, beside all pairs together."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class PairsDifference:
+class MinimalPairsDifference:
     """Accuracy of one model minus that of another on the same pairs, a tie counting one half."""
 
     first: str
     second: str
-    interval: Interval
+    interval: DifferenceInterval
     """Paired bootstrap over the pairs, 95 %."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class PairsComparison:
+class MinimalPairsComparison:
     """The reports of several models on the same minimal pairs, by the models' names."""
 
-    reports: dict[str, PairsReport]
-    differences: tuple[PairsDifference, ...]
+    reports: dict[str, MinimalPairsReport]
+    differences: tuple[MinimalPairsDifference, ...]
 
     def as_dict(self) -> dict[str, object]:
         models = [{"model": name, **each.as_dict()} for name, each in self.reports.items()]
         return {"models": models, "differences": [asdict(each) for each in self.differences]}
 
     def write_csv(self, file: IO[str], *, raw: bool = False) -> None:
-        """A row for each model and group: model, by, name, and the figures of `Accuracy`.
+        """A row for each model and group: model, by, name, and the figures of `PairAccuracy`.
 
         Unless `raw`, names that a spreadsheet would take for a formula have an apostrophe before
         them, and control characters are written as escapes.
         """
-        cell = str if raw else csv_text
+        cell = str if raw else escape_csv_cell
         rows = [
             {"model": cell(model), "by": by, **accuracy.as_dict(), "name": cell(accuracy.name)}
             for model, report in self.reports.items()
-            for by, accuracy in grouped(report)
+            for by, accuracy in accuracies_by_group(report)
         ]
         writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
 
 
-def grouped(report: PairsReport) -> Iterator[tuple[str, Accuracy]]:
+def accuracies_by_group(report: MinimalPairsReport) -> Iterator[tuple[str, PairAccuracy]]:
     """The accuracy of all pairs, then by file, by phenomenon and by paradigm, each with its by."""
     yield "all", report.overall
-    for by, some in zip(GROUPS, (report.files, report.phenomena, report.paradigms), strict=True):
+    for by, some in zip(
+        PAIR_GROUPS, (report.files, report.phenomena, report.paradigms), strict=True
+    ):
         yield from ((by, each) for each in some)
 
 
-def compare_pairs(reports: dict[str, PairsReport], *, seed: int = 0) -> PairsComparison:
+def compare_minimal_pairs(
+    reports: dict[str, MinimalPairsReport], *, seed: int = 0
+) -> MinimalPairsComparison:
     """Reports on the same pairs with the differences of every two models."""
     names = list(reports)
     credits = np.array([reports[name].credits for name in names], dtype=np.float64).T
@@ -292,12 +296,12 @@ def compare_pairs(reports: dict[str, PairsReport], *, seed: int = 0) -> PairsCom
             value = float(credits[:, first].mean() - credits[:, second].mean())
             found = interval(ratios, value, first, second)
             differences.append(
-                PairsDifference(first=names[first], second=names[second], interval=found)
+                MinimalPairsDifference(first=names[first], second=names[second], interval=found)
             )
-    return PairsComparison(reports=reports, differences=tuple(differences))
+    return MinimalPairsComparison(reports=reports, differences=tuple(differences))
 
 
-def model_names(paths: Sequence[Path]) -> list[str]:
+def unique_model_names(paths: Sequence[Path]) -> list[str]:
     """The names of the models' folders; whole paths where two are called alike."""
     names = [path.resolve().name for path in paths]  # "." has no name of its own
     return [

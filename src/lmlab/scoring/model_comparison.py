@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from lmlab.core.errors import UserError
 from lmlab.core.score import Convention
 from lmlab.core.score_kind import (
-    KINDS,
-    NORMALISED,
+    NORMALISED_KINDS,
+    SCORE_KINDS,
 )
 from lmlab.core.seeds import check_seed
 from lmlab.data.corpus import Corpus
@@ -22,29 +22,29 @@ from lmlab.data.readers import Example
 from lmlab.data.truth import TruthWithLength
 from lmlab.scoring.bootstrap import interval, paired_bootstrap
 from lmlab.scoring.comparison_records import (
+    ComparedSentence,
     Comparison,
+    ComparisonRow,
     Difference,
-    Floor,
-    Row,
-    Sentence,
+    EntropyFloor,
     Unit,
 )
 from lmlab.scoring.split_evaluation import (
-    Measured,
-    ModelLike,
-    Told,
-    by_seed,
-    measure,
+    ProgressCallback,
+    ScorableModel,
+    SplitEvaluation,
+    evaluate_split,
+    group_by_seed,
+    scored_tokens,
     tokenization,
-    tokens_of,
-    train_seconds,
+    training_seconds,
 )
 
 FEW_TEXTS = 30
 """Below so many texts a bootstrap over them is not to be trusted."""
 
 
-def notes_on(rows: Sequence[Row], corpus: Corpus, split: str) -> Iterator[str]:
+def comparison_notes(rows: Sequence[ComparisonRow], corpus: Corpus, split: str) -> Iterator[str]:
     """A sentence for each thing that could mislead; none where all is alike."""
     yield from _mixed(rows)
     for row in rows:
@@ -65,7 +65,7 @@ def notes_on(rows: Sequence[Row], corpus: Corpus, split: str) -> Iterator[str]:
         yield f"{corpus.name} has no {split} split; another stands in for it."
 
 
-def _mixed(rows: Sequence[Row]) -> Iterator[str]:
+def _mixed(rows: Sequence[ComparisonRow]) -> Iterator[str]:
     kinds = sorted({row.kind for row in rows})
     if len(kinds) > 1:
         yield (
@@ -87,7 +87,7 @@ def _mixed(rows: Sequence[Row]) -> Iterator[str]:
         yield f"The rows were scored by different conventions ({', '.join(differing)})."
 
 
-def _about(row: Row) -> Iterator[str]:
+def _about(row: ComparisonRow) -> Iterator[str]:
     if len(set(row.seeds)) < len(row.seeds):
         yield f"{row.name}: some of its runs share a seed, so their spread is not one over seeds."
     if math.isinf(row.nats_per_token):
@@ -102,19 +102,19 @@ def _about(row: Row) -> Iterator[str]:
         )
 
 
-SHOWN_SENTENCES = 5
-SHOWN_CHARACTERS = 500
+MAX_SENTENCES = 5
+MAX_SENTENCE_CHARACTERS = 500
 """How many sentences are kept by token, for a picture, and how long they may be."""
 
 
-def compare(
-    models: Sequence[ModelLike],
+def compare_models(
+    models: Sequence[ScorableModel],
     corpus: Corpus,
     split: str = "test",
     *,
     seed: int = 0,
     resamples: int = 2000,
-    progress: Told | None = None,
+    progress: ProgressCallback | None = None,
 ) -> Comparison:
     """Score every model on the split, group those that differ only in seed, and test differences.
 
@@ -124,8 +124,8 @@ def compare(
     """
     check_seed(seed)
     _check(models, corpus)
-    measured = [measure(model, corpus, split, progress) for model in models]
-    groups = list(by_seed(measured).values())
+    measured = [evaluate_split(model, corpus, split, progress) for model in models]
+    groups = list(group_by_seed(measured).values())
     true = _true_nats(corpus, split)
     entries = [
         _Entry(
@@ -143,7 +143,7 @@ def compare(
         rows=rows,
         differences=tuple(_differences(entries, seed, resamples)),
         floor=_floor(corpus, true),
-        notes=tuple(notes_on(rows, corpus, split)),
+        notes=tuple(comparison_notes(rows, corpus, split)),
         sentences=_shown(entries, corpus, split),
         totals={entry.row.name: entry.totals for entry in entries},
     )
@@ -153,13 +153,13 @@ def compare(
 class _Entry:
     """A row with what its differences are made from."""
 
-    row: Row
-    first: Measured
+    row: ComparisonRow
+    first: SplitEvaluation
     totals: NDArray[np.float64]
     """(N,) log-probability of each text, the mean over seeds."""
 
 
-def _check(models: Sequence[ModelLike], corpus: Corpus) -> None:
+def _check(models: Sequence[ScorableModel], corpus: Corpus) -> None:
     if not models:
         raise UserError("there is nothing to compare; give at least one run.")
     paths = [str(model.path) for model in models]
@@ -172,7 +172,7 @@ def _check(models: Sequence[ModelLike], corpus: Corpus) -> None:
         _check_sides(model, corpus)
 
 
-def _check_sides(model: ModelLike, corpus: Corpus) -> None:
+def _check_sides(model: ScorableModel, corpus: Corpus) -> None:
     """A UserError where a model has no use for sources that are there, or needs some."""
     if corpus.layout.kind == "pairs" and not model.card.conditional:
         raise UserError(
@@ -186,7 +186,7 @@ def _check_sides(model: ModelLike, corpus: Corpus) -> None:
         )
 
 
-def _names(groups: Sequence[Sequence[Measured]]) -> list[str]:
+def _names(groups: Sequence[Sequence[SplitEvaluation]]) -> list[str]:
     """The system's name; where rows share it, what their folders' names have in common."""
     systems = [group[0].model.card.name for group in groups]
     folders = [_common_name([each.model.path.name for each in group]) for group in groups]
@@ -210,7 +210,7 @@ def _common_name(names: Sequence[str]) -> str:
     return common.rstrip("-_. ").removesuffix("seed").rstrip("-_. ") or names[0]
 
 
-def _row(group: Sequence[Measured], name: str, true: _True | None) -> Row:
+def _row(group: Sequence[SplitEvaluation], name: str, true: _True | None) -> ComparisonRow:
     first = group[0].summary
     model = group[0].model
     nats = [each.summary.nats_per_token for each in group]
@@ -219,8 +219,8 @@ def _row(group: Sequence[Measured], name: str, true: _True | None) -> Row:
     floor = None
     if true is not None and _whole_texts(first.convention):
         floor = true.nats / first.tokens
-    seconds = [found for each in group if (found := train_seconds(each.model.path)) is not None]
-    return Row(
+    seconds = [found for each in group if (found := training_seconds(each.model.path)) is not None]
+    return ComparisonRow(
         name=name,
         runs=tuple(str(each.model.path) for each in group),
         system=model.card.name,
@@ -231,7 +231,7 @@ def _row(group: Sequence[Measured], name: str, true: _True | None) -> Row:
         parameters=int(model.system.parameter_count),
         nats_per_token=mean,
         spread=float(np.std(nats, ddof=1)) if several else None,
-        perplexity=_perplexity(mean) if first.kind in NORMALISED else None,
+        perplexity=_perplexity(mean) if first.kind in NORMALISED_KINDS else None,
         bits_per_character=_mean_bits(group),
         tokens=first.tokens,
         characters=first.characters,
@@ -239,12 +239,12 @@ def _row(group: Sequence[Measured], name: str, true: _True | None) -> Row:
         sequences=first.sequences,
         floor=floor,
         # What is no probability may lie below the entropy, and tells nothing beside it.
-        regret=None if floor is None or first.kind not in NORMALISED else mean - floor,
+        regret=None if floor is None or first.kind not in NORMALISED_KINDS else mean - floor,
         train_seconds=float(np.mean(seconds)) if seconds else None,
     )
 
 
-def _mean_bits(group: Sequence[Measured]) -> float | None:
+def _mean_bits(group: Sequence[SplitEvaluation]) -> float | None:
     """Bits per character, the mean over seeds; None where they would mean nothing."""
     found = [each.summary.bits_per_character for each in group]
     known = [bits for bits in found if bits is not None]
@@ -285,14 +285,14 @@ def _true_nats(corpus: Corpus, split: str) -> _True | None:
     return _True(nats=nats, texts=len(values), characters=characters)
 
 
-def _floor(corpus: Corpus, true: _True | None) -> Floor | None:
+def _floor(corpus: Corpus, true: _True | None) -> EntropyFloor | None:
     known = corpus.truth
     if true is None or known is None:
         return None
     per_token = None
     if isinstance(known, TruthWithLength):
         per_token = known.entropy / known.expected_tokens
-    return Floor(
+    return EntropyFloor(
         nats_per_text=true.nats / true.texts,
         bits_per_character=true.nats / math.log(2) / max(true.characters, 1),
         entropy=known.entropy,
@@ -300,10 +300,10 @@ def _floor(corpus: Corpus, true: _True | None) -> Floor | None:
     )
 
 
-def _order(row: Row) -> tuple[int, str, float, str]:
+def _order(row: ComparisonRow) -> tuple[int, str, float, str]:
     """By kind (exact first), then tokens, then nats per token, then name."""
     nats = math.inf if math.isnan(row.nats_per_token) else row.nats_per_token
-    return KINDS.index(row.kind), row.tokenization, nats, row.name
+    return SCORE_KINDS.index(row.kind), row.tokenization, nats, row.name
 
 
 def _differences(entries: Sequence[_Entry], seed: int, resamples: int) -> Iterator[Difference]:
@@ -341,16 +341,16 @@ def _differences(entries: Sequence[_Entry], seed: int, resamples: int) -> Iterat
         )
 
 
-def _shown(entries: Sequence[_Entry], corpus: Corpus, split: str) -> tuple[Sentence, ...]:
+def _shown(entries: Sequence[_Entry], corpus: Corpus, split: str) -> tuple[ComparedSentence, ...]:
     """The first few different texts of the split that are not too long, by token."""
     short: dict[str, Example] = {}
-    for example in corpus.split(split).first(4 * SHOWN_SENTENCES):
-        if len(example.text) <= SHOWN_CHARACTERS:
+    for example in corpus.split(split).first(4 * MAX_SENTENCES):
+        if len(example.text) <= MAX_SENTENCE_CHARACTERS:
             short.setdefault(example.text, example)
-    examples = list(short.values())[:SHOWN_SENTENCES]
-    by_token = {e.row.name: tokens_of(e.first.model, corpus, examples) for e in entries}
+    examples = list(short.values())[:MAX_SENTENCES]
+    by_token = {e.row.name: scored_tokens(e.first.model, corpus, examples) for e in entries}
     return tuple(
-        Sentence(
+        ComparedSentence(
             text=example.text,
             source=example.condition,
             tokens={name: found[place] for name, found in by_token.items()},

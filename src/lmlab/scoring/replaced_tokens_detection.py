@@ -8,12 +8,12 @@ from typing import Any
 
 from torch import Tensor
 
-from lmlab.core.evaluation_mode import evaluating
+from lmlab.core.evaluation_mode import evaluation_mode
 from lmlab.core.protocols import Detect, require
-from lmlab.data.collation import best_budget
+from lmlab.data.collation import preferred_tokens_per_batch
 from lmlab.data.corpus import Layout
 from lmlab.scoring.framed_texts import FramedText, frame_text, framed_batches
-from lmlab.scoring.scorer import read_ahead
+from lmlab.scoring.scorer import chunk_texts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,13 +54,13 @@ def detect_texts(
 ) -> Iterator[DetectedText]:
     """Each text's tokens with their probabilities, in order and in bounded memory."""
     require(system, Detect, "detect")
-    budget, pad = best_budget(system), tokenizer.vocabulary.pad
-    for chunk in read_ahead(texts, size=len):
+    budget, pad = preferred_tokens_per_batch(system), tokenizer.vocabulary.pad
+    for chunk in chunk_texts(texts, size=len):
         rows = [frame_text(tokenizer, layout, text, None) for text in chunk]
         system.check_length(max(len(row.ids) for row in rows))
         found: dict[int, DetectedText] = {}
         for group, batch in framed_batches(rows, budget, system, pad):
-            with evaluating(system):
+            with evaluation_mode(system):
                 probabilities = system.detect(batch).sigmoid().cpu()
             for place, index in enumerate(group):
                 found[index] = _detected(tokenizer, rows[index], probabilities[place])

@@ -7,12 +7,12 @@ from itertools import compress
 
 from lmlab.core.protocols import LogProbs
 from lmlab.core.score import Convention, Score, TokenScore
-from lmlab.core.score_kind import Kind
+from lmlab.core.score_kind import ScoreKind
 from lmlab.core.vocabulary import END, Vocabulary
-from lmlab.scoring.token_chunks import Piece
+from lmlab.scoring.token_chunks import TokenChunk
 
 
-class Tally:
+class ScoreAccumulator:
     """Collects the log-probabilities of one text's tokens as they come, in order.
 
     Without `per_token` nothing is kept of a token once it is added, so that a text of any length
@@ -33,7 +33,7 @@ class Tally:
         """The characters [start, end) of each of them, where they are asked for."""
         self._kept: list[TokenScore] | None = [] if per_token else None
         self._total, self._tokens, self._unknown = 0.0, 0, 0
-        self.kind: Kind = "exact"
+        self.kind: ScoreKind = "exact"
         self._per_sequence = 0.0
         self._end: float | None = None
         """What the end symbol has, once the text's last token is one."""
@@ -44,21 +44,23 @@ class Tally:
     def complete(self) -> bool:
         return self.closed and not self.waiting
 
-    def take(self, pieces: Iterable[Piece]) -> None:
+    def take(self, pieces: Iterable[TokenChunk]) -> None:
         """More of the text's tokens, to be scored."""
         for piece in pieces:
             self.waiting += piece.ids
             self.spans += piece.spans
             self._ending += [piece.ending] * len(piece.ids)
 
-    def add_some(self, scores: Sequence[float], scored: Sequence[bool], kind: Kind) -> None:
+    def add_selected(
+        self, scores: Sequence[float], scored: Sequence[bool], kind: ScoreKind
+    ) -> None:
         """Scores of all waiting tokens, of which only those that are `scored` count."""
         self.waiting = list(compress(self.waiting, scored))
         self.spans = list(compress(self.spans, scored))
         self._ending = list(compress(self._ending, scored))
         self.add(list(compress(scores, scored)), kind)
 
-    def add(self, log_probs: Sequence[float], kind: Kind) -> Sequence[float]:
+    def add(self, log_probs: Sequence[float], kind: ScoreKind) -> Sequence[float]:
         """Log-probabilities of the waiting tokens, from the first; gives back what is too many."""
         count = min(len(log_probs), len(self.waiting))
         unknown = self._unknowns(count)
@@ -84,7 +86,7 @@ class Tally:
         unknown, ids = self._vocabulary.unknown, self.waiting[:count]
         return [id == unknown and not end for id, end in zip(ids, self._ending, strict=False)]
 
-    def add_whole(self, found: LogProbs, row: int) -> None:
+    def add_sequence_score(self, found: LogProbs, row: int) -> None:
         """What a row of a batch says of the text as a whole: a term of its own, an interval."""
         self.kind = found.kind
         if found.whole:

@@ -8,46 +8,46 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 
-from lmlab.core.allocator import keep_memory
+from lmlab.core.allocator import retain_freed_memory
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
-from lmlab.core.evaluation_mode import evaluating
+from lmlab.core.evaluation_mode import evaluation_mode
 from lmlab.core.protocols import LogProb, LogProbs, require
 from lmlab.core.score import Convention, Score
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.collation import (
-    batch_of,
-    best_budget,
-    by_budget,
+    group_by_length,
+    pad_rows,
+    preferred_tokens_per_batch,
 )
 from lmlab.data.corpus import Layout
 from lmlab.data.readers import Example
-from lmlab.scoring.masked_text_scoring import masked_texts
-from lmlab.scoring.score_accumulator import Tally
+from lmlab.scoring.masked_text_scoring import score_masked_texts
+from lmlab.scoring.score_accumulator import ScoreAccumulator
 from lmlab.scoring.scoring_methods import (
-    Method,
+    ScoringMethod,
     is_masked,
-    method_of,
+    make_scoring_method,
     own_convention,
 )
 from lmlab.scoring.token_chunks import (
-    Piece,
-    pieces,
+    TokenChunk,
+    token_chunks,
 )
 from lmlab.scoring.token_streams import (
-    CannotCarry,
-    Carried,
-    Rolling,
-    Stream,
+    CarriedState,
+    RollingWindows,
+    StateNotCarried,
+    TokenStream,
     right_context,
     rolling_windows,
 )
 
-AHEAD_TEXTS = 1024
-AHEAD_CHARACTERS = 131_072
+CHUNK_TEXTS = 1024
+MAX_CHUNK_CHARACTERS = 131_072
 """How much is read ahead to gather texts of like length; a longer text is scored by itself."""
 
-Progress = Callable[[int], None]
+ProgressStep = Callable[[int], None]
 """Told after each batch how many tokens it has scored."""
 
 
@@ -83,13 +83,13 @@ class Scorer:
         cut: int | None = None,
         carry: bool = True,
         seed: int = 0,
-        progress: Progress | None = None,
-        method: str | Method | None = None,
+        progress: ProgressStep | None = None,
+        method: str | ScoringMethod | None = None,
         head: str = "own",
         positions: Sequence[int] = (),
         mean: bool = False,
     ) -> None:
-        self.method = method_of(method, head=head, positions=positions, mean=mean)
+        self.method = make_scoring_method(method, head=head, positions=positions, mean=mean)
         self.mean = mean
         if self.method is None or not self.method.masked:
             require(system, LogProb, "scoring")
@@ -101,7 +101,7 @@ class Scorer:
                 "pairs, or one --source for each --text (in Python sources=)."
             )
         if tokens_per_batch is None:
-            tokens_per_batch = best_budget(system)
+            tokens_per_batch = preferred_tokens_per_batch(system)
         if tokens_per_batch < 1:
             raise UserError(f"a batch needs at least one token, and {tokens_per_batch} came.")
         if cut is not None and cut < 2:
@@ -130,7 +130,7 @@ class Scorer:
         Memory is bounded whatever the number of texts; and without `per_token` whatever the length
         of one, since then nothing is kept of a token but its share of the sum.
         """
-        keep_memory()  # A batch frees what the next one asks for again.
+        retain_freed_memory()  # A batch frees what the next one asks for again.
         # One seed, one result: systems whose scores are estimates draw from this.
         generator = torch.Generator().manual_seed(self.seed)
         by_token = per_token and (self.method is None or self.method.name != "energy")
@@ -145,9 +145,9 @@ class Scorer:
         if self.carried:
             yield from self._score_contiguous(texts, per_token, generator)
             return
-        for chunk in read_ahead(texts, size=len):
+        for chunk in chunk_texts(texts, size=len):
             if self.method is not None and self.method.masked:
-                yield from masked_texts(self, chunk, per_token=per_token)
+                yield from score_masked_texts(self, chunk, per_token=per_token)
             else:
                 yield from self._score_chunk(chunk, per_token, generator)
 
@@ -206,10 +206,10 @@ class Scorer:
     ) -> Iterator[Score]:
         """Scores of some texts, each from its own start, in their order."""
         scores: dict[int, Score] = {}
-        tallies: dict[int, Tally] = {}
+        tallies: dict[int, ScoreAccumulator] = {}
         for place, text in enumerate(chunk):
-            tally = Tally(text, self.vocabulary, per_token=per_token)
-            if len(text) <= AHEAD_CHARACTERS or (self.method and self.method.together):
+            tally = ScoreAccumulator(text, self.vocabulary, per_token=per_token)
+            if len(text) <= MAX_CHUNK_CHARACTERS or (self.method and self.method.together):
                 tally.take(self.predicted(tally, per_token))
             if self._is_long(tally):
                 scores[place] = self._score_long(text, per_token, generator)
@@ -219,34 +219,34 @@ class Scorer:
         for place in range(len(chunk)):
             yield scores[place] if place in scores else tallies[place].score(self.convention)
 
-    def _is_long(self, tally: Tally) -> bool:
+    def _is_long(self, tally: ScoreAccumulator) -> bool:
         if self.method is not None and self.method.together:
             return False
-        if len(tally.text) > AHEAD_CHARACTERS:
+        if len(tally.text) > MAX_CHUNK_CHARACTERS:
             return True
         return self.window is None and len(tally.waiting) > self.tokens_per_batch
 
-    def predicted(self, tally: Tally, per_token: bool) -> Iterator[Piece]:
+    def predicted(self, tally: ScoreAccumulator, per_token: bool) -> Iterator[TokenChunk]:
         """The tokens of a text that are predicted, its end among them, piece by piece."""
         text, left, count = tally.text, self.cut and self.cut - 1, 0
-        for piece in pieces(self.tokenizer, text, offsets=per_token or left is not None):
+        for piece in token_chunks(self.tokenizer, text, offsets=per_token or left is not None):
             count += len(piece.ids)
             if left is not None and count >= left:
                 kept = len(piece.ids) - (count - left)
                 tally.characters = piece.spans[kept - 1][1]
-                yield Piece(piece.ids[:kept], piece.spans[:kept])
+                yield TokenChunk(piece.ids[:kept], piece.spans[:kept])
                 return
             yield piece
         if self.layout.end:
             assert self.vocabulary.end is not None, "a layout with an end needs an end symbol"
-            yield Piece([self.vocabulary.end], [(len(text), len(text))], ending=True)
+            yield TokenChunk([self.vocabulary.end], [(len(text), len(text))], ending=True)
         elif count == 0:
             raise UserError(
                 f"the text {text[:20]!r} has no token and this model predicts no end symbol, so "
                 "there is nothing to score; leave empty texts out."
             )
 
-    def rows(self, tally: Tally) -> list[Row]:
+    def rows(self, tally: ScoreAccumulator) -> list[ScoringRow]:
         """The sequence of a text as one row, or as rolling windows where it is too long."""
         sequence = [self._first, *tally.waiting]
         window = self.window or len(sequence)
@@ -256,18 +256,18 @@ class Scorer:
                 f"by the method {self.method.name} a text is seen whole, {window} tokens at most, "
                 f"and {tally.text[:20]!r} … has {len(sequence) - 1}; cut it."
             )
-        return [Row(tally, sequence, *window) for window in found]
+        return [ScoringRow(tally, sequence, *window) for window in found]
 
-    def score_rows(self, rows: Sequence[Row], generator: torch.Generator) -> None:
+    def score_rows(self, rows: Sequence[ScoringRow], generator: torch.Generator) -> None:
         """Score rows in batches of like length, then hand each text its own in order.
 
         Either all of them have a source or none has.
         """
         values: list[list[float]] = [[] for _ in rows]
-        for group in by_budget([row.places for row in rows], self.tokens_per_batch):
+        for group in group_by_length([row.places for row in rows], self.tokens_per_batch):
             sources = [rows[index].source for index in group if rows[index].source]
-            with evaluating(self.system):
-                batch = batch_of([rows[index].tokens for index in group], self.system, sources)
+            with evaluation_mode(self.system):
+                batch = pad_rows([rows[index].tokens for index in group], self.system, sources)
                 found = self._ask(batch, generator)
             per_token = found.per_token.double().cpu().numpy()
             for place, index in enumerate(group):
@@ -275,7 +275,7 @@ class Scorer:
                 # The first place of a row has no log-probability.
                 first = row.counted.start - 1
                 values[index] = per_token[place, first : first + row.scored].tolist()
-                row.tally.add_whole(found, place)
+                row.tally.add_sequence_score(found, place)
             self.progress(sum(rows[index].scored for index in group))
         for row, scored in zip(rows, values, strict=True):
             row.tally.add(scored, row.tally.kind)
@@ -289,9 +289,9 @@ class Scorer:
     def _score_long(self, text: str, per_token: bool, generator: torch.Generator) -> Score:
         try:
             return next(self._score_stream([text], per_token, generator))
-        except CannotCarry:
+        except StateNotCarried:
             # Neither a state nor a window: the whole at once is the only score there is.
-            tally = Tally(text, self.vocabulary, per_token=per_token)
+            tally = ScoreAccumulator(text, self.vocabulary, per_token=per_token)
             tally.take(self.predicted(tally, per_token))
             self.score_rows(self.rows(tally), generator)
             return tally.score(self.convention)
@@ -301,7 +301,7 @@ class Scorer:
     ) -> Iterator[Score]:
         try:
             yield from self._score_stream(texts, per_token, generator)
-        except CannotCarry:
+        except StateNotCarried:
             raise UserError(
                 "contiguous text needs a system that carries its state, and this one doesn't; "
                 "give a window to score it by rolling windows."
@@ -312,9 +312,9 @@ class Scorer:
     ) -> Iterator[Score]:
         """Scores of texts that are one stream, each when the last of its tokens is scored."""
         stream = self._stream(generator)
-        under_way: deque[Tally] = deque()
+        under_way: deque[ScoreAccumulator] = deque()
         for block, last in self._blocks(texts, stream, under_way, per_token):
-            with evaluating(self.system):
+            with evaluation_mode(self.system):
                 log_probs: Sequence[float] = stream.feed(block, last=last).tolist()
             self.progress(len(block))
             for tally in under_way:
@@ -324,14 +324,14 @@ class Scorer:
         for tally in under_way:
             yield tally.score(self.convention)
 
-    def _stream(self, generator: torch.Generator) -> Stream:
+    def _stream(self, generator: torch.Generator) -> TokenStream:
         if self.window is None:
             # Whole stretches, so that a text is cut where it would be if it were read at once.
             stretch = getattr(self.system, "stretch", None) or 1
             block = max(stretch, self.tokens_per_batch // stretch * stretch)
-            return Carried(self.system, self._first, block=block, generator=generator)
+            return CarriedState(self.system, self._first, block=block, generator=generator)
         assert self.stride is not None
-        return Rolling(
+        return RollingWindows(
             self.system,
             self._first,
             window=self.window,
@@ -342,12 +342,16 @@ class Scorer:
         )
 
     def _blocks(
-        self, texts: Iterable[str], stream: Stream, under_way: deque[Tally], per_token: bool
+        self,
+        texts: Iterable[str],
+        stream: TokenStream,
+        under_way: deque[ScoreAccumulator],
+        per_token: bool,
     ) -> Iterator[tuple[list[int], bool]]:
         """The tokens of all texts in blocks as the stream wants them, and which is the last."""
         buffer: list[int] = []
         for text in texts:
-            tally = Tally(text, self.vocabulary, per_token=per_token)
+            tally = ScoreAccumulator(text, self.vocabulary, per_token=per_token)
             under_way.append(tally)
             for piece in self.predicted(tally, per_token):
                 tally.take([piece])
@@ -361,10 +365,10 @@ class Scorer:
             yield buffer, True
 
 
-class Row(NamedTuple):
+class ScoringRow(NamedTuple):
     """One row of a batch: a text, or one window of it."""
 
-    tally: Tally
+    tally: ScoreAccumulator
     sequence: list[int]
     """The tokens of the whole text, the symbol before them first."""
     begin: int
@@ -396,13 +400,13 @@ class Row(NamedTuple):
 Text = TypeVar("Text")
 
 
-def read_ahead(texts: Iterable[Text], size: Callable[[Text], int]) -> Iterator[list[Text]]:
+def chunk_texts(texts: Iterable[Text], size: Callable[[Text], int]) -> Iterator[list[Text]]:
     """Texts in lists of bounded size in characters; one beyond the bound comes alone."""
     chunk: list[Text] = []
     characters = 0
     for text in texts:
         more = size(text)
-        if chunk and (len(chunk) == AHEAD_TEXTS or characters + more > AHEAD_CHARACTERS):
+        if chunk and (len(chunk) == CHUNK_TEXTS or characters + more > MAX_CHUNK_CHARACTERS):
             yield chunk
             chunk, characters = [], 0
         chunk.append(text)

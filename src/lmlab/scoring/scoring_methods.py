@@ -12,25 +12,34 @@ from torch import Tensor
 
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError, unknown_name
-from lmlab.core.protocols import MOST_NAMES, Energy, Fill, Head, Logits, LogProbs, Step, require
+from lmlab.core.protocols import (
+    MAX_NAMES_LISTED,
+    Energy,
+    Fill,
+    LMHead,
+    Logits,
+    LogProbs,
+    Step,
+    require,
+)
 from lmlab.core.registry import catalogue
 from lmlab.core.score import Convention
-from lmlab.core.score_kind import Kind
-from lmlab.models.residual_energy import Residual
-from lmlab.objectives.masking.pseudo_likelihood import scored_places
-from lmlab.scoring.pseudo_log_likelihood import METHODS as MASKED
+from lmlab.core.score_kind import ScoreKind
+from lmlab.models.residual_energy import ResidualEnergyModel
+from lmlab.objectives.masking.pseudo_likelihood import scored_positions
+from lmlab.scoring.pseudo_log_likelihood import MASKED_METHODS as MASKED
 from lmlab.scoring.pseudo_log_likelihood import (
-    OTHER_NAMES,
+    METHOD_ALIASES,
     UNNORMALISED,
-    kind_of,
-    masked_scores,
+    masked_score_kind,
+    masked_token_scores,
 )
 
-OF_KIND: dict[str, Kind] = {"exact": "exact", "bound": "bound", "energy": "unnormalised"}
+KIND_METHODS: dict[str, ScoreKind] = {"exact": "exact", "bound": "bound", "energy": "unnormalised"}
 """Methods that are the system's own score, and what kind it must then be."""
-NAMES = (*MASKED, *OTHER_NAMES, *OF_KIND)
+METHOD_NAMES = (*MASKED, *METHOD_ALIASES, *KIND_METHODS)
 
-ORDERS = {
+METHOD_ORDERS = {
     "simple": "each token at its place, all of them seen",
     "raw": "each token given all the others of its window",
     "norm": "each token given all the others of its window",
@@ -42,12 +51,12 @@ ORDERS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Method:
+class ScoringMethod:
     """A way to score a text."""
 
     name: str
-    """One of `NAMES`; `pll` becomes `norm` and `pll-within-word` becomes `within-word`."""
-    head: Head = "own"
+    """One of `METHOD_NAMES`; `pll` becomes `norm` and `pll-within-word` becomes `within-word`."""
+    head: LMHead = "own"
     """own: scores as the model takes them; none: inner products with token embeddings."""
     positions: tuple[int, ...] = ()
     """For k-mask: places of the tokens that are hidden together; the first token is 1."""
@@ -55,9 +64,9 @@ class Method:
     """Whether all tokens have a score, hidden or not, and the figure is their mean."""
 
     def __post_init__(self) -> None:
-        if self.name not in NAMES:
-            raise unknown_name("method of scoring", self.name, NAMES)
-        object.__setattr__(self, "name", OTHER_NAMES.get(self.name, self.name))
+        if self.name not in METHOD_NAMES:
+            raise unknown_name("method of scoring", self.name, METHOD_NAMES)
+        object.__setattr__(self, "name", METHOD_ALIASES.get(self.name, self.name))
         if self.head not in ("own", "none"):
             raise unknown_name("head", self.head, ("own", "none"))
         if self.head == "none" and not self.masked:
@@ -70,7 +79,7 @@ class Method:
             raise UserError(f"the method {self.name} has no use for positions; leave them out.")
         if any(position < 1 for position in self.positions):
             raise UserError(f"positions count from 1, and {min(self.positions)} came.")
-        check_once(self.positions)
+        check_unique_positions(self.positions)
 
     @property
     def masked(self) -> bool:
@@ -83,9 +92,9 @@ class Method:
         return bool(self.positions) or self.name == "energy"
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> ScoreKind:
         """What its scores are."""
-        return kind_of(self.name) if self.masked else OF_KIND[self.name]
+        return masked_score_kind(self.name) if self.masked else KIND_METHODS[self.name]
 
     def check(self, system: Any) -> None:
         """A UserError where a system can't be scored so; the error names those that can."""
@@ -95,28 +104,28 @@ class Method:
         if self.masked or self.name == "energy":
             require(system, needed, f"the method {self.name}")
 
-    def check_kind(self, found: Kind) -> None:
+    def check_kind(self, found: ScoreKind) -> None:
         """A UserError where the system's own score is of another kind than was asked for."""
         if found == self.kind:
             return
         able = [card.name for card in catalogue().values() if card.kind == self.kind]
-        more = f" and {len(able) - MOST_NAMES} more" if len(able) > MOST_NAMES else ""
+        more = f" and {len(able) - MAX_NAMES_LISTED} more" if len(able) > MAX_NAMES_LISTED else ""
         raise UserError(
             f"the method {self.name} needs a system whose own score is {self.kind}, and this one's "
-            f"is {found}; those that have such a score: {', '.join(able[:MOST_NAMES])}{more} "
+            f"is {found}; those that have such a score: {', '.join(able[:MAX_NAMES_LISTED])}{more} "
             "(lmlab systems)."
         )
 
     def scored(self, batch: Batch, system: Any) -> Tensor:
         """(B, T) the places that get a score: all tokens but the end, or those of `positions`."""
-        ordinary = scored_places(batch, system.vocabulary)
+        ordinary = scored_positions(batch, system.vocabulary)
         return ordinary & self._hidden(batch) if self.positions and not self.mean else ordinary
 
     def scores(
         self, system: Any, batch: Batch, scored: Tensor, *, words: Tensor | None, tokens: int
     ) -> Tensor:
         """(B, T) the scores at the places `scored` (B, T), by passes of at most `tokens` tokens."""
-        return masked_scores(
+        return masked_token_scores(
             system,
             batch,
             method=self.name,
@@ -139,7 +148,7 @@ class Method:
             own,
             # A masked model is given how long a text is.
             end=own.end and not self.masked,
-            order=ORDERS.get(self.name, own.order),
+            order=METHOD_ORDERS.get(self.name, own.order),
             method=self.name,
             head=self.head,
             positions=self.positions,
@@ -152,14 +161,14 @@ class Method:
         return hidden
 
 
-def check_once(positions: Sequence[int]) -> None:
+def check_unique_positions(positions: Sequence[int]) -> None:
     """A UserError where a position is named twice."""
     for position in positions:
         if positions.count(position) > 1:
             raise UserError(f"each position is named once, and {position} came twice.")
 
 
-def is_masked(system: Any, method: Method | None) -> bool:
+def is_masked(system: Any, method: ScoringMethod | None) -> bool:
     """Whether a token is scored given what stands on both of its sides.
 
     So it is by the methods for masked models, and by the own score of a system that only fills in.
@@ -177,29 +186,29 @@ def own_convention(system: Any, found: Convention) -> Convention:
     remembered, leave nothing of that to tell.
     """
     window = math.inf if found.window is None else found.window
-    stretch, memory = getattr(system, "stretch", None), getattr(system, "remembers", None)
+    stretch, memory = getattr(system, "stretch", None), getattr(system, "memory_length", None)
     if memory is not None and window > (stretch or memory + 1):
         found = replace(found, stretch=stretch, memory=memory)
     if isinstance(system, Energy):
-        ended = found.end and isinstance(system, Residual)
-        return replace(found, end=ended, order=ORDERS["energy"])
+        ended = found.end and isinstance(system, ResidualEnergyModel)
+        return replace(found, end=ended, order=METHOD_ORDERS["energy"])
     if is_masked(system, None):
-        return replace(found, end=False, order=ORDERS["norm"])
+        return replace(found, end=False, order=METHOD_ORDERS["norm"])
     return found
 
 
-def method_of(
-    name: str | Method | None,
+def make_scoring_method(
+    name: str | ScoringMethod | None,
     *,
     head: str = "own",
     positions: Sequence[int] = (),
     mean: bool = False,
-) -> Method | None:
+) -> ScoringMethod | None:
     """The method of that name with its options; None for the system's own score."""
-    if isinstance(name, Method):
+    if isinstance(name, ScoringMethod):
         return name
     if name is not None:
-        return Method(name=name, head=head, positions=tuple(positions), mean=mean)  # type: ignore[arg-type]
+        return ScoringMethod(name=name, head=head, positions=tuple(positions), mean=mean)  # type: ignore[arg-type]
     if head != "own" or positions:
         option = "a head" if head != "own" else "positions"
         raise UserError(f"{option} can be chosen where a method for masked models is named.")

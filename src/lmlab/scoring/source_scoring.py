@@ -9,22 +9,22 @@ from typing import Any, NamedTuple
 
 import torch
 
-from lmlab.core.allocator import keep_memory
+from lmlab.core.allocator import retain_freed_memory
 from lmlab.core.card import Card
 from lmlab.core.errors import UserError
 from lmlab.core.score import Convention, Score
 from lmlab.data.corpus import Layout
-from lmlab.data.corpus_encoding import framed
+from lmlab.data.corpus_encoding import encode_with_special_tokens
 from lmlab.data.readers import Example
-from lmlab.scoring.score_accumulator import Tally
+from lmlab.scoring.score_accumulator import ScoreAccumulator
 from lmlab.scoring.scorer import (
-    Row,
     Scorer,
-    read_ahead,
+    ScoringRow,
+    chunk_texts,
 )
 
 
-class Pair(NamedTuple):
+class SourcePair(NamedTuple):
     """A text and what it is given."""
 
     source: str
@@ -71,10 +71,10 @@ class SourceScorer:
 
     def score(self, pairs: Iterable[tuple[str, str]], per_token: bool = True) -> Iterator[Score]:
         """The score of each text given its source, (source, text) by (source, text)."""
-        keep_memory()  # A batch frees what the next one asks for again.
+        retain_freed_memory()  # A batch frees what the next one asks for again.
         generator, method = torch.Generator().manual_seed(self.texts.seed), self.texts.method
         number = 0
-        for chunk in read_ahead((Pair(*pair) for pair in pairs), size=_characters):
+        for chunk in chunk_texts((SourcePair(*pair) for pair in pairs), size=_characters):
             rows = [
                 self._row(pair, place, per_token) for place, pair in enumerate(chunk, number + 1)
             ]
@@ -92,11 +92,11 @@ class SourceScorer:
         """The same of the pairs of a corpus."""
         return self.score(map(_pair_of, examples), per_token)
 
-    def _row(self, pair: Pair, number: int, per_token: bool) -> Row:
+    def _row(self, pair: SourcePair, number: int, per_token: bool) -> ScoringRow:
         """A pair as a row; `number` counts from 1 and is for who must look for it."""
-        tally = Tally(pair.text, self.texts.vocabulary, per_token=per_token)
+        tally = ScoreAccumulator(pair.text, self.texts.vocabulary, per_token=per_token)
         tally.take(self.texts.predicted(tally, per_token))
-        source = framed(self.source_tokenizer, pair.source)
+        source = encode_with_special_tokens(self.source_tokenizer, pair.source)
         [row, *more] = self.texts.rows(tally)
         try:
             self.texts.system.check_condition_length(len(source))
@@ -110,19 +110,19 @@ class SourceScorer:
         return row._replace(source=source)
 
 
-def _characters(pair: Pair) -> int:
+def _characters(pair: SourcePair) -> int:
     return len(pair.source) + len(pair.text)
 
 
-def _pair_of(example: Example) -> Pair:
+def _pair_of(example: Example) -> SourcePair:
     if example.condition is None:
         raise UserError(
             f"each text needs a source, and {example.text[:40]!r} has none; give pairs alone."
         )
-    return Pair(example.condition, example.text)
+    return SourcePair(example.condition, example.text)
 
 
-def paired(sources: Iterable[str], texts: Iterable[str]) -> Iterator[Pair]:
+def pair_with_sources(sources: Iterable[str], texts: Iterable[str]) -> Iterator[SourcePair]:
     """Each text with its source; a UserError where they are not as many as each other."""
     if isinstance(sources, Sized) and isinstance(texts, Sized) and len(sources) != len(texts):
         raise UserError(
@@ -132,7 +132,7 @@ def paired(sources: Iterable[str], texts: Iterable[str]) -> Iterator[Pair]:
     return _side_by_side(sources, texts)
 
 
-def _side_by_side(sources: Iterable[str], texts: Iterable[str]) -> Iterator[Pair]:
+def _side_by_side(sources: Iterable[str], texts: Iterable[str]) -> Iterator[SourcePair]:
     for count, (source, text) in enumerate(zip_longest(sources, texts)):
         if source is None or text is None:
             ended = "sources" if source is None else "texts"
@@ -140,7 +140,7 @@ def _side_by_side(sources: Iterable[str], texts: Iterable[str]) -> Iterator[Pair
                 f"texts and sources must be as many as each other, and the {ended} ended after "
                 f"{count}; give each text its own."
             )
-        yield Pair(source, text)
+        yield SourcePair(source, text)
 
 
 def check_takes_source(card: Card) -> None:

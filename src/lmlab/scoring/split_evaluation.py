@@ -14,20 +14,20 @@ from numpy.typing import NDArray
 
 from lmlab.core.card import Card
 from lmlab.core.score import Summary, TokenScore
-from lmlab.core.score_kind import Kind
+from lmlab.core.score_kind import ScoreKind
 from lmlab.data.corpus import Corpus, Layout
 from lmlab.data.readers import Example
 from lmlab.scoring.scorer import Scorer
 from lmlab.scoring.source_scoring import SourceScorer
 
-NOT_THE_MODEL = frozenset({"log_every", "checkpoint_minutes", "checkpoint_steps"})
+IGNORED_SETTINGS = frozenset({"log_every", "checkpoint_minutes", "checkpoint_steps"})
 """Settings of a training that change nothing in what comes of it."""
 
-Told = Callable[[str, int], None]
+ProgressCallback = Callable[[str, int], None]
 """Told the name of a run and how many more of its tokens are scored."""
 
 
-class ModelLike(Protocol):
+class ScorableModel(Protocol):
     """What a comparison asks of a trained model; `lmlab.training.run_folder.Model` is one."""
 
     @property
@@ -47,10 +47,10 @@ class ModelLike(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Measured:
+class SplitEvaluation:
     """One run on the split."""
 
-    model: ModelLike
+    model: ScorableModel
     summary: Summary
     totals: NDArray[np.float64]
     """(N,) log-probability of each text."""
@@ -59,7 +59,7 @@ class Measured:
 
 
 def scorer_for(
-    model: ModelLike, corpus: Corpus, progress: Told | None = None
+    model: ScorableModel, corpus: Corpus, progress: ProgressCallback | None = None
 ) -> Scorer | SourceScorer:
     """The scorer of a model as it was trained, texts cut where the corpus cuts them.
 
@@ -76,10 +76,12 @@ def scorer_for(
     )
 
 
-def measure(model: ModelLike, corpus: Corpus, split: str, progress: Told | None) -> Measured:
+def evaluate_split(
+    model: ScorableModel, corpus: Corpus, split: str, progress: ProgressCallback | None
+) -> SplitEvaluation:
     """Score every text of the split; of each only some numbers are kept."""
     totals, tokens, characters, unknown = [], [], [], 0
-    kind: Kind = "exact"
+    kind: ScoreKind = "exact"
     scorer = scorer_for(model, corpus, progress)
     for score in scorer.score_examples(corpus.split(split), per_token=False):
         totals.append(score.total)
@@ -96,7 +98,7 @@ def measure(model: ModelLike, corpus: Corpus, split: str, progress: Told | None)
         kind=kind,
         convention=scorer.convention,
     )
-    return Measured(
+    return SplitEvaluation(
         model=model,
         summary=summary,
         totals=np.array(totals, dtype=np.float64),
@@ -105,25 +107,25 @@ def measure(model: ModelLike, corpus: Corpus, split: str, progress: Told | None)
     )
 
 
-def tokens_of(
-    model: ModelLike, corpus: Corpus, examples: Sequence[Example]
+def scored_tokens(
+    model: ScorableModel, corpus: Corpus, examples: Sequence[Example]
 ) -> list[tuple[TokenScore, ...]]:
     """The tokens of some texts with their log-probabilities."""
     return [score.per_token for score in scorer_for(model, corpus).score_examples(examples)]
 
 
-def by_seed(measured: Sequence[Measured]) -> dict[str, list[Measured]]:
+def group_by_seed(measured: Sequence[SplitEvaluation]) -> dict[str, list[SplitEvaluation]]:
     """Runs that differ only in their seed, together, in the order of the first of each."""
-    groups: dict[str, list[Measured]] = {}
+    groups: dict[str, list[SplitEvaluation]] = {}
     for each in measured:
-        groups.setdefault(identity(each.model), []).append(each)
+        groups.setdefault(model_identity(each.model), []).append(each)
     return groups
 
 
-def identity(model: ModelLike) -> str:
+def model_identity(model: ScorableModel) -> str:
     """All of a run's config but for seeds and what changes nothing."""
     config = {key: v for key, v in model.config.items() if key not in ("seed", "lmlab", "format")}
-    dropped = NOT_THE_MODEL | {"seed"}
+    dropped = IGNORED_SETTINGS | {"seed"}
     training = {k: v for k, v in config.get("training", {}).items() if k not in dropped}
     # The text itself decides, not how its path was written.
     corpus = config.get("corpus", {}).get("fingerprint")
@@ -132,13 +134,13 @@ def identity(model: ModelLike) -> str:
     return json.dumps(key, sort_keys=True, default=str)
 
 
-def tokenization(model: ModelLike) -> str:
+def tokenization(model: ScorableModel) -> str:
     """Kind, size and fingerprint of a tokeniser: equal where the tokens are."""
     tokenizer = model.tokenizer
     return f"{tokenizer.kind}, {tokenizer.vocabulary.size} tokens ({tokenizer.fingerprint()[:8]})"
 
 
-def train_seconds(run: Path) -> float | None:
+def training_seconds(run: Path) -> float | None:
     """The seconds of training that the run's last line of metrics tells, if it has any."""
     try:
         lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()

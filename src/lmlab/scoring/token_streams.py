@@ -14,12 +14,12 @@ import torch
 from numpy.typing import NDArray
 
 from lmlab.core.protocols import LogProb
-from lmlab.core.score_kind import Kind
+from lmlab.core.score_kind import ScoreKind
 from lmlab.core.state import State
-from lmlab.data.collation import batch_of
+from lmlab.data.collation import pad_rows
 
 
-class Window(NamedTuple):
+class ScoringWindow(NamedTuple):
     """The tokens from `begin` to `end` of a sequence as one row, some of them counted."""
 
     begin: int
@@ -38,7 +38,7 @@ def right_context(window: int, stride: int) -> int:
     return (window - stride) // 2
 
 
-def rolling_windows(length: int, window: int, stride: int, ahead: int = 0) -> list[Window]:
+def rolling_windows(length: int, window: int, stride: int, ahead: int = 0) -> list[ScoringWindow]:
     """Windows over a sequence of `length` tokens, of which the first is context alone.
 
     The first has `window` tokens behind that one, and each later one ends `stride` tokens further
@@ -56,7 +56,7 @@ def rolling_windows(length: int, window: int, stride: int, ahead: int = 0) -> li
 
 def _to_the_ends(
     ends: Sequence[int], *, counted: int, window: int, ahead: int, last: bool
-) -> list[Window]:
+) -> list[ScoringWindow]:
     """The windows with these ends, the tokens before `counted` being done.
 
     The final one counts all that is left where it is the `last` of its text.
@@ -64,15 +64,15 @@ def _to_the_ends(
     windows = []
     for end in ends:
         stop = end if last and end == ends[-1] else end - ahead
-        windows.append(Window(max(0, end - window - 1), end, stop - counted, end - stop))
+        windows.append(ScoringWindow(max(0, end - window - 1), end, stop - counted, end - stop))
         counted = stop
     return windows
 
 
-class Stream(Protocol):
+class TokenStream(Protocol):
     """Tokens in, their log-probabilities out, in order; all have theirs after the last block."""
 
-    kind: Kind
+    kind: ScoreKind
 
     @property
     def wants(self) -> int:
@@ -82,14 +82,14 @@ class Stream(Protocol):
     def feed(self, tokens: Sequence[int], *, last: bool) -> NDArray[np.float64]: ...
 
 
-class CannotCarry(Exception):
+class StateNotCarried(Exception):
     """The system gave no state to go on from."""
 
 
-class Carried:
+class CarriedState:
     """Exact: the state after one block is where the next goes on."""
 
-    kind: Kind = "exact"
+    kind: ScoreKind = "exact"
 
     def __init__(
         self,
@@ -108,22 +108,22 @@ class Carried:
 
     def feed(self, tokens: Sequence[int], *, last: bool) -> NDArray[np.float64]:
         if self._begun and self._state is None:
-            raise CannotCarry
+            raise StateNotCarried
         # The last token of the block before is the first input: the state has not seen it yet.
-        batch = batch_of([[self._last, *tokens]], self._system)
+        batch = pad_rows([[self._last, *tokens]], self._system)
         found = self._system.log_prob(batch, state=self._state, generator=self._generator)
         self._state = None if found.state is None else found.state.detach()
         self._last, self._begun, self.kind = tokens[-1], True, found.kind
         return found.per_token[0].double().cpu().numpy()
 
 
-class Rolling:
+class RollingWindows:
     """By windows: a token sees at most `window` others, and what is farther off is lost.
 
     With `ahead` a token waits until so many stand behind it, for a model that reads both ways.
     """
 
-    kind: Kind = "exact"
+    kind: ScoreKind = "exact"
 
     def __init__(
         self,
@@ -149,7 +149,7 @@ class Rolling:
         sequence = self._past + list(tokens)
         windows = self._new_windows(len(self._past), len(sequence), last=last)
         rows = [sequence[window.begin : window.end] for window in windows]
-        found = self._system.log_prob(batch_of(rows, self._system), generator=self._generator)
+        found = self._system.log_prob(pad_rows(rows, self._system), generator=self._generator)
         values = found.per_token.double().cpu().numpy()
         scored = []
         for row, window in enumerate(windows):
@@ -161,7 +161,7 @@ class Rolling:
         self.wants = self._stride * self._rows
         return np.concatenate(scored)
 
-    def _new_windows(self, known: int, length: int, *, last: bool) -> list[Window]:
+    def _new_windows(self, known: int, length: int, *, last: bool) -> list[ScoringWindow]:
         # The first block is one window at most; each later one adds `stride` tokens.
         ends = [*range(known + self._stride, length, self._stride)] if self._begun else []
         return _to_the_ends(

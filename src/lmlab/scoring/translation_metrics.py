@@ -12,12 +12,12 @@ from typing import Any
 
 from lmlab.core.errors import UserError, unknown_name
 
-METRICS = ("bleu", "chrf")
-RESAMPLES = 1000
+TRANSLATION_METRICS = ("bleu", "chrf")
+BOOTSTRAP_RESAMPLES = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Judged:
+class TranslationScore:
     """A metric over all translations of one system."""
 
     system: str
@@ -38,13 +38,13 @@ class Judged:
         return asdict(self)
 
 
-def judge(
+def score_translations(
     metrics: Sequence[str],
     systems: Mapping[str, Sequence[str]],
     references: Sequence[str],
     *,
     tokenize: str = "none",
-) -> list[Judged]:
+) -> list[TranslationScore]:
     """Every metric of every system's translations, on the same references.
 
     `tokenize` says how BLEU finds words; none where texts are tokenised already.
@@ -53,18 +53,18 @@ def judge(
     made = {metric: make_metric(metric, tokenize=tokenize) for metric in metrics}
     from sacrebleu.significance import PairedTest
 
-    found: list[Judged] = []
+    found: list[TranslationScore] = []
     for name, metric in made.items():
         named: list[tuple[str, Sequence[str]]] = list(systems.items())
         test = PairedTest(
-            named, {name: metric}, [list(references)], test_type="bs", n_samples=RESAMPLES
+            named, {name: metric}, [list(references)], test_type="bs", n_samples=BOOTSTRAP_RESAMPLES
         )
         signatures, columns = test()
         [key] = signatures
         results: list[Any] = list(columns[key])
         signature = str(signatures[key])
         found += [
-            Judged(
+            TranslationScore(
                 system=system,
                 metric=name,
                 score=float(result.score),
@@ -89,15 +89,15 @@ def _p_value(result: Any, first: Any) -> float | None:
 def check_metrics(metrics: Sequence[str], tokenize: str) -> None:
     """A UserError where translations could not be judged so."""
     if not metrics:
-        raise UserError(f"give a metric to judge by: {' or '.join(METRICS)}.")
+        raise UserError(f"give a metric to judge by: {' or '.join(TRANSLATION_METRICS)}.")
     for metric in metrics:
         make_metric(metric, tokenize=tokenize)
 
 
 def make_metric(name: str, *, tokenize: str = "none", single: bool = False) -> Any:
     """sacreBLEU's metric of that name; `single` where it judges one text at a time."""
-    if name not in METRICS:
-        raise unknown_name("metric", name, METRICS)
+    if name not in TRANSLATION_METRICS:
+        raise unknown_name("metric", name, TRANSLATION_METRICS)
     try:
         from sacrebleu.metrics import BLEU, CHRF
     except ImportError as error:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TextIO
 
-from lmlab.core.control_characters import csv_text
+from lmlab.core.control_characters import escape_csv_cell
 from lmlab.core.errors import UserError
 from lmlab.core.score import Score, TokenScore
 from lmlab.core.vocabulary import END
@@ -117,7 +117,7 @@ def write_surprisal_csv(
     """
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(CSV_COLUMNS)
-    cell = str if raw else csv_text
+    cell = str if raw else escape_csv_cell
     written = 0
     for number, score in enumerate(scores, 1):
         line = number if score.line is None else score.line

@@ -11,21 +11,21 @@ import numpy as np
 
 from lmlab.data.countries import (
     Country,
-    pairs,
+    country_table,
 )
-from lmlab.data.wordnet import Synset, load
-from lmlab.data.wordnet.glosses import split_of, tokenize
+from lmlab.data.wordnet import Synset, load_wordnet
+from lmlab.data.wordnet.glosses import split_of, tokenize_gloss
 from lmlab.data.wordnet.synsets import PARTS_OF_SPEECH
 
 Row = dict[str, Any]
-SIZES = {"train": 8000, "validation": 1000, "test": 1000}
+DATASET_SIZES = {"train": 8000, "validation": 1000, "test": 1000}
 """Rows of each split at most: minutes of training, and a percent of accuracy either way."""
 
 
 @cache
-def builtin_rows(name: str) -> tuple[str, dict[str, list[Row]]]:
+def load_builtin_rows(name: str) -> tuple[str, dict[str, list[Row]]]:
     """The task that a set is made for, and its rows by split."""
-    task, make = BUILTIN[name]
+    task, make = BUILTIN_DATASETS[name]
     return task, make()
 
 
@@ -33,7 +33,7 @@ def gloss_part_of_speech() -> dict[str, list[Row]]:
     """classify: is it a noun, a verb, an adjective or an adverb that this defines?"""
     return _by_synset(
         lambda synset, _: {
-            "text": tokenize(synset.definition),
+            "text": tokenize_gloss(synset.definition),
             "label": PARTS_OF_SPEECH[synset.part_of_speech],
         }
     )
@@ -45,7 +45,7 @@ def gloss_hypernym() -> dict[str, list[Row]]:
     Half are true; the others get the hypernym of another synset of the same part of speech, so
     that the second text alone tells nothing.
     """
-    wordnet = load()
+    wordnet = load_wordnet()
 
     def row(synset: Synset, generator: np.random.Generator) -> Row | None:
         above = synset.related("hypernym")
@@ -58,8 +58,8 @@ def gloss_hypernym() -> dict[str, list[Row]]:
             drawn = wordnet[names[int(generator.integers(len(names)))]].related("hypernym")
             found = drawn[0] if drawn else found
         return {
-            "text": tokenize(synset.definition),
-            "other": tokenize(wordnet[found].definition),
+            "text": tokenize_gloss(synset.definition),
+            "other": tokenize_gloss(wordnet[found].definition),
             "label": "hypernym" if true else "other",
         }
 
@@ -74,7 +74,7 @@ def gloss_word() -> dict[str, list[Row]]:
         lemma = synset.lemmas[0].lower()
         if " " in lemma or "-" in lemma:
             return None
-        return {"source": tokenize(synset.definition), "target": lemma}
+        return {"source": tokenize_gloss(synset.definition), "target": lemma}
 
     return _by_synset(row)
 
@@ -121,7 +121,7 @@ def capitals_long() -> dict[str, list[Row]]:
     asked, not whether a name can be read that was never seen.
     """
     generator = np.random.default_rng(0)
-    countries = pairs()
+    countries = country_table()
 
     def row() -> Row:
         drawn = [countries[place] for place in generator.permutation(len(countries))[:30]]
@@ -140,10 +140,10 @@ def capitals_long() -> dict[str, list[Row]]:
             "relevant": [[low, low + len(told[asked])]],
         }
 
-    return {split: [row() for _ in range(size // 4)] for split, size in SIZES.items()}
+    return {split: [row() for _ in range(size // 4)] for split, size in DATASET_SIZES.items()}
 
 
-BUILTIN: dict[str, tuple[str, Callable[[], dict[str, list[Row]]]]] = {
+BUILTIN_DATASETS: dict[str, tuple[str, Callable[[], dict[str, list[Row]]]]] = {
     "gloss-part-of-speech": ("classify", gloss_part_of_speech),
     "gloss-hypernym": ("pair", gloss_hypernym),
     "capitals-mentions": ("tag", capitals_mentions),
@@ -161,13 +161,13 @@ def _by_synset(
 
     So what a run trained on `wordnet` is tested on is not what it was trained on.
     """
-    wordnet, generator = load(), np.random.default_rng(0)
+    wordnet, generator = load_wordnet(), np.random.default_rng(0)
     names = list(wordnet)
-    splits: dict[str, list[Row]] = {split: [] for split in SIZES}
+    splits: dict[str, list[Row]] = {split: [] for split in DATASET_SIZES}
     seen: set[tuple[str, ...]] = set()
     for place in generator.permutation(len(names)):
         split = split_of(names[place])
-        if len(splits[split]) == SIZES[split]:
+        if len(splits[split]) == DATASET_SIZES[split]:
             continue
         row = make(wordnet[names[place]], generator)
         # Synsets that differ in nothing but their words share a gloss: only the first is kept.
@@ -188,7 +188,7 @@ def _by_country(
     parts = {"train": (0, 1, 2), "validation": (3,), "test": (4,)}
     splits: dict[str, list[Row]] = {}
     for split, remainders in parts.items():
-        countries = [c for place, c in enumerate(pairs()) if place % 5 in remainders]
+        countries = [c for place, c in enumerate(country_table()) if place % 5 in remainders]
         rows: list[Row] = []
         for _ in range(rounds):
             order = [countries[place] for place in generator.permutation(len(countries))]

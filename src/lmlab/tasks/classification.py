@@ -11,11 +11,11 @@ from torch import Tensor
 from lmlab.core.batch import Batch
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.tokenizers import Tokenizer
-from lmlab.tasks.metrics import accuracy, macro_f1, majority
-from lmlab.tasks.task import Encoded, Task, joined
+from lmlab.tasks.metrics import accuracy, macro_f1, majority_accuracy
+from lmlab.tasks.task import EncodedExample, Task, encode_texts
 
 
-class Classify(Task):
+class Classification(Task):
     """p(label | text) = softmax(W h + b), h the vector of the text.
 
     A row may have a `question`: it is read before the text.
@@ -23,23 +23,23 @@ class Classify(Task):
 
     name = "classify"
     fields: ClassVar[Mapping[str, str]] = {"text": "the text", "label": "its label"}
-    proportions: ClassVar[tuple[str, ...]] = ("accuracy",)
+    proportion_metrics: ClassVar[tuple[str, ...]] = ("accuracy",)
     texts: ClassVar[tuple[str, ...]] = ("text",)
     """The fields that are read, in this order."""
 
     def encode(
         self, row: Mapping[str, Any], tokenizer: Tokenizer, vocabulary: Vocabulary, longest: int
-    ) -> Encoded:
+    ) -> EncodedExample:
         question, texts = self.question(row), [str(row[name]) for name in self.texts]
         texts = texts if question is None else [question, *texts]
-        return self.labelled(row, joined(texts, tokenizer, vocabulary, longest))
+        return self.with_labels(row, encode_texts(texts, tokenizer, vocabulary, longest))
 
-    def labelled(self, row: Mapping[str, Any], read: Encoded) -> Encoded:
+    def with_labels(self, row: Mapping[str, Any], read: EncodedExample) -> EncodedExample:
         labels = [self.number(str(row["label"]))] if "label" in row else []
         return replace(read, labels=labels)
 
     def answers(
-        self, scores: Tensor, batch: Batch, encoded: Sequence[Encoded], rows: Sequence[Any]
+        self, scores: Tensor, batch: Batch, encoded: Sequence[EncodedExample], rows: Sequence[Any]
     ) -> list[str]:
         return [self.labels[number] for number in scores.argmax(-1).tolist()]
 
@@ -48,11 +48,11 @@ class Classify(Task):
         return {
             "accuracy": accuracy(expected, found),
             "macro_f1": macro_f1(expected, found),
-            "majority": majority(expected),
+            "majority": majority_accuracy(expected),
         }
 
 
-class Pair(Classify):
+class PairClassification(Classification):
     """p(label | text, other): both in one sequence, parted by the end symbol."""
 
     name = "pair"

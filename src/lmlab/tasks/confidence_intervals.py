@@ -14,23 +14,23 @@ from lmlab.tasks.task import Task
 
 Z = 1.959963984540054
 """The 97.5 % quantile of the standard normal distribution."""
-RESAMPLES = 1000
-MOST_ROWS = 1_000_000
+ROW_RESAMPLES = 1000
+MAX_RESAMPLED_ROWS = 1_000_000
 """Rows measured over all resamples; of many rows there are fewer resamples."""
-FEWEST_RESAMPLES = 200
-WITHOUT = ("majority", "bleu")
+MIN_RESAMPLES = 200
+METRICS_WITHOUT_INTERVAL = ("majority", "bleu")
 """A baseline, and a measure whose interval `lmlab evaluate` gives by sacreBLEU's own bootstrap."""
 
-Interval = tuple[float, float]
-Measure = Callable[[Sequence[Any], Sequence[Any]], Mapping[str, float]]
+IntervalBounds = tuple[float, float]
+MetricFunction = Callable[[Sequence[Any], Sequence[Any]], Mapping[str, float]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
+class TaskMetrics:
     """The measures of some answers."""
 
     metrics: Mapping[str, float]
-    intervals: Mapping[str, Interval]
+    intervals: Mapping[str, IntervalBounds]
     """95 % interval of a measure, by its name."""
     warnings: tuple[str, ...]
     """Sentences for the user: the model is not better than the majority class."""
@@ -38,7 +38,7 @@ class Measured:
 
 def measure_answers(
     task: Task | type[Task], expected: Sequence[Any], found: Sequence[Any]
-) -> Measured:
+) -> TaskMetrics:
     """A task's measures of answers, with their intervals over rows.
 
     Shares of rows have Wilson's interval, all others that of a bootstrap over rows: of the mean
@@ -46,17 +46,19 @@ def measure_answers(
     """
     metrics = task.measure(expected, found)
     intervals = {
-        name: wilson(round(metrics[name] * len(expected)), len(expected))
-        for name in task.proportions
+        name: wilson_interval(round(metrics[name] * len(expected)), len(expected))
+        for name in task.proportion_metrics
         if name in metrics
     }
-    intervals |= bootstrap_means(task, expected, found)
-    others = [name for name in metrics if name not in (*intervals, *WITHOUT)]
-    intervals |= bootstrap(task.measure, expected, found, others)
-    return Measured(metrics=metrics, intervals=intervals, warnings=warn(metrics, intervals))
+    intervals |= bootstrap_mean_intervals(task, expected, found)
+    others = [name for name in metrics if name not in (*intervals, *METRICS_WITHOUT_INTERVAL)]
+    intervals |= bootstrap_intervals(task.measure, expected, found, others)
+    return TaskMetrics(
+        metrics=metrics, intervals=intervals, warnings=majority_warnings(metrics, intervals)
+    )
 
 
-def wilson(right: int, total: int) -> Interval:
+def wilson_interval(right: int, total: int) -> IntervalBounds:
     """Wilson's (1927) score interval of a proportion, right / total.
 
     (p + z²/2n ± z √(p(1-p)/n + z²/4n²)) / (1 + z²/n); from 0 to 1 where there is nothing.
@@ -70,10 +72,10 @@ def wilson(right: int, total: int) -> Interval:
     return low if right else 0.0, high if right < total else 1.0  # exact at the ends
 
 
-def bootstrap_means(
+def bootstrap_mean_intervals(
     task: Task | type[Task], expected: Sequence[Any], found: Sequence[Any]
-) -> dict[str, Interval]:
-    """The same as `bootstrap` for measures that are means over rows, each row measured once."""
+) -> dict[str, IntervalBounds]:
+    """The same as `bootstrap_intervals` for measures that are means over rows, each row measured once."""
     if not task.means or not expected:
         return {}
     rows = [task.measure([a], [b]) for a, b in zip(expected, found, strict=True)]
@@ -85,21 +87,21 @@ def bootstrap_means(
     }
 
 
-def bootstrap(
-    measure: Measure,
+def bootstrap_intervals(
+    measure: MetricFunction,
     expected: Sequence[Any],
     found: Sequence[Any],
     names: Sequence[str],
     *,
     seed: int = 0,
-) -> dict[str, Interval]:
+) -> dict[str, IntervalBounds]:
     """The middle 95 % of measures over rows that are drawn with replacement, by name."""
     count = len(expected)
     if not names or not count:
         return {}
     generator = np.random.default_rng(seed)
     values: dict[str, list[float]] = {name: [] for name in names}
-    for _ in range(max(FEWEST_RESAMPLES, min(RESAMPLES, MOST_ROWS // count))):
+    for _ in range(max(MIN_RESAMPLES, min(ROW_RESAMPLES, MAX_RESAMPLED_ROWS // count))):
         drawn = generator.integers(0, count, count)
         metrics = measure([expected[row] for row in drawn], [found[row] for row in drawn])
         for name in names:
@@ -108,7 +110,9 @@ def bootstrap(
     return {name: (float(low), float(high)) for name, (low, high) in ends.items()}
 
 
-def warn(metrics: Mapping[str, float], intervals: Mapping[str, Interval]) -> tuple[str, ...]:
+def majority_warnings(
+    metrics: Mapping[str, float], intervals: Mapping[str, IntervalBounds]
+) -> tuple[str, ...]:
     """A sentence where the accuracy is below, or not clearly above, that of the majority class."""
     if "accuracy" not in metrics or "majority" not in metrics:
         return ()

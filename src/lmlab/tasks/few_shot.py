@@ -14,15 +14,15 @@ from lmlab.core.protocols import Step, require
 from lmlab.core.seeds import check_seed
 from lmlab.scoring.conditional import conditional_scores
 from lmlab.scoring.scorer import Scorer
-from lmlab.tasks.classification import Classify
+from lmlab.tasks.classification import Classification
 from lmlab.tasks.confidence_intervals import measure_answers
-from lmlab.tasks.generation import Generate
+from lmlab.tasks.generation import Generation
 from lmlab.tasks.task import Task
 from lmlab.tasks.task_rows import Row
 
 
 @dataclass(frozen=True, kw_only=True)
-class Prompted:
+class FewShotResult:
     """How well a model did a task that it was shown."""
 
     task: str
@@ -44,7 +44,7 @@ class Prompted:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shots:
+class PromptFormat:
     """How examples become a text: `question SIGN answer SEPARATOR question SIGN answer …`."""
 
     sign: str = " : "
@@ -64,29 +64,29 @@ class Shots:
         return "".join(self.examples(task, shown)) + self.text(task, row)
 
 
-def prompt_rows(
+def predict_few_shot(
     scorer: Scorer,
     task: type[Task],
     train: Sequence[Row],
     rows: Sequence[Row],
     *,
     shots: int,
-    style: Shots | None = None,
+    style: PromptFormat | None = None,
     seed: int = 0,
-) -> Prompted:
+) -> FewShotResult:
     """Answer each row by the likeliest of the answers seen, after `shots` examples drawn anew.
 
     The answer is argmax over candidates of log p(answer | prompt); for generation too the
     candidates are the answers of the training rows (Brown et al. 2020 for choices).
     """
     require(scorer.system, Step, "few-shot prompting")
-    if not issubclass(task, (Classify, Generate)):
+    if not issubclass(task, (Classification, Generation)):
         raise UserError(f"prompting is for classify, pair and generate, not for {task.name}.")
     if not 0 <= shots <= len(train):
         raise UserError(f"there are {len(train)} rows to show, and {shots} shots were asked for.")
     if not rows:
         raise UserError("there are no rows to ask; give 1 or more.")
-    style, generator = style or Shots(), np.random.default_rng(check_seed(seed))
+    style, generator = style or PromptFormat(), np.random.default_rng(check_seed(seed))
     candidates = sorted({task.expected(row) for row in train})
     if len(candidates) == 1:
         raise UserError(
@@ -104,7 +104,7 @@ def prompt_rows(
         totals = [score.total for score in scored]
         answers.append(candidates[int(np.argmax(totals))])
     measured = measure_answers(task, [task.expected(row) for row in rows], answers)
-    return Prompted(
+    return FewShotResult(
         task=task.name,
         shots=shots,
         rows=len(rows),

@@ -13,40 +13,40 @@ from lmlab.core.system import System
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.tokenizers import Tokenizer
 from lmlab.tasks.confidence_intervals import (
-    Measured,
+    TaskMetrics,
     measure_answers,
 )
-from lmlab.tasks.generation import Generate
+from lmlab.tasks.generation import Generation
 from lmlab.tasks.input_pipeline import (
-    Answered,
-    LongSettings,
-    Reading,
+    InputPipeline,
+    LongTextConfig,
+    TaskAnswer,
 )
-from lmlab.tasks.long_context.long_text_strategies import find_reading
+from lmlab.tasks.long_context.long_text_strategies import make_pipeline
 from lmlab.tasks.multihop.multihop_model import (
-    HopModel,
+    MultihopModel,
     is_hops,
     load_hops,
 )
 from lmlab.tasks.task import Task
 from lmlab.tasks.task_registry import find_task
-from lmlab.tasks.task_rows import ANSWERS, Row
-from lmlab.training.external_memory import load_memories
-from lmlab.training.run_config import building_stored
+from lmlab.tasks.task_rows import ANSWER_FIELDS, Row
+from lmlab.training.external_memory import load_external_memory
+from lmlab.training.run_config import stored_model_guard
 from lmlab.training.run_folder import (
     RunFolder,
-    build_described,
+    build_from_config,
+    load_source_tokenizer,
     load_weights,
-    source_tokenizer_of,
 )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class TaskModel:
+class FinetunedModel:
     """A fine-tuned system, ready to answer."""
 
     system: System
-    reading: Reading
+    reading: InputPipeline
     tokenizer: Tokenizer
     path: Path
 
@@ -66,36 +66,38 @@ class TaskModel:
 
     @property
     def _asked(self) -> list[str]:
-        return [name for name in self.task.fields if name not in ANSWERS]
+        return [name for name in self.task.fields if name not in ANSWER_FIELDS]
 
-    def answer(self, rows: Sequence[Row]) -> list[Answered]:
+    def answer(self, rows: Sequence[Row]) -> list[TaskAnswer]:
         """The same with what an answer was found in, where a text is read by blocks."""
         self.check(rows)
         asked = self._asked
-        bare = [{name: row[name] for name in (*asked, *MAY_ASK) if name in row} for row in rows]
+        bare = [
+            {name: row[name] for name in (*asked, *OPTIONAL_FIELDS) if name in row} for row in rows
+        ]
         return self.reading.answer(self.system, self.reading.prepare(bare, training=False))
 
-    def measure(self, rows: Sequence[Row], answers: Sequence[Any]) -> Measured | None:
+    def measure(self, rows: Sequence[Row], answers: Sequence[Any]) -> TaskMetrics | None:
         """How right answers to these rows are; None where a row does not say what is right."""
         if not rows or not all(name in row for row in rows for name in self.task.fields):
             return None
         return measure_answers(self.task, [self.task.expected(row) for row in rows], answers)
 
 
-MAY_ASK = ("question",)
+OPTIONAL_FIELDS = ("question",)
 """Fields that may be read without being needed."""
 
 
-def load_task(path: Path | str) -> TaskModel | HopModel:
+def load_finetuned(path: Path | str) -> FinetunedModel | MultihopModel:
     """The fine-tuned system of a run's folder; of the task hops what `load_hops` gives.
 
-    Both have `predict(rows)`: a `TaskModel` gives bare answers, a `HopModel` answers with the graph
+    Both have `predict(rows)`: a `FinetunedModel` gives bare answers, a `MultihopModel` answers with the graph
     that they stand on.
     """
     return load_hops(path) if is_hops(path) else load_task_model(path)
 
 
-def load_task_model(path: Path | str) -> TaskModel:
+def load_task_model(path: Path | str) -> FinetunedModel:
     """The fine-tuned system of a run of any task but hops."""
     run = RunFolder(Path(path))
     config = run.read_config()
@@ -104,23 +106,23 @@ def load_task_model(path: Path | str) -> TaskModel:
     run.verify()
     if not run.tokenizer.exists():
         raise UserError(f"the run {run.path} has lost its tokenizer.json.")
-    with building_stored(run.path, run.weights):
+    with stored_model_guard(run.path, run.weights):
         return _load_described(run, config)
 
 
-def _load_described(run: RunFolder, config: Mapping[str, Any]) -> TaskModel:
+def _load_described(run: RunFolder, config: Mapping[str, Any]) -> FinetunedModel:
     """The fine-tuned system that a config.json describes, with its weights."""
     told, card = config["task"], find_system(config["system"])
     kind = find_task(told["name"])
     task = kind(told["labels"])
-    if kind is Generate:
-        read_by = source_tokenizer_of(config, run)
-        task = Generate(conditional=card.conditional, source_tokenizer=read_by)
-    tokenizer, memories = Tokenizer.load(run.tokenizer), load_memories(config, run.memory)
-    base = build_described(config, Vocabulary(**config["vocabulary"]), memories)
+    if kind is Generation:
+        read_by = load_source_tokenizer(config, run)
+        task = Generation(conditional=card.conditional, source_tokenizer=read_by)
+    tokenizer, memories = Tokenizer.load(run.tokenizer), load_external_memory(config, run.memory)
+    base = build_from_config(config, Vocabulary(**config["vocabulary"]), memories)
     if memories.given():
-        base.meet_tokenizer(tokenizer)  # what is looked up is made of texts
-    reading = find_reading(
+        base.setup_tokenizer(tokenizer)  # what is looked up is made of texts
+    reading = make_pipeline(
         told.get("long"),
         judge=told.get("judge"),
         task=task,
@@ -130,11 +132,11 @@ def _load_described(run: RunFolder, config: Mapping[str, Any]) -> TaskModel:
     )
     system = reading.build(base, frozen=bool(told["frozen"]))
     load_weights(system, run)
-    return TaskModel(system=system.eval(), reading=reading, tokenizer=tokenizer, path=run.path)
+    return FinetunedModel(system=system.eval(), reading=reading, tokenizer=tokenizer, path=run.path)
 
 
-def _long_settings(told: Mapping[str, Any]) -> LongSettings:
+def _long_settings(told: Mapping[str, Any]) -> LongTextConfig:
     given = dict(told.get("long_settings", {}))
     if "keep" in given:
         given["keep"] = tuple(given["keep"])  # JSON knows no tuples
-    return LongSettings(**given)
+    return LongTextConfig(**given)

@@ -11,16 +11,16 @@ from torch import Tensor, nn
 
 from lmlab.core.batch import Batch
 from lmlab.core.distribution import Categorical
-from lmlab.core.loss import Loss
+from lmlab.core.loss import IGNORE_LABEL, Loss
 from lmlab.core.protocols import Encode, EncodeTokens, Step, require
 from lmlab.core.state import State
 from lmlab.core.system import Assembly, System
-from lmlab.core.view import NO_TARGET, left_to_right
-from lmlab.tasks.generation import Generate
-from lmlab.tasks.task import LOST, NO_LABEL, Encoded, Task
+from lmlab.core.view import NO_TARGET, causal_view
+from lmlab.tasks.generation import Generation
+from lmlab.tasks.task import ANSWER_TRUNCATED_LABEL, EncodedExample, Task
 
 
-class WithHead(System):
+class TaskHeadModel(System):
     """A head on a system's vectors: p(answer | text) = softmax(W h + b).
 
     `frozen`: the system's parameters stay as they are and only the head learns (feature transfer),
@@ -43,7 +43,7 @@ class WithHead(System):
         for parameter in base.task_parameters():
             parameter.requires_grad_(True)
 
-    def train(self, mode: bool = True) -> WithHead:
+    def train(self, mode: bool = True) -> TaskHeadModel:
         """A frozen system is used as it will be: without dropout."""
         super().train(mode)
         if self.frozen:
@@ -65,8 +65,8 @@ class WithHead(System):
         generator: torch.Generator | None = None,
     ) -> tuple[Loss, State | None]:
         assert batch.labels is not None, "a task needs labels"
-        lost = batch.labels == LOST
-        told = batch.labels.masked_fill(lost, NO_LABEL)
+        lost = batch.labels == ANSWER_TRUNCATED_LABEL
+        told = batch.labels.masked_fill(lost, IGNORE_LABEL)
         found = self.task.loss(self.scores(batch), told)
         if not lost.any():
             return found, None
@@ -75,11 +75,13 @@ class WithHead(System):
         return Loss(found.total + guessed, found.count + lost.sum()), None
 
     @torch.no_grad()
-    def answers(self, batch: Batch, encoded: Sequence[Encoded], rows: Sequence[Any]) -> list[Any]:
+    def answers(
+        self, batch: Batch, encoded: Sequence[EncodedExample], rows: Sequence[Any]
+    ) -> list[Any]:
         return self.task.answers(self.scores(batch), batch, encoded, rows)
 
 
-class Continuing(System):
+class FinetunedGenerator(System):
     """A system that writes what follows a source, trained on that alone.
 
     Its weights are the system's own, so that the run it leaves is one like any other.
@@ -113,7 +115,7 @@ class Continuing(System):
         if self.conditional:
             return self.base.loss(batch, generator=generator)
         assert batch.labels is not None and isinstance(self.base, Assembly)
-        view = left_to_right(batch)
+        view = causal_view(batch)
         place = torch.arange(view.inputs.shape[1], device=view.inputs.device)
         assert view.targets is not None
         # Place t of the view predicts place t + 1 of the batch, of which the first are given.
@@ -122,10 +124,10 @@ class Continuing(System):
         found = self.base.target_log_probs(view).log_probs
         return Loss(-found.sum(), torch.tensor(float(len(found)), device=found.device)), None
 
-    def room_beside(self, condition: int) -> int | None:
+    def max_generation_length(self, condition: int) -> int | None:
         """A source that is read as the beginning of the text takes places of the window."""
         if self.conditional:
-            return self.base.room_beside(condition)
+            return self.base.max_generation_length(condition)
         return None if self.window is None else self.window - (condition - 1)
 
     def start(self, rows: int, *, condition: Batch | None = None) -> State:
@@ -152,19 +154,19 @@ class Continuing(System):
         return found
 
 
-def vector_width(base: System, task: Task) -> int:
+def encoder_width(base: System, task: Task) -> int:
     """The width of the vectors that the head reads, found by asking for one."""
     require(base, EncodeTokens if task.needs_tokens else Encode, f"the task {task.name}")
     asked: Any = base
     ends = [i for i in (base.vocabulary.opening, base.vocabulary.end) if i is not None]
-    batch = Batch.from_sequences([ends], base.vocabulary.pad)
+    batch = Batch.collate([ends], base.vocabulary.pad)
     with torch.no_grad():
         found = asked.encode_tokens(batch) if task.needs_tokens else asked.encode(batch)
     return int(found.shape[-1])
 
 
-def on_top(base: System, task: Task, *, frozen: bool) -> WithHead | Continuing:
+def add_task_head(base: System, task: Task, *, frozen: bool) -> TaskHeadModel | FinetunedGenerator:
     """The system that is trained: with a head, or writing on."""
-    if isinstance(task, Generate):
-        return Continuing(base, conditional=task.conditional)
-    return WithHead(base, task, width=vector_width(base, task), frozen=frozen)
+    if isinstance(task, Generation):
+        return FinetunedGenerator(base, conditional=task.conditional)
+    return TaskHeadModel(base, task, width=encoder_width(base, task), frozen=frozen)

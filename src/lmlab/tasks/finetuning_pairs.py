@@ -10,17 +10,19 @@ from typing import Any
 from lmlab.core.errors import UserError
 from lmlab.data.corpus import Corpus, Layout, Split, open_corpus
 from lmlab.data.readers import Example
-from lmlab.tasks.generation import Generate
+from lmlab.tasks.generation import Generation
 from lmlab.tasks.task_rows import (
     Row,
     is_corpus,
     read_splits,
 )
-from lmlab.training.run_folder import Model
+from lmlab.training.run_folder import TrainedModel
 
 
-def judged_on(
-    models: Sequence[Model], data: str | None, trained_on: Callable[[Sequence[Model]], Corpus]
+def evaluation_corpus(
+    models: Sequence[TrainedModel],
+    data: str | None,
+    trained_on: Callable[[Sequence[TrainedModel]], Corpus],
 ) -> Corpus:
     """The corpus that translators are judged on: `data`, or what all of them learnt to write by.
 
@@ -44,7 +46,7 @@ def judged_on(
 def _tuned_on(config: Mapping[str, Any], data: str | None) -> bool:
     """Whether a run was put to writing by that data, or by any."""
     task = config.get("task", {})
-    return task.get("name") == Generate.name and data in (None, task["data"])
+    return task.get("name") == Generation.name and data in (None, task["data"])
 
 
 def _trained_on(config: Mapping[str, Any], data: str | None) -> bool:
@@ -53,12 +55,12 @@ def _trained_on(config: Mapping[str, Any], data: str | None) -> bool:
     return bool(corpus["fingerprint"]) and data in (None, corpus["spec"])
 
 
-def _tuned_pairs(model: Model) -> Corpus:
+def _tuned_pairs(model: TrainedModel) -> Corpus:
     data, divided = str(model.config["task"]["data"]), model.config.get("rows", {})
     try:
         if is_corpus(data):
             return open_corpus(data, **divided)
-        splits = read_splits(data, Generate, **divided)
+        splits = read_splits(data, Generation, **divided)
     except UserError as error:
         raise UserError(
             f"what {model.name} was fine-tuned on can't be read here ({str(error).rstrip('.')}); "

@@ -8,13 +8,13 @@ from typing import Any, ClassVar
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.tokenizers import Tokenizer
 from lmlab.tasks.metrics import accuracy, bleu, has_bleu, rouge_l, rouge_n
-from lmlab.tasks.task import Encoded, Task, ends_of
+from lmlab.tasks.task import EncodedExample, Task, special_tokens_of
 
-LONGEST_TEXT = 256
+MAX_NEW_TOKENS = 256
 """Tokens that are written at most where a text is asked for."""
 
 
-class Generate(Task):
+class Generation(Task):
     """p(target | source): by a system that takes a source, or after it in one sequence.
 
     A system that writes left to right and knows no sources reads `<s> source </s>` and goes on.
@@ -25,7 +25,7 @@ class Generate(Task):
         "source": "what is given",
         "target": "what is to be written",
     }
-    proportions: ClassVar[tuple[str, ...]] = ("exact_match",)
+    proportion_metrics: ClassVar[tuple[str, ...]] = ("exact_match",)
     means: ClassVar[tuple[str, ...]] = ("rouge1", "rouge2", "rougeL")
 
     def __init__(
@@ -42,14 +42,14 @@ class Generate(Task):
         """That of sources, where it is not the same."""
 
     @classmethod
-    def labels_of(cls, rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    def collect_labels(cls, rows: Sequence[Mapping[str, Any]]) -> list[str]:
         return []
 
     def encode(
         self, row: Mapping[str, Any], tokenizer: Tokenizer, vocabulary: Vocabulary, longest: int
-    ) -> Encoded:
+    ) -> EncodedExample:
         """Labels hold one number: how many tokens at the beginning are given."""
-        start, end = ends_of(vocabulary)
+        start, end = special_tokens_of(vocabulary)
         source = (self.source_tokenizer or tokenizer).encode(str(row["source"]))
         target = [*tokenizer.encode(str(row["target"])), *end] if "target" in row else []
         room = longest - len(start) - len(end)
@@ -57,9 +57,9 @@ class Generate(Task):
             cut = max(len(source), len(target)) > room
             tokens = [*start, *target][:longest]
             if self.source_tokenizer is not None:
-                start, end = ends_of(self.source_tokenizer.vocabulary)
+                start, end = special_tokens_of(self.source_tokenizer.vocabulary)
             given = [*start, *source[:room], *end]
-            return Encoded(
+            return EncodedExample(
                 tokens=tokens, labels=[1], spans=[], condition=given, given=given, cut=cut
             )
         kept = max(1, room - len(target))
@@ -67,9 +67,9 @@ class Generate(Task):
         tokens = [*before, *target]
         cut = len(source) > kept or len(tokens) > longest
         # Who is to write does not know how long the target is: at most half of the places are its.
-        asked = max(1, room - min(LONGEST_TEXT, room // 2))
+        asked = max(1, room - min(MAX_NEW_TOKENS, room // 2))
         given = [*start, *source[:asked], *end]
-        return Encoded(
+        return EncodedExample(
             tokens=tokens[:longest], labels=[len(before)], spans=[], given=given, cut=cut
         )
 

@@ -13,34 +13,40 @@ from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.evaluation_mode import (
     device_of,
-    evaluating,
+    evaluation_mode,
 )
-from lmlab.core.memrecall_config import RecallSettings
+from lmlab.core.memrecall_config import MemRecallConfig
 from lmlab.core.system import System
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.batches import LengthBatches
-from lmlab.data.collation import by_budget
+from lmlab.data.collation import group_by_length
 from lmlab.data.tokenizers import Tokenizer
-from lmlab.tasks.finetuned_systems import on_top
+from lmlab.tasks.finetuned_systems import add_task_head
 from lmlab.tasks.long_context.blocks import (
-    Block,
-    whole_text,
+    TextBlock,
+    text_as_block,
 )
 from lmlab.tasks.prediction import (
-    TOKENS_AT_ONCE,
-    answer_rows,
+    TOKENS_PER_BATCH,
+    predict_rows,
 )
-from lmlab.tasks.task import LOST, Encoded, Task, TooLong, batch_of
+from lmlab.tasks.task import (
+    ANSWER_TRUNCATED_LABEL,
+    AnswerTruncated,
+    EncodedExample,
+    Task,
+    collate_examples,
+)
 from lmlab.training.config import TrainingConfig
-from lmlab.training.data_loaders import BatchSource
+from lmlab.training.data_loaders import BatchLoader
 
 Row = dict[str, Any]
-NO_LIMIT = 10**6
+UNLIMITED_LENGTH = 10**6
 """Tokens that a system without a window takes."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class LongSettings(RecallSettings):
+class LongTextConfig(MemRecallConfig):
     """Settings of the ways to read texts that are longer than a system's window."""
 
     overlap: float = field(default=0.5, metadata={"at_least": 0, "below": 1})
@@ -50,7 +56,7 @@ class LongSettings(RecallSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kept:
+class KeptBlock:
     """A block of a text that stayed in the working memory."""
 
     start: int
@@ -67,11 +73,11 @@ class Kept:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answered:
+class TaskAnswer:
     """The answer to a row."""
 
     answer: Any
-    kept: tuple[Kept, ...] | None = None
+    kept: tuple[KeptBlock, ...] | None = None
     """The blocks that it was found in; None where the text was not read by blocks."""
     seen: tuple[tuple[int, int], ...] = ()
     """Characters [start, end) of the text that the system read."""
@@ -84,11 +90,11 @@ class Answered:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Prepared:
+class EncodedSplit:
     """The rows of one split that can be used, as the system reads them."""
 
     rows: list[Row]
-    encoded: list[Encoded]
+    encoded: list[EncodedExample]
     dropped: int
     owners: list[int] = field(default_factory=list)
     """The row that each of `encoded` is of, where a row has several."""
@@ -97,7 +103,7 @@ class Prepared:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Reading:
+class InputPipeline:
     """Rows as a task encodes them, cut at their ends; subclasses read long texts in other ways."""
 
     name: ClassVar[str] = ""
@@ -108,78 +114,80 @@ class Reading:
     vocabulary: Vocabulary
     longest: int
     """Tokens that the system takes, <s> counted."""
-    settings: LongSettings = LongSettings()
+    settings: LongTextConfig = LongTextConfig()
     judge: str | None = None
     """What teaches the judge, where there is one: labels or interventions."""
 
     def build(self, base: System, *, frozen: bool) -> System:
         """The system that is trained."""
-        return on_top(base, self.task, frozen=frozen)
+        return add_task_head(base, self.task, frozen=frozen)
 
-    def prepare(self, rows: Sequence[Row], *, training: bool) -> Prepared:
+    def prepare(self, rows: Sequence[Row], *, training: bool) -> EncodedSplit:
         """Every row as the system reads it; the training split may lose those of no use."""
         kept: list[Row] = []
-        encoded: list[Encoded] = []
+        encoded: list[EncodedExample] = []
         for row in rows:
             try:
                 encoded.append(self.task.encode(row, self.tokenizer, self.vocabulary, self.longest))
-            except TooLong:
+            except AnswerTruncated:
                 continue
             kept.append(row)
         cut = sum(each.cut for each in encoded)
-        return Prepared(rows=kept, encoded=encoded, dropped=len(rows) - len(kept), cut=cut)
+        return EncodedSplit(rows=kept, encoded=encoded, dropped=len(rows) - len(kept), cut=cut)
 
-    def begin(self, system: System, prepared: Mapping[str, Prepared], seed: int) -> None:
+    def begin(self, system: System, prepared: Mapping[str, EncodedSplit], seed: int) -> None:
         """Told all rows before the training; few need to know."""
         return
 
     def batches(
-        self, prepared: Prepared, system: System, config: TrainingConfig, *, training: bool
-    ) -> BatchSource:
+        self, prepared: EncodedSplit, system: System, config: TrainingConfig, *, training: bool
+    ) -> BatchLoader:
         """Batches of a split."""
         return TaskBatches(prepared, config, self.vocabulary.pad, shuffle=training)
 
-    def answer(self, system: Any, prepared: Prepared) -> list[Answered]:
+    def answer(self, system: Any, prepared: EncodedSplit) -> list[TaskAnswer]:
         """An answer to each row."""
-        found = answer_rows(system, self.task, self.tokenizer, prepared.rows, prepared.encoded)
+        found = predict_rows(system, self.task, self.tokenizer, prepared.rows, prepared.encoded)
         return [
-            Answered(answer=answer, seen=seen_of([read]))
+            TaskAnswer(answer=answer, seen=spans_read([read]))
             for answer, read in zip(found, prepared.encoded, strict=True)
         ]
 
-    def text(self, row: Row) -> Block:
+    def text(self, row: Row) -> TextBlock:
         """The row's text, all of it."""
-        return whole_text(self.task.text(row), self.tokenizer)
+        return text_as_block(self.task.text(row), self.tokenizer)
 
-    def query(self, row: Row) -> Block | None:
+    def query(self, row: Row) -> TextBlock | None:
         """What is asked, at most half of what the system takes; None where nothing is."""
         question = self.task.question(row)
         if question is None:
             return None
-        return whole_text(question, self.tokenizer).part(0, self.most_asked).blank()
+        return text_as_block(question, self.tokenizer).part(0, self.max_question_tokens).blank()
 
     @property
-    def most_asked(self) -> int:
+    def max_question_tokens(self) -> int:
         """Tokens that a question may have, so that a text fits beside it."""
         return self.longest // 2
 
     def questions_cut(self, rows: Sequence[Row]) -> int:
-        """Rows of whose questions not all is read by this way; without a way `Prepared.cut` tells
+        """Rows of whose questions not all is read by this way; without a way `EncodedSplit.cut` tells
         it."""
         if not self.name:
             return 0
         questions = [question for row in rows if (question := self.task.question(row)) is not None]
-        return sum(len(self.tokenizer.encode(each)) > self.most_asked for each in questions)
+        return sum(
+            len(self.tokenizer.encode(each)) > self.max_question_tokens for each in questions
+        )
 
-    def labelled(self, row: Row, read: Encoded) -> Encoded:
+    def with_labels(self, row: Row, read: EncodedExample) -> EncodedExample:
         """With the row's labels; those of an answer that is not there say so."""
         try:
-            return self.task.labelled(row, read)
-        except TooLong:
-            return replace(read, labels=[LOST, LOST])
+            return self.task.with_labels(row, read)
+        except AnswerTruncated:
+            return replace(read, labels=[ANSWER_TRUNCATED_LABEL, ANSWER_TRUNCATED_LABEL])
 
 
-def seen_of(encoded: Sequence[Encoded]) -> tuple[tuple[int, int], ...]:
+def spans_read(encoded: Sequence[EncodedExample]) -> tuple[tuple[int, int], ...]:
     """Characters of the text that were read, neighbouring tokens joined."""
     spans = sorted({span for read in encoded for span in read.spans if span[0] < span[1]})
     found: list[tuple[int, int]] = []
@@ -192,13 +200,13 @@ def seen_of(encoded: Sequence[Encoded]) -> tuple[tuple[int, int], ...]:
     return tuple(found)
 
 
-def scores_of(system: Any, encoded: Sequence[Encoded]) -> list[Tensor]:
+def head_scores(system: Any, encoded: Sequence[EncodedExample]) -> list[Tensor]:
     """The head's scores for each: (labels,), or (T, labels) for its own T tokens."""
     found: dict[int, Tensor] = {}
-    for group in by_budget([len(each.tokens) for each in encoded], TOKENS_AT_ONCE):
+    for group in group_by_length([len(each.tokens) for each in encoded], TOKENS_PER_BATCH):
         chosen = [encoded[index] for index in group]
-        with evaluating(system):
-            batch = batch_of(chosen, system.vocabulary.pad).to(device_of(system))
+        with evaluation_mode(system):
+            batch = collate_examples(chosen, system.vocabulary.pad).to(device_of(system))
             scores = system.scores(batch).cpu()
         for row, index in enumerate(group):
             one = scores[row]
@@ -210,11 +218,11 @@ class TaskBatches:
     """Rows of like length side by side, as `LengthBatches` makes them, with their labels."""
 
     def __init__(
-        self, prepared: Prepared, config: TrainingConfig, pad: int, *, shuffle: bool
+        self, prepared: EncodedSplit, config: TrainingConfig, pad: int, *, shuffle: bool
     ) -> None:
         self.prepared, self.pad = prepared, pad
         lengths = [max(len(each.tokens), len(each.condition or ())) for each in prepared.encoded]
-        self.order = order_of(lengths, config, shuffle=shuffle)
+        self.order = length_ordered_batches(lengths, config, shuffle=shuffle)
 
     def batches_per_epoch(self, number: int = 0) -> int:
         return self.order.batches_per_epoch(number)
@@ -222,10 +230,12 @@ class TaskBatches:
     def epoch(self, number: int, start: int = 0) -> Iterator[Batch]:
         for batch in self.order.epoch(number, start):
             rows = batch.rows.tolist()
-            yield batch_of([self.prepared.encoded[row] for row in rows], self.pad, rows)
+            yield collate_examples([self.prepared.encoded[row] for row in rows], self.pad, rows)
 
 
-def order_of(lengths: Sequence[int], config: TrainingConfig, *, shuffle: bool) -> LengthBatches:
+def length_ordered_batches(
+    lengths: Sequence[int], config: TrainingConfig, *, shuffle: bool
+) -> LengthBatches:
     """Which examples of these lengths stand side by side: batches whose `rows` alone matter."""
     return LengthBatches(
         _Lengths(lengths),  # type: ignore[arg-type]
@@ -260,7 +270,7 @@ class _Pad:
     pad: int = 0
 
 
-def too_small(longest: int, block: int) -> UserError:
+def window_too_small_error(longest: int, block: int) -> UserError:
     """Where a block, a question and the symbols do not fit together."""
     return UserError(
         f"a block of {block} tokens does not fit beside a question into the {longest} tokens that "

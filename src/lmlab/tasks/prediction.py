@@ -9,45 +9,45 @@ from typing import Any
 from lmlab.core.batch import Batch
 from lmlab.core.evaluation_mode import (
     device_of,
-    evaluating,
+    evaluation_mode,
 )
-from lmlab.data.collation import by_budget
+from lmlab.data.collation import group_by_length
 from lmlab.data.tokenizers import Tokenizer
-from lmlab.sampling.decoding import greedy
+from lmlab.sampling.decoding import greedy_search
 from lmlab.tasks.finetuned_systems import (
-    Continuing,
-    WithHead,
+    FinetunedGenerator,
+    TaskHeadModel,
 )
-from lmlab.tasks.generation import LONGEST_TEXT
-from lmlab.tasks.task import Encoded, Task, batch_of
+from lmlab.tasks.generation import MAX_NEW_TOKENS
+from lmlab.tasks.task import EncodedExample, Task, collate_examples
 
-TOKENS_AT_ONCE = 8192
+TOKENS_PER_BATCH = 8192
 
 
-def answer_rows(
-    system: WithHead | Continuing,
+def predict_rows(
+    system: TaskHeadModel | FinetunedGenerator,
     task: Task,
     tokenizer: Tokenizer,
     rows: Sequence[Any],
-    encoded: Sequence[Encoded],
+    encoded: Sequence[EncodedExample],
 ) -> list[Any]:
     """An answer to each row, in their order."""
-    if isinstance(system, Continuing):
-        return written_texts(system, tokenizer, [each.given for each in encoded])
+    if isinstance(system, FinetunedGenerator):
+        return generate_texts(system, tokenizer, [each.given for each in encoded])
     answers: list[Any] = [None] * len(rows)
     pad = system.vocabulary.pad
-    for group in by_budget([len(each.tokens) for each in encoded], TOKENS_AT_ONCE):
+    for group in group_by_length([len(each.tokens) for each in encoded], TOKENS_PER_BATCH):
         chosen = [encoded[index] for index in group]
-        with evaluating(system):
-            batch = batch_of(chosen, pad).to(device_of(system))
+        with evaluation_mode(system):
+            batch = collate_examples(chosen, pad).to(device_of(system))
             found = system.answers(batch, chosen, [rows[index] for index in group])
         for index, answer in zip(group, found, strict=True):
             answers[index] = answer
     return answers
 
 
-def written_texts(
-    system: Continuing, tokenizer: Tokenizer, sources: Sequence[Sequence[int]]
+def generate_texts(
+    system: FinetunedGenerator, tokenizer: Tokenizer, sources: Sequence[Sequence[int]]
 ) -> list[str]:
     """The text of the likeliest token each time after each source, in their order.
 
@@ -55,22 +55,22 @@ def written_texts(
     """
     texts = [""] * len(sources)
     for group in _read_together(system, [len(source) for source in sources]):
-        chosen = Batch.from_sequences([sources[index] for index in group], system.vocabulary.pad)
+        chosen = Batch.collate([sources[index] for index in group], system.vocabulary.pad)
         given = chosen.to(device_of(system))
-        found = greedy(system, len(group), max_length=LONGEST_TEXT, condition=given)
+        found = greedy_search(system, len(group), max_length=MAX_NEW_TOKENS, condition=given)
         for index, each in zip(group, found, strict=True):
             texts[index] = tokenizer.decode(list(each.tokens))
     return texts
 
 
-def _read_together(system: Continuing, lengths: Sequence[int]) -> Iterator[list[int]]:
+def _read_together(system: FinetunedGenerator, lengths: Sequence[int]) -> Iterator[list[int]]:
     """Sources of like length; of the same, where they are the beginning of what is written."""
     if system.conditional:
-        yield from by_budget(lengths, TOKENS_AT_ONCE)
+        yield from group_by_length(lengths, TOKENS_PER_BATCH)
         return
     alike: defaultdict[int, list[int]] = defaultdict(list)
     for index, length in enumerate(lengths):
         alike[length].append(index)
     for length, places in alike.items():
-        for group in by_budget([length] * len(places), TOKENS_AT_ONCE):
+        for group in group_by_length([length] * len(places), TOKENS_PER_BATCH):
             yield [places[index] for index in group]

@@ -1,4 +1,4 @@
-"""`lmlab.settings`: records of everything that `--set` takes, of trainings and of fine-tunings.
+"""`lmlab.list_settings`: records of everything that `--set` takes, of trainings and of fine-tunings.
 
 Importing this module, and listing the training settings, does not import torch.
 """
@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from lmlab.core.errors import UserError
 from lmlab.training.setting_records import (
-    Setting,
+    SettingRecord,
     config_settings,
     system_settings,
     training_settings,
 )
 
 
-def settings(
+def list_settings(
     system: str | None = None, *, recipe: str | None = None, task: str | None = None
-) -> list[Setting]:
+) -> list[SettingRecord]:
     """Records of the training settings; with a system, its own settings come first.
 
     `recipe` gives the values that a recipe of the system sets; `task` lists the settings of a
@@ -34,17 +34,17 @@ def settings(
     return training_settings() if task is None else task_settings(task)
 
 
-def task_settings(task: str) -> list[Setting]:
+def task_settings(task: str) -> list[SettingRecord]:
     """The settings of a task and of its training, with the defaults of `lmlab finetune`."""
     # Imported late: the tasks need torch.
-    from lmlab.layers.cogqa_config import HopSettings
-    from lmlab.tasks.finetune import DEFAULTS
+    from lmlab.layers.cogqa_config import CogQAConfig
+    from lmlab.tasks.finetune import FINETUNE_DEFAULTS
     from lmlab.tasks.finetune_settings import (
-        OF_CORPORA,
-        OF_PAIRS,
+        CORPUS_SETTINGS,
+        PAIR_SETTINGS,
     )
-    from lmlab.tasks.generation import Generate
-    from lmlab.tasks.input_pipeline import LongSettings
+    from lmlab.tasks.generation import Generation
+    from lmlab.tasks.input_pipeline import LongTextConfig
     from lmlab.tasks.task_registry import (
         HOPS,
         find_task,
@@ -52,7 +52,7 @@ def task_settings(task: str) -> list[Setting]:
 
     if task != HOPS:
         find_task(task)  # raises the error that names the tasks
-    own = HopSettings() if task == HOPS else LongSettings()
-    unused = {*OF_CORPORA, *(() if task == Generate.name else OF_PAIRS)}
-    training = [each for each in training_settings(DEFAULTS) if each.name not in unused]
+    own = CogQAConfig() if task == HOPS else LongTextConfig()
+    unused = {*CORPUS_SETTINGS, *(() if task == Generation.name else PAIR_SETTINGS)}
+    training = [each for each in training_settings(FINETUNE_DEFAULTS) if each.name not in unused]
     return [*config_settings("task", own), *training]

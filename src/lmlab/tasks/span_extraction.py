@@ -13,14 +13,14 @@ from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.tokenizers import Tokenizer
-from lmlab.tasks.metrics import word_f1
-from lmlab.tasks.task import Encoded, Task, TooLong, joined
+from lmlab.tasks.metrics import token_f1
+from lmlab.tasks.task import AnswerTruncated, EncodedExample, Task, encode_texts
 
-LONGEST_ANSWER = 30
+MAX_ANSWER_TOKENS = 30
 """Tokens of the longest span that is considered."""
 
 
-class Span(Task):
+class SpanExtraction(Task):
     """p(first) p(last) over the tokens of the text, each a softmax of w · h (Devlin et al. 2019).
 
     The question stands before the text, `<s> question </s> text </s>`.
@@ -32,7 +32,7 @@ class Span(Task):
         "question": "what is asked",
         "answer": "the words of the text that answer it",
     }
-    proportions: ClassVar[tuple[str, ...]] = ("exact_match",)
+    proportion_metrics: ClassVar[tuple[str, ...]] = ("exact_match",)
     means: ClassVar[tuple[str, ...]] = ("f1",)
     needs_tokens: ClassVar[bool] = True
 
@@ -44,7 +44,7 @@ class Span(Task):
         return checked
 
     @classmethod
-    def labels_of(cls, rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    def collect_labels(cls, rows: Sequence[Mapping[str, Any]]) -> list[str]:
         return []
 
     def head(self, width: int) -> nn.Module:
@@ -52,17 +52,17 @@ class Span(Task):
 
     def encode(
         self, row: Mapping[str, Any], tokenizer: Tokenizer, vocabulary: Vocabulary, longest: int
-    ) -> Encoded:
+    ) -> EncodedExample:
         texts = [str(row["question"]), str(row["text"])]
-        return self.labelled(row, joined(texts, tokenizer, vocabulary, longest))
+        return self.with_labels(row, encode_texts(texts, tokenizer, vocabulary, longest))
 
-    def labelled(self, row: Mapping[str, Any], read: Encoded) -> Encoded:
+    def with_labels(self, row: Mapping[str, Any], read: EncodedExample) -> EncodedExample:
         if "answer" not in row:
             return read
         low, high = answer_span(row)
         inside = [p for p, (a, b) in enumerate(read.spans) if a < b and a < high and b > low]
         if not inside:
-            raise TooLong
+            raise AnswerTruncated
         return replace(read, labels=[inside[0], inside[-1]])
 
     def loss(self, scores: Tensor, labels: Tensor) -> Any:
@@ -70,7 +70,7 @@ class Span(Task):
         return super().loss(scores.transpose(1, 2), labels)
 
     def answers(
-        self, scores: Tensor, batch: Batch, encoded: Sequence[Encoded], rows: Sequence[Any]
+        self, scores: Tensor, batch: Batch, encoded: Sequence[EncodedExample], rows: Sequence[Any]
     ) -> list[str]:
         answers = []
         for ends, read, row in zip(scores, encoded, rows, strict=True):
@@ -88,7 +88,7 @@ class Span(Task):
         count = max(len(pairs), 1)
         return {
             "exact_match": sum(a.strip() == b.strip() for a, b in pairs) / count,
-            "f1": sum(word_f1(a, b) for a, b in pairs) / count,
+            "f1": sum(token_f1(a, b) for a, b in pairs) / count,
         }
 
 
@@ -101,8 +101,8 @@ def answer_span(row: Mapping[str, Any]) -> tuple[int, int]:
     return low, low + len(str(row["answer"]))
 
 
-def best_span(scores: Tensor, read: Encoded) -> tuple[int, int]:
-    """First and last place of the best span of at most `LONGEST_ANSWER` tokens of the text.
+def best_span(scores: Tensor, read: EncodedExample) -> tuple[int, int]:
+    """First and last place of the best span of at most `MAX_ANSWER_TOKENS` tokens of the text.
 
     It runs over no symbol: what stands on its two sides need not be neighbours in the text.
     """
@@ -111,7 +111,7 @@ def best_span(scores: Tensor, read: Encoded) -> tuple[int, int]:
     joint = first[:, None] + last[None, :]
     reach = torch.ones_like(joint, dtype=torch.bool).triu() & ~torch.ones_like(
         joint, dtype=torch.bool
-    ).triu(LONGEST_ANSWER)
+    ).triu(MAX_ANSWER_TOKENS)
     stretch = (~inside).cumsum(0)
     reach &= stretch[:, None] == stretch[None, :]
     best = int(joint.masked_fill(~reach, float("-inf")).argmax())

@@ -11,16 +11,17 @@ from torch import Tensor
 
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
+from lmlab.core.loss import IGNORE_LABEL
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.tokenizers import Tokenizer
-from lmlab.tasks.metrics import accuracy, entity_f1, majority
-from lmlab.tasks.task import NO_LABEL, Encoded, Task, joined
+from lmlab.tasks.metrics import accuracy, entity_f1, majority_accuracy
+from lmlab.tasks.task import EncodedExample, Task, encode_texts
 
-OUTSIDE = "O"
+OUTSIDE_TAG = "O"
 """The tag of words that belong to no mention, and of those behind where a text is cut."""
 
 
-class Tag(Task):
+class Tagging(Task):
     """p(tag | word in its sentence) = softmax(W h + b), h the vector of the word's first token."""
 
     name = "tag"
@@ -42,8 +43,8 @@ class Tag(Task):
         return checked
 
     @classmethod
-    def labels_of(cls, rows: Sequence[Mapping[str, Any]]) -> list[str]:
-        return sorted({OUTSIDE, *(str(tag) for row in rows for tag in row["tags"])})
+    def collect_labels(cls, rows: Sequence[Mapping[str, Any]]) -> list[str]:
+        return sorted({OUTSIDE_TAG, *(str(tag) for row in rows for tag in row["tags"])})
 
     @classmethod
     def text(cls, row: Mapping[str, Any]) -> str:
@@ -55,27 +56,27 @@ class Tag(Task):
 
     def encode(
         self, row: Mapping[str, Any], tokenizer: Tokenizer, vocabulary: Vocabulary, longest: int
-    ) -> Encoded:
-        read = joined([self.text(row)], tokenizer, vocabulary, longest)
-        return self.labelled(row, read)
+    ) -> EncodedExample:
+        read = encode_texts([self.text(row)], tokenizer, vocabulary, longest)
+        return self.with_labels(row, read)
 
-    def labelled(self, row: Mapping[str, Any], read: Encoded) -> Encoded:
+    def with_labels(self, row: Mapping[str, Any], read: EncodedExample) -> EncodedExample:
         words = [str(word) for word in row["words"]]
         tags = [str(tag) for tag in row.get("tags", [])]
-        labels = [NO_LABEL] * len(read.tokens)
+        labels = [IGNORE_LABEL] * len(read.tokens)
         for word, place in enumerate(first_tokens(words, read)):
             if place is not None and tags:
                 labels[place] = self.number(tags[word])
         return replace(read, labels=labels)
 
     def answers(
-        self, scores: Tensor, batch: Batch, encoded: Sequence[Encoded], rows: Sequence[Any]
+        self, scores: Tensor, batch: Batch, encoded: Sequence[EncodedExample], rows: Sequence[Any]
     ) -> list[list[str]]:
         best = scores.argmax(-1).tolist()
         answers = []
         for chosen, read, row in zip(best, encoded, rows, strict=True):
             places = first_tokens([str(word) for word in row["words"]], read)
-            answers.append([OUTSIDE if p is None else self.labels[chosen[p]] for p in places])
+            answers.append([OUTSIDE_TAG if p is None else self.labels[chosen[p]] for p in places])
         return answers
 
     @classmethod
@@ -89,11 +90,11 @@ class Tag(Task):
         return {
             "f1": entity_f1(expected, found),
             "accuracy": accuracy(right, given),
-            "majority": majority(right),
+            "majority": majority_accuracy(right),
         }
 
 
-def first_tokens(words: Sequence[str], read: Encoded) -> list[int | None]:
+def first_tokens(words: Sequence[str], read: EncodedExample) -> list[int | None]:
     """The place of each word's first token; None where the text was cut before it."""
     begins = [end - len(word) for end, word in zip(_ends(words), words, strict=True)]
     places: dict[int, int] = {}

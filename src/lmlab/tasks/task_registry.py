@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from lmlab.core.errors import unknown_name
 from lmlab.tasks.classification import (
-    Classify,
-    Pair,
+    Classification,
+    PairClassification,
 )
-from lmlab.tasks.generation import Generate
-from lmlab.tasks.span_extraction import Span
-from lmlab.tasks.tagging import Tag
+from lmlab.tasks.generation import Generation
+from lmlab.tasks.span_extraction import SpanExtraction
+from lmlab.tasks.tagging import Tagging
 from lmlab.tasks.task import Task
 
-TASKS: dict[str, type[Task]] = {task.name: task for task in (Classify, Pair, Tag, Span, Generate)}
+TASKS: dict[str, type[Task]] = {
+    task.name: task
+    for task in (Classification, PairClassification, Tagging, SpanExtraction, Generation)
+}
 
 HOPS = "hops"
 """The task of questions over several hops, whose rows, stages and answers are its own (CogQA)."""

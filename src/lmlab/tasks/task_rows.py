@@ -9,19 +9,19 @@ from typing import Any
 from lmlab.core.errors import UserError, unknown_name_or_path
 from lmlab.core.json_text import parse_json
 from lmlab.data.corpus import SPLITS, open_corpus
-from lmlab.data.corpus_protocols import PROTOCOLS
+from lmlab.data.corpus_protocols import CORPUS_PROTOCOLS
 from lmlab.data.lines import ReadingReport, check_errors, held_lines
 from lmlab.data.readers import read_fields
 from lmlab.data.splitting import (
-    BLOCK,
-    part_of,
+    SPLIT_BLOCK,
+    split_of_index,
 )
 from lmlab.data.unknown_words import UnknownWords
 from lmlab.tasks.builtin_datasets import (
-    BUILTIN,
-    builtin_rows,
+    BUILTIN_DATASETS,
+    load_builtin_rows,
 )
-from lmlab.tasks.generation import Generate
+from lmlab.tasks.generation import Generation
 from lmlab.tasks.long_context.long_babi import (
     BABI_LONG,
     long_babi,
@@ -32,7 +32,7 @@ from lmlab.tasks.task import Task
 Row = dict[str, Any]
 Splits = dict[str, list[Row]]
 
-FILES = {"train": ("train",), "validation": ("val", "dev"), "test": ("test",)}
+SPLIT_FILES = {"train": ("train",), "validation": ("val", "dev"), "test": ("test",)}
 """How the files of a folder begin."""
 
 
@@ -55,24 +55,24 @@ def read_splits(
     report = ReadingReport() if report is None else report
     if str(data).startswith(BABI_LONG):
         splits = long_babi(str(data).removeprefix(BABI_LONG), task)
-    elif str(data) in BUILTIN:
-        made_for, splits = builtin_rows(str(data))
+    elif str(data) in BUILTIN_DATASETS:
+        made_for, splits = load_builtin_rows(str(data))
         if made_for != task.name:
             raise UserError(f"{data} is made for the task {made_for}, not for {task.name}.")
-    elif task is Generate and is_corpus(str(data)):
+    elif task is Generation and is_corpus(str(data)):
         splits = _pairs(str(data), seed, errors, report)
     elif (path := Path(data)).is_dir():
         splits = _read_folder(path, task, errors, report)
     elif path.exists():
-        splits = divided(list(read_rows(path, task, errors, report)), seed)
+        splits = split_rows_by_seed(list(read_rows(path, task, errors, report)), seed)
     else:
-        raise unknown_name_or_path("set of rows, file or folder", str(data), BUILTIN)
+        raise unknown_name_or_path("set of rows, file or folder", str(data), BUILTIN_DATASETS)
     if not splits.get("train"):
         raise UserError(f"{data} has no rows to train on.")
     return {name: rows for name, rows in splits.items() if rows}
 
 
-def data_seed(config: Mapping[str, Any], data: str | Path) -> int:
+def split_seed(config: Mapping[str, Any], data: str | Path) -> int:
     """What decides how rows are divided: as where the run was trained on them, else 0.
 
     Never the seed of a fine-tuning: those of several seeds compare, and what one of them is judged
@@ -85,7 +85,7 @@ def data_seed(config: Mapping[str, Any], data: str | Path) -> int:
 def is_corpus(data: str) -> bool:
     """Whether it is written as a corpus and not as rows are."""
     head, colon, _ = data.partition(":")
-    return data.endswith(".tsv") or head in PROTOCOLS or bool(colon and head == "parallel")
+    return data.endswith(".tsv") or head in CORPUS_PROTOCOLS or bool(colon and head == "parallel")
 
 
 def _pairs(data: str, seed: int, errors: str, report: ReadingReport) -> Splits:
@@ -133,22 +133,22 @@ def read_rows(
         yield checked
 
 
-def divided(rows: list[Row], seed: int) -> Splits:
+def split_rows_by_seed(rows: list[Row], seed: int) -> Splits:
     """One list as three splits, as the examples of a corpus in one file are divided."""
-    if len(rows) < BLOCK:
+    if len(rows) < SPLIT_BLOCK:
         raise UserError(
-            f"{len(rows)} rows are too few to hold any out; give at least {BLOCK}, or a folder "
+            f"{len(rows)} rows are too few to hold any out; give at least {SPLIT_BLOCK}, or a folder "
             "with train, valid and test files."
         )
     splits: Splits = {name: [] for name in SPLITS}
     for index, row in enumerate(rows):
-        splits[part_of(index, seed)].append(row)
+        splits[split_of_index(index, seed)].append(row)
     return splits
 
 
 def _read_folder(folder: Path, task: type[Task], errors: str, report: ReadingReport) -> Splits:
     splits: Splits = {}
-    for split, beginnings in FILES.items():
+    for split, beginnings in SPLIT_FILES.items():
         met = report if split == "train" else ReadingReport()
         for path in sorted(folder.glob("*.jsonl")):
             if path.name.startswith(beginnings):
@@ -158,14 +158,16 @@ def _read_folder(folder: Path, task: type[Task], errors: str, report: ReadingRep
     return splits
 
 
-ANSWERS = ("label", "tags", "answer", "target")
+ANSWER_FIELDS = ("label", "tags", "answer", "target")
 """The fields of a row that hold what is to be predicted."""
 
 
-def unknown_in_rows(rows: Iterable[Mapping[str, Any]], task: Task, tokenizer: Any) -> UnknownWords:
+def count_unknown_words(
+    rows: Iterable[Mapping[str, Any]], task: Task, tokenizer: Any
+) -> UnknownWords:
     """Count the unknown words of the input fields of rows, by the tokenizer that reads them."""
     counter = UnknownWords(getattr(task, "source_tokenizer", None) or tokenizer)
-    names = [name for name in (*task.fields, "question") if name not in ANSWERS]
+    names = [name for name in (*task.fields, "question") if name not in ANSWER_FIELDS]
     for row in rows:
         for name in names:
             value = row.get(name, "")

@@ -22,13 +22,13 @@ from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.tokenizers import Tokenizer
 from lmlab.training.run_folder import (
     RunFolder,
-    build_described,
+    build_from_config,
     load_run,
 )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Base:
+class BaseModel:
     """A system to build on, with its tokeniser, which the new run takes over."""
 
     system: System
@@ -66,13 +66,13 @@ class Base:
         return {k: tuple(v) if isinstance(v, list) else v for k, v in own if k in names}
 
 
-def find_base(
+def resolve_base(
     card: Card,
     role: str,
     given: str | Path | None,
     before: Mapping[str, Any] | None,
     run: RunFolder,
-) -> Base | None:
+) -> BaseModel | None:
     """The run that is given as base or encoder, or that of the run that is resumed; or None."""
     described = None if before is None else before.get(role)
     if described is None:
@@ -87,14 +87,14 @@ def find_base(
                 f"{card.name} is built on a trained system; train one first{example} and give its "
                 f"folder by --{role}."
             )
-        return None if given is None else load_base(given, role)
+        return None if given is None else load_base_model(given, role)
     if given is None and run.load_checkpoint(lambda _: None) is not None:
         # The checkpoint holds the base's weights; its folder may be gone.
         tokenizer = Tokenizer.load(run.tokenizer)
         vocabulary = Vocabulary(**before["vocabulary"]) if before else tokenizer.vocabulary
-        system = build_described(described, vocabulary)
-        return Base(system=system, tokenizer=tokenizer, description=dict(described), role=role)
-    base = load_base(described["path"] if given is None else given, role)
+        system = build_from_config(described, vocabulary)
+        return BaseModel(system=system, tokenizer=tokenizer, description=dict(described), role=role)
+    base = load_base_model(described["path"] if given is None else given, role)
     if base.description["weights"] != described["weights"]:
         raise UserError(
             f"the run {run.path} was begun on the {role} {described['path']} as it was then, and "
@@ -104,7 +104,7 @@ def find_base(
     return base
 
 
-def load_base(path: str | Path, role: str = "base") -> Base:
+def load_base_model(path: str | Path, role: str = "base") -> BaseModel:
     """A run as a base or an encoder; a base of its own comes along."""
     model = load_run(path)
     told = ("system", "size", "system_config", "corpus")
@@ -113,7 +113,7 @@ def load_base(path: str | Path, role: str = "base") -> Base:
         description["base"] = model.config["base"]
     with RunFolder(model.path).weights.open("rb") as file:
         weights = hashlib.file_digest(file, "sha256").hexdigest()
-    return Base(
+    return BaseModel(
         system=model.system,
         tokenizer=model.tokenizer,
         description={"path": str(path), **description, "weights": weights},

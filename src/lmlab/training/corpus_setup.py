@@ -9,15 +9,15 @@ from typing import Any
 
 from lmlab.core.errors import UserError
 from lmlab.data.corpus import Corpus, open_corpus
-from lmlab.data.length_ratio import within_ratio
+from lmlab.data.length_ratio import filter_by_length_ratio
 from lmlab.data.tokenizers import Tokenizer, tokenizer_for
-from lmlab.training.base_models import Base
+from lmlab.training.base_models import BaseModel
 from lmlab.training.config import TrainingConfig
 from lmlab.training.run_folder import RunFolder
 
 
 @dataclass(frozen=True, kw_only=True)
-class Opened:
+class OpenedCorpus:
     """A corpus, and how it was asked for."""
 
     corpus: Corpus
@@ -31,14 +31,14 @@ class Opened:
     """What is done about bytes that are no text."""
 
 
-def open_data(
+def open_training_corpus(
     data: str | Path | Corpus,
     before: Mapping[str, Any] | None,
     config: TrainingConfig,
     *,
     seed: int | None,
     errors: str | None,
-) -> Opened:
+) -> OpenedCorpus:
     """The corpus of a training; what is not said is as it was in the run that goes on."""
     said = {} if before is None else before["corpus"]
     if seed is None:
@@ -46,10 +46,10 @@ def open_data(
     if errors is None:
         errors = str(said.get("errors", "strict"))
     corpus = data if isinstance(data, Corpus) else open_corpus(data, errors=errors, seed=seed)
-    most = config.most_ratio
-    return Opened(
+    most = config.max_length_ratio
+    return OpenedCorpus(
         corpus=corpus,
-        trained_on=corpus if most is None else within_ratio(corpus, most),
+        trained_on=corpus if most is None else filter_by_length_ratio(corpus, most),
         spec=corpus.name if isinstance(data, Corpus) else str(data),
         seed=seed,
         errors=errors,
@@ -57,7 +57,7 @@ def open_data(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tokenizers:
+class RunTokenizers:
     """Those of a run."""
 
     texts: Tokenizer
@@ -65,19 +65,19 @@ class Tokenizers:
     """That of what texts are given, where it is another one."""
 
 
-def find_tokenizers(
+def prepare_tokenizers(
     run: RunFolder,
     before: Mapping[str, Any] | None,
     corpus: Corpus,
     config: TrainingConfig,
-    base: Base | None,
+    base: BaseModel | None,
     *,
     texts: str | None,
     sources: str | None,
-) -> Tokenizers:
+) -> RunTokenizers:
     """By their kinds or files, `texts` and `sources`; where there are some already, those."""
     apart = sources is not None or run.source_tokenizer.exists()
-    return Tokenizers(
+    return RunTokenizers(
         texts=_tokenizer_of_texts(run, before, corpus, texts, config, base, apart=apart),
         sources=_tokenizer_of_sources(run, corpus, sources, config) if apart else None,
     )
@@ -89,7 +89,7 @@ def _tokenizer_of_texts(
     corpus: Corpus,
     kind: str | None,
     config: TrainingConfig,
-    base: Base | None,
+    base: BaseModel | None,
     *,
     apart: bool,
 ) -> Tokenizer:

@@ -16,19 +16,19 @@ from lmlab.core.batch import Batch
 from lmlab.core.state import State
 from lmlab.core.system import System
 from lmlab.training.config import TrainingConfig
-from lmlab.training.data_loaders import BatchSource
+from lmlab.training.data_loaders import BatchLoader
 from lmlab.training.optimizers import build_optimizer
-from lmlab.training.reporting import duration
+from lmlab.training.reporting import format_duration
 
 PROBE_SECONDS = 1.5
 PROBE_STEPS = 12
-COPIES = {"adamw": 4, "adam": 4, "adafactor": 2, "rmsprop": 3, "sgd": 2}
+PARAMETER_COPIES = {"adamw": 4, "adam": 4, "adafactor": 2, "rmsprop": 3, "sgd": 2}
 """What each optimiser keeps for a parameter, itself and its gradient counted; adafactor's sums of
 rows and columns are next to nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Expectation:
+class CostEstimate:
     """What a training will take."""
 
     parameters: int
@@ -40,14 +40,14 @@ class Expectation:
 
     def sentence(self) -> str:
         """For the line before training."""
-        time = "" if self.seconds is None else f", about {duration(self.seconds)}"
+        time = "" if self.seconds is None else f", about {format_duration(self.seconds)}"
         return (
-            f"{self.parameters:,} parameters, about {memory_words(self.memory)} of memory{time} "
+            f"{self.parameters:,} parameters, about {format_bytes(self.memory)} of memory{time} "
             f"at {self.tokens_per_second:,.0f} tokens/s"
         )
 
 
-def memory_words(size: float) -> str:
+def format_bytes(size: float) -> str:
     """Bytes as a person would say them."""
     for unit in ("bytes", "kB", "MB"):
         if size < 1000:
@@ -56,14 +56,14 @@ def memory_words(size: float) -> str:
     return f"{size:.1f} GB"
 
 
-def probe(
+def estimate_cost(
     system: System,
-    source: BatchSource,
+    source: BatchLoader,
     config: TrainingConfig,
     *,
     tokens: int,
     processes: int = 1,
-) -> Expectation:
+) -> CostEstimate:
     """Time a few steps on a copy of the system; neither its weights nor any random state change.
 
     `tokens` is the number of predicted tokens of an epoch; `processes` share them evenly.
@@ -71,20 +71,20 @@ def probe(
     with torch.random.fork_rng():
         trial = copy.deepcopy(system).train()
         optimizer = build_optimizer(trial, config)
-        with saved_bytes() as saved:
+        with activation_bytes() as saved:
             _step(trial, optimizer, max(islice(source.epoch(0), 4), key=lambda b: b.tokens.numel()))
         speed = _speed(trial, optimizer, source) * processes
     weights = sum(p.numel() * p.element_size() for p in system.parameters())
-    return Expectation(
+    return CostEstimate(
         parameters=system.parameter_count,
-        memory=weights * COPIES[config.optimizer] + sum(saved.values()),
+        memory=weights * PARAMETER_COPIES[config.optimizer] + sum(saved.values()),
         tokens_per_second=speed,
         seconds=_seconds(source, config, tokens, speed),
     )
 
 
 def _seconds(
-    source: BatchSource, config: TrainingConfig, tokens: int, speed: float
+    source: BatchLoader, config: TrainingConfig, tokens: int, speed: float
 ) -> float | None:
     """What the budget will take; None where it is a time that will be over first."""
     every = []
@@ -99,7 +99,7 @@ def _seconds(
     return None if config.minutes is not None and 60 * config.minutes < seconds else seconds
 
 
-def _speed(trial: System, optimizer: torch.optim.Optimizer, source: BatchSource) -> float:
+def _speed(trial: System, optimizer: torch.optim.Optimizer, source: BatchLoader) -> float:
     """Predicted tokens per second over the first batches of an epoch."""
     start, tokens = time.perf_counter(), 0
     state: State | None = None
@@ -123,7 +123,7 @@ def _step(
 
 
 @contextmanager
-def saved_bytes() -> Iterator[dict[int, int]]:
+def activation_bytes() -> Iterator[dict[int, int]]:
     """Bytes that autograd keeps for the backward pass, by the address of their memory."""
     sizes: dict[int, int] = {}
 

@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 from lmlab.core.batch import Batch
 from lmlab.data.batches import LengthBatches, MixedBatches, StreamBatches
 from lmlab.data.corpus import Corpus
-from lmlab.data.corpus_encoding import Named
+from lmlab.data.corpus_encoding import EntityNumbering
 from lmlab.data.dataset import TokenDataset
 from lmlab.data.tokenizers import Tokenizer
 from lmlab.training.config import TrainingConfig
 
 
-class BatchSource(Protocol):
+class BatchLoader(Protocol):
     """Batches of a dataset, the same for the same epoch, from any place of it on."""
 
     def batches_per_epoch(self, number: int = 0) -> int: ...
@@ -27,16 +27,16 @@ class BatchSource(Protocol):
     def epoch(self, number: int, start: int = 0) -> Iterator[Batch]: ...
 
 
-HELD_OUT_SPAN = 512
+HELD_OUT_BPTT = 512
 """Tokens of held-out contiguous text that are read at once where the state is carried on."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Watched:
+class FitData:
     """What is trained on, and what is watched meanwhile where there is anything."""
 
-    train: BatchSource
-    held_out: BatchSource | None = None
+    train: BatchLoader
+    held_out: BatchLoader | None = None
     held_out_split: str | None = None
     """validation; or test, which is watched but decides nothing, where there is no validation."""
     carries: bool = False
@@ -49,7 +49,7 @@ class Watched:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class TrainingData(Watched):
+class TrainingData(FitData):
     """The training split of a corpus, and a held-out one where it has any."""
 
     dataset: TokenDataset
@@ -65,7 +65,7 @@ class TrainingData(Watched):
             return tokens, np.array([0, len(tokens)], dtype=np.int64)
         return tokens, np.concatenate([[0], np.cumsum(self.dataset.lengths)])
 
-    def with_held_out_span(self, span: int) -> TrainingData:
+    def with_held_out_bptt(self, span: int) -> TrainingData:
         """The same, with held-out contiguous text in stretches of `span`; sentences stay whole."""
         if not isinstance(self.held_out, StreamBatches):
             return self
@@ -87,7 +87,7 @@ def training_data(
     *,
     progress: bool = True,
     source_tokenizer: Tokenizer | None = None,
-    entities: Named | None = None,
+    entities: EntityNumbering | None = None,
 ) -> TrainingData:
     """Tokenise a corpus and set up its batches.
 
@@ -133,23 +133,25 @@ def _longest_condition(dataset: TokenDataset, held_out: TokenDataset | None) -> 
     return max((int(each.max()) for each in lengths), default=0)
 
 
-def training_batches(dataset: TokenDataset, config: TrainingConfig) -> BatchSource:
+def training_batches(dataset: TokenDataset, config: TrainingConfig) -> BatchLoader:
     """Lanes of contiguous text, or shuffled batches of like lengths."""
     if dataset.layout.kind == "contiguous":
         return StreamBatches(dataset, lanes=config.lanes, span=config.span)
     return LengthBatches(dataset, tokens_per_batch=config.tokens_per_batch, seed=config.seed)
 
 
-def held_out_batches(dataset: TokenDataset, config: TrainingConfig) -> BatchSource:
+def held_out_batches(dataset: TokenDataset, config: TrainingConfig) -> BatchLoader:
     """Contiguous text as the one stream it is, so that the loss is what scoring it gives."""
     if dataset.layout.kind == "contiguous":
-        return StreamBatches(dataset, lanes=1, span=HELD_OUT_SPAN)
+        return StreamBatches(dataset, lanes=1, span=HELD_OUT_BPTT)
     return LengthBatches(
         dataset, tokens_per_batch=config.tokens_per_batch, seed=config.seed, shuffle=False
     )
 
 
-def groups(source: BatchSource, *, epoch: int, position: int, size: int) -> Iterator[list[Batch]]:
+def accumulation_groups(
+    source: BatchLoader, *, epoch: int, position: int, size: int
+) -> Iterator[list[Batch]]:
     """Batches `size` at a time, epoch after epoch without end, from a place on.
 
     The last group of an epoch may be smaller; no group spans two epochs.

@@ -19,7 +19,7 @@ from lmlab.core.atomic_files import (
 )
 from lmlab.core.batch import Batch
 from lmlab.core.locks import FolderLock, lock_folder
-from lmlab.data.batches import split_rows
+from lmlab.data.batches import shard_rows
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -45,7 +45,7 @@ def lock_output(folder: Path, *, wait: float = 0.0) -> FolderLock:
     return lock
 
 
-def one_writer(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+def exclusive_output(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
     """Hold the lock of the folder `out` during a call; the main process holds it for all."""
 
     @wraps(function)
@@ -59,14 +59,14 @@ def one_writer(function: Callable[Arguments, Result]) -> Callable[Arguments, Res
     return locked
 
 
-def share(batch: Batch, accelerator: Accelerator) -> Batch | None:
+def shard_batch(batch: Batch, accelerator: Accelerator) -> Batch | None:
     """The rows of a batch that fall to this process; None where it has nothing to predict."""
     if accelerator.num_processes > 1:
-        batch = split_rows(batch, accelerator.process_index, accelerator.num_processes)
+        batch = shard_rows(batch, accelerator.process_index, accelerator.num_processes)
     return batch.to(accelerator.device) if batch.count else None
 
 
-def sum_gradients(parameters: Iterable[nn.Parameter], accelerator: Accelerator) -> None:
+def all_reduce_gradients(parameters: Iterable[nn.Parameter], accelerator: Accelerator) -> None:
     """Add every gradient over all processes, in one exchange.
 
     A parameter that no process used keeps no gradient; so the sum is what one process would have
@@ -84,7 +84,7 @@ def sum_gradients(parameters: Iterable[nn.Parameter], accelerator: Accelerator) 
         parameter.grad = summed.view_as(parameter).to(parameter.dtype) if by else None
 
 
-def sum_numbers(numbers: Tensor, accelerator: Accelerator) -> list[float]:
+def all_reduce_sum(numbers: Tensor, accelerator: Accelerator) -> list[float]:
     """A vector of numbers added over all processes."""
     if accelerator.num_processes > 1:
         numbers = accelerator.reduce(numbers.to(accelerator.device), reduction="sum")
@@ -93,7 +93,7 @@ def sum_numbers(numbers: Tensor, accelerator: Accelerator) -> list[float]:
 
 
 def gather_rows(tensors: dict[str, Tensor], accelerator: Accelerator) -> dict[str, Tensor]:
-    """Rows of all processes together, back in the order before `share` dealt them out."""
+    """Rows of all processes together, back in the order before `shard_batch` dealt them out."""
     world = accelerator.num_processes
     if world == 1:
         return tensors
@@ -104,7 +104,7 @@ def gather_rows(tensors: dict[str, Tensor], accelerator: Accelerator) -> dict[st
     }
 
 
-def own_rows(tensors: dict[str, Tensor], accelerator: Accelerator) -> dict[str, Tensor]:
+def local_rows(tensors: dict[str, Tensor], accelerator: Accelerator) -> dict[str, Tensor]:
     """This process's rows of what `gather_rows` put together."""
     index, world = accelerator.process_index, accelerator.num_processes
     return {
@@ -112,7 +112,7 @@ def own_rows(tensors: dict[str, Tensor], accelerator: Accelerator) -> dict[str, 
     }
 
 
-def main_first(accelerator: Accelerator) -> AbstractContextManager[None]:
+def main_process_first(accelerator: Accelerator) -> AbstractContextManager[None]:
     """The main process goes first, the others then find its files."""
     return nullcontext() if accelerator.num_processes == 1 else accelerator.main_process_first()
 

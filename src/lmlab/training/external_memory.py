@@ -13,17 +13,17 @@ from typing import Any
 
 from lmlab.core.card import Card
 from lmlab.core.errors import UserError
-from lmlab.knowledge.knowledge_base import Knowledge
-from lmlab.knowledge.load_knowledge import open_knowledge
-from lmlab.retrieval.documents import Documents, open_documents
+from lmlab.knowledge.knowledge_base import KnowledgeBase
+from lmlab.knowledge.load_knowledge import load_knowledge
+from lmlab.retrieval.documents import Documents, load_documents
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Memories:
+class ExternalMemory:
     """What a system is built with, for those that look things up; None for what it has no use."""
 
     documents: Documents | None = None
-    knowledge: Knowledge | None = None
+    knowledge: KnowledgeBase | None = None
 
     def given(self) -> dict[str, Any]:
         """What there is, by the names that `build` takes it by."""
@@ -38,59 +38,61 @@ class Memories:
         }
 
 
-FILES = {"documents": "documents.jsonl.gz", "knowledge": "knowledge.json.gz"}
-DEFAULTS = {"documents": "capitals", "knowledge": "capitals"}
+MEMORY_FILES = {"documents": "documents.jsonl.gz", "knowledge": "knowledge.json.gz"}
+DEFAULT_MEMORY = {"documents": "capitals", "knowledge": "capitals"}
 """What a system that needs some is built with in tests and pictures."""
 
 
-def find_memories(
+def resolve_external_memory(
     card: Card, specs: Mapping[str, str | None], before: Mapping[str, Any] | None, folder: Path
-) -> Memories:
+) -> ExternalMemory:
     """What is given, or what the card says it is tried on; of a run that is resumed, its own."""
-    if before is not None and (kept := load_memories(before, folder)).given():
+    if before is not None and (kept := load_external_memory(before, folder)).given():
         for name, part in kept.given().items():
             spec = specs.get(name)
-            if spec is not None and OPEN[name](spec).fingerprint() != part.fingerprint():
+            if spec is not None and LOADERS[name](spec).fingerprint() != part.fingerprint():
                 raise UserError(
                     f"this run was begun with other {name} than {spec}; resume it unchanged, or "
                     "choose another --out."
                 )
         return kept
-    chosen = {name: specs.get(name) or default_spec(card, name) for name in FILES}
+    chosen = {name: specs.get(name) or default_spec(card, name) for name in MEMORY_FILES}
     opened = {
-        name: OPEN[name](spec) for name, spec in chosen.items() if spec and name in card.needs
+        name: LOADERS[name](spec) for name, spec in chosen.items() if spec and name in card.needs
     }
-    return Memories(**opened)
+    return ExternalMemory(**opened)
 
 
 def default_spec(card: Card, name: str) -> str:
     """What a system looks things up in unless told otherwise: see `Card.tries`."""
     if name not in card.needs:
         return ""
-    return card.tries.get(name, DEFAULTS[name])
+    return card.tries.get(name, DEFAULT_MEMORY[name])
 
 
-def tiny_memories(card: Card) -> Memories:
+def tiny_external_memory(card: Card) -> ExternalMemory:
     """What a system is built with where nobody said."""
-    return Memories(**{name: OPEN[name](DEFAULTS[name]) for name in FILES if name in card.needs})
+    return ExternalMemory(
+        **{name: LOADERS[name](DEFAULT_MEMORY[name]) for name in MEMORY_FILES if name in card.needs}
+    )
 
 
-def load_memories(config: Mapping[str, Any], folder: Path) -> Memories:
+def load_external_memory(config: Mapping[str, Any], folder: Path) -> ExternalMemory:
     """What a run was built with, from its folder."""
     kept: dict[str, Any] = {}
     for name in config.get("memories", {}):
-        path = folder / FILES[name]
+        path = folder / MEMORY_FILES[name]
         if not path.exists():
             raise UserError(f"the run {folder.parent} has lost its {path.name}; train it again.")
         if name == "documents":
-            kept[name] = open_documents(path)
+            kept[name] = load_documents(path)
         else:
-            kept[name] = Knowledge.from_bytes(path.read_bytes(), where=path)
+            kept[name] = KnowledgeBase.from_bytes(path.read_bytes(), where=path)
         if kept[name].fingerprint() != config["memories"][name]["fingerprint"]:
             raise UserError(
                 f"{path} is not what the run was trained with; restore it, or train the run again."
             )
-    return Memories(**kept)
+    return ExternalMemory(**kept)
 
 
-OPEN: dict[str, Any] = {"documents": open_documents, "knowledge": open_knowledge}
+LOADERS: dict[str, Any] = {"documents": load_documents, "knowledge": load_knowledge}

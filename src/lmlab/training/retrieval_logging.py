@@ -6,19 +6,19 @@ from typing import Any
 
 import torch
 
-from lmlab.core.protocols import Pieces, Retrieve, WithDocuments
+from lmlab.core.protocols import Retrieve, TokenizerProtocol, WithDocuments
 from lmlab.core.system import System
-from lmlab.retrieval.document_memory import resting
-from lmlab.training.data_loaders import BatchSource
+from lmlab.retrieval.document_memory import evaluation_mode
+from lmlab.training.data_loaders import BatchLoader
 
-TEXTS = 3
+LOGGED_TEXTS = 3
 """The first so many of the held-out texts are followed."""
-NOTHING = "no document"
-LOOKED_UP = "looked up"
+NO_RETRIEVED_DOCUMENT = "no document"
+RETRIEVED_EVENT = "looked up"
 """The event of metrics.jsonl."""
 
 
-def looked_up(system: System, source: BatchSource) -> list[dict[str, Any]]:
+def retrieved_documents(system: System, source: BatchLoader) -> list[dict[str, Any]]:
     """Of each text what it asks with, and p(document | text) by the documents' names.
 
     A text that is given a question asks with it. Empty for systems that look no documents up.
@@ -27,10 +27,10 @@ def looked_up(system: System, source: BatchSource) -> list[dict[str, Any]]:
         return []
     batch = next(iter(source.epoch(0)))
     asking = batch if batch.condition is None else batch.condition
-    asking = asking.select(list(range(min(TEXTS, len(asking))))).to(
+    asking = asking.select(list(range(min(LOGGED_TEXTS, len(asking))))).to(
         next(system.parameters()).device
     )
-    with resting(system), torch.no_grad():
+    with evaluation_mode(system), torch.no_grad():
         found = system.retrieve(asking)
     texts = zip(asking.tokens.tolist(), asking.lengths.tolist(), strict=True)
     documents = zip(found.numbers.tolist(), found.log_probs.exp().tolist(), strict=True)
@@ -38,7 +38,9 @@ def looked_up(system: System, source: BatchSource) -> list[dict[str, Any]]:
         {
             "text": _words(system, tokens[:length]),
             "documents": {
-                system.documents[number].name if number >= 0 else NOTHING: round(probability, 6)
+                system.documents[number].name if number >= 0 else NO_RETRIEVED_DOCUMENT: round(
+                    probability, 6
+                )
                 for number, probability in zip(numbers, shares, strict=True)
                 if probability > 0
             },
@@ -47,11 +49,11 @@ def looked_up(system: System, source: BatchSource) -> list[dict[str, Any]]:
     ]
 
 
-def recall_of(system: System) -> float | None:
+def index_recall(system: System) -> float | None:
     """Share of the ten nearest documents that a system's index found when it was built."""
-    return system.recall_of_index if isinstance(system, WithDocuments) else None
+    return system.index_recall if isinstance(system, WithDocuments) else None
 
 
 def _words(system: Any, tokens: list[int]) -> str:
-    pieces: Pieces | None = getattr(system, "pieces", None)
+    pieces: TokenizerProtocol | None = getattr(system, "pieces", None)
     return "" if pieces is None else pieces.decode(tokens)

@@ -45,20 +45,20 @@ from lmlab.core.tensor_files import check_finite, read_tensors, tensor_bytes
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.corpus import Layout
 from lmlab.data.tokenizers import Tokenizer
-from lmlab.models.retrieval_base import OverDocuments
+from lmlab.models.retrieval_base import DocumentStoreModel
 from lmlab.objectives.sampled_loss_config import (
-    ContrastConfig,
-    train_as_told,
+    SampledLossConfig,
+    apply_sampled_loss,
 )
 from lmlab.training import checkpoints
 from lmlab.training.config import apply_settings
 from lmlab.training.external_memory import (
-    FILES,
-    Memories,
-    load_memories,
-    tiny_memories,
+    MEMORY_FILES,
+    ExternalMemory,
+    load_external_memory,
+    tiny_external_memory,
 )
-from lmlab.training.run_config import building_stored, check_run_config
+from lmlab.training.run_config import check_run_config, stored_model_guard
 
 CONFIG, TOKENIZER, SOURCE_TOKENIZER = "config.json", "tokenizer.json", "source_tokenizer.json"
 WEIGHTS = "model.safetensors"
@@ -67,16 +67,16 @@ PARTS = (
     TOKENIZER,
     SOURCE_TOKENIZER,
     WEIGHTS,
-    *(f"memory/{name}" for name in (*FILES.values(), "paragraphs.jsonl.gz")),
+    *(f"memory/{name}" for name in (*MEMORY_FILES.values(), "paragraphs.jsonl.gz")),
 )
 """Every file that loading a run may read; those that exist are listed in its manifest."""
-REMEMBERED = "weights-"
+AVERAGING_PREFIX = "weights-"
 """How the files of weights that are averaged at the end begin."""
 RESTORE = "restore it from a copy"
 """What to do about a damaged file."""
-FORMAT = 1
+RUN_FORMAT = 1
 """Version of the folder's form; a larger one was written by a later lmlab."""
-REQUIRED = (
+REQUIRED_FIELDS = (
     "system",
     "size",
     "recipe",
@@ -161,12 +161,12 @@ class RunFolder:
                     "by lmlab import-hf."
                 ) from error
             raise UserError(f"{self.config} is not the config.json of a run.") from error
-        if written > FORMAT:
+        if written > RUN_FORMAT:
             raise UserError(
                 f"{self.path} was written by a later lmlab ({config.get('lmlab', '?')}, format "
-                f"{written}), and this one reads up to format {FORMAT}; upgrade lmlab."
+                f"{written}), and this one reads up to format {RUN_FORMAT}; upgrade lmlab."
             )
-        missing = [name for name in REQUIRED if name not in config]
+        missing = [name for name in REQUIRED_FIELDS if name not in config]
         if missing:
             raise UserError(
                 f"{self.config} is not the config.json of a run: it lacks {', '.join(missing)}."
@@ -198,7 +198,7 @@ class RunFolder:
         tokenizer: Tokenizer,
         *,
         sources: Tokenizer | None = None,
-        memories: Memories | None = None,
+        memories: ExternalMemory | None = None,
         others: Mapping[str, bytes] | None = None,
         weights: System | None = None,
         begins: bool = True,
@@ -214,12 +214,12 @@ class RunFolder:
         contents = {TOKENIZER: tokenizer.to_bytes()}
         if sources is not None:
             contents[SOURCE_TOKENIZER] = sources.to_bytes()
-        for name, part in (Memories() if memories is None else memories).given().items():
-            contents[f"memory/{FILES[name]}"] = part.to_bytes()
+        for name, part in (ExternalMemory() if memories is None else memories).given().items():
+            contents[f"memory/{MEMORY_FILES[name]}"] = part.to_bytes()
         contents |= others or {}
         if weights is not None:
             contents[WEIGHTS] = tensor_bytes(weights.state_dict())
-        about = {"format": FORMAT, "lmlab": lmlab_version(), **config}
+        about = {"format": RUN_FORMAT, "lmlab": lmlab_version(), **config}
         if not begins:  # what is there stays as it is
             contents = {n: each for n, each in contents.items() if not (self.path / n).exists()}
         contents[CONFIG] = json_bytes(about)
@@ -247,11 +247,11 @@ class RunFolder:
         contents = {WEIGHTS: tensor_bytes(system.state_dict())}
         write_files(self.path, contents, parts=PARTS)
 
-    def remember_weights(self, system: System, step: int, *, keep: int) -> None:
+    def save_averaging_weights(self, system: System, step: int, *, keep: int) -> None:
         """Put the weights of a moment beside those of the last ones, `keep` in all."""
         inner_folder(self.trainer, of=self.path)
         content = tensor_bytes(system.state_dict())
-        name = f"{REMEMBERED}{step:09d}-{hashlib.sha256(content).hexdigest()}.safetensors"
+        name = f"{AVERAGING_PREFIX}{step:09d}-{hashlib.sha256(content).hexdigest()}.safetensors"
         write_bytes(self.trainer / name, content)
         for old in self._remembered()[:-keep]:
             old.unlink(missing_ok=True)
@@ -271,11 +271,11 @@ class RunFolder:
     def forget_weights(self, *, after: int = 0) -> None:
         """Remove the remembered weights of steps later than `after`."""
         for path in self._remembered():
-            if int(path.stem.removeprefix(REMEMBERED).partition("-")[0]) > after:
+            if int(path.stem.removeprefix(AVERAGING_PREFIX).partition("-")[0]) > after:
                 path.unlink(missing_ok=True)
 
     def _remembered(self) -> list[Path]:
-        return sorted(self.trainer.glob(f"{REMEMBERED}{'[0-9]' * 9}-*.safetensors"))
+        return sorted(self.trainer.glob(f"{AVERAGING_PREFIX}{'[0-9]' * 9}-*.safetensors"))
 
     def has_weights(self) -> bool:
         """Whether model.safetensors is there and what was written; under --no-verify as far as
@@ -313,7 +313,7 @@ def is_hub_config(path: Path) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Model:
+class TrainedModel:
     """A trained system with all that is needed to use it."""
 
     system: System
@@ -340,7 +340,7 @@ class Model:
         return self.path.name
 
 
-def load_run(path: Path | str) -> Model:
+def load_run(path: Path | str) -> TrainedModel:
     """The trained system of a run folder."""
     run = RunFolder(Path(path))
     config = run.read_config()
@@ -355,18 +355,18 @@ def load_run(path: Path | str) -> Model:
     tokenizer = Tokenizer.load(run.tokenizer)
     vocabulary = _vocabulary(config, tokenizer, run)
     module = system_module(config["system"])
-    memories = load_memories(config, run.memory)
-    with building_stored(run.path, run.weights):
-        system = build_described(config, vocabulary, memories)
+    memories = load_external_memory(config, run.memory)
+    with stored_model_guard(run.path, run.weights):
+        system = build_from_config(config, vocabulary, memories)
         if memories.given():
-            system.meet_tokenizer(tokenizer)  # what is looked up is made of texts
+            system.setup_tokenizer(tokenizer)  # what is looked up is made of texts
     load_weights(system, run)
-    if isinstance(system, OverDocuments):
-        system.looked_up.keep_index(run.memory)
-    return Model(
+    if isinstance(system, DocumentStoreModel):
+        system.looked_up.cache_index(run.memory)
+    return TrainedModel(
         system=system.eval(),
         tokenizer=tokenizer,
-        source_tokenizer=source_tokenizer_of(config, run),
+        source_tokenizer=load_source_tokenizer(config, run),
         layout=Layout(**config["layout"]),
         config=config,
         card=full_card(module),
@@ -386,7 +386,7 @@ def _vocabulary(config: Mapping[str, Any], tokenizer: Tokenizer, run: RunFolder)
     return vocabulary
 
 
-def source_tokenizer_of(config: Mapping[str, Any], run: RunFolder) -> Tokenizer | None:
+def load_source_tokenizer(config: Mapping[str, Any], run: RunFolder) -> Tokenizer | None:
     """That of what texts are given, where the run has one of its own."""
     if "source_vocabulary" not in config:
         return None
@@ -401,8 +401,8 @@ def source_tokenizer_of(config: Mapping[str, Any], run: RunFolder) -> Tokenizer 
     return tokenizer
 
 
-def build_described(
-    config: Mapping[str, Any], vocabulary: Vocabulary, memories: Memories | None = None
+def build_from_config(
+    config: Mapping[str, Any], vocabulary: Vocabulary, memories: ExternalMemory | None = None
 ) -> System:
     """The system that a config.json describes, with its base where it has one; untrained."""
     described, source = config.get("base"), config.get("source_vocabulary")
@@ -411,7 +411,7 @@ def build_described(
         config["system_config"],
         vocabulary,
         seed=0,
-        base=None if described is None else build_described(described, vocabulary),
+        base=None if described is None else build_from_config(described, vocabulary),
         source=None if source is None else Vocabulary(**source),
         memories=memories,
     )
@@ -421,7 +421,7 @@ def build_tiny(name: str, vocabulary: Vocabulary, *, seed: int = 0) -> System:
     """A system at its tiny size, on the base that its card names where it needs one; untrained."""
     card, config = find_system(name), asdict(system_module(name).SIZES["tiny"])
     base = build_tiny(card.base, vocabulary, seed=seed) if card.base else None
-    memories = tiny_memories(card)
+    memories = tiny_external_memory(card)
     return build_system(name, config, vocabulary, seed=seed, base=base, memories=memories)
 
 
@@ -434,7 +434,7 @@ def build_system(
     base: System | None = None,
     encoder: System | None = None,
     source: Vocabulary | None = None,
-    memories: Memories | None = None,
+    memories: ExternalMemory | None = None,
 ) -> System:
     """A new system of the zoo; `seed` decides its first weights, torch's own is left alone.
 
@@ -460,9 +460,9 @@ def build_system(
         words |= {} if memories is None else memories.given()
         with memory_budget(f"{name} with these settings"):
             system: System = module.build(settings, vocabulary, **words)
-    system.built_length = getattr(settings, "length", None)
-    if isinstance(settings, ContrastConfig):
-        train_as_told(settings, system)
+    system.configured_length = getattr(settings, "length", None)
+    if isinstance(settings, SampledLossConfig):
+        apply_sampled_loss(settings, system)
     return system
 
 

@@ -15,11 +15,11 @@ from lmlab.training.config import TrainingConfig
 
 Part = Literal["training", "system", "task"]
 DEFAULT_SIZE = "small"
-BOUNDS = {"above": ">", "at_least": ">=", "below": "<", "at_most": "<="}
+BOUND_SIGNS = {"above": ">", "at_least": ">=", "below": "<", "at_most": "<="}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setting:
+class SettingRecord:
     """One setting that `--set name=value` takes."""
 
     name: str
@@ -43,20 +43,20 @@ class Setting:
         return asdict(self)
 
 
-def training_settings(defaults: TrainingConfig | None = None) -> list[Setting]:
+def training_settings(defaults: TrainingConfig | None = None) -> list[SettingRecord]:
     """The settings of every training; `defaults` other than the general ones, where given."""
     return config_settings("training", defaults or TrainingConfig())
 
 
-def system_settings(system: str, recipe: str | None = None) -> list[Setting]:
+def system_settings(system: str, recipe: str | None = None) -> list[SettingRecord]:
     """A system's own settings, then the training's, with the values that `train` starts from."""
     # Imported late: a system's config needs torch, the training's does not.
     from lmlab.core.registry import find_system, system_module
-    from lmlab.training.training_plan import make_plan
+    from lmlab.training.training_plan import make_training_plan
 
     card = find_system(system)
     sizes = system_module(card.name).SIZES
-    plans = {size: make_plan(card, size, recipe, {}, {}, seed=0) for size in sizes}
+    plans = {size: make_training_plan(card, size, recipe, {}, {}, seed=0) for size in sizes}
     configs = {size: plan.system_config for size, plan in plans.items()}
     own = config_settings("system", configs[DEFAULT_SIZE], configs)
     return [*own, *training_settings(plans[DEFAULT_SIZE].training)]
@@ -64,11 +64,11 @@ def system_settings(system: str, recipe: str | None = None) -> list[Setting]:
 
 def config_settings(
     part: Part, config: Any, sizes: Mapping[str, Any] | None = None
-) -> list[Setting]:
+) -> list[SettingRecord]:
     """A record for each field of a config, in the order of the fields."""
     helps, hints = field_help(type(config)), get_type_hints(type(config))
     return [
-        Setting(
+        SettingRecord(
             name=spec.name,
             part=part,
             type=type_name(hints[spec.name]),
@@ -77,7 +77,7 @@ def config_settings(
             choices=choices_of(hints[spec.name]),
             bounds=", ".join(
                 f"{sign} {spec.metadata[bound]}"
-                for bound, sign in BOUNDS.items()
+                for bound, sign in BOUND_SIGNS.items()
                 if bound in spec.metadata
             ),
             sizes={size: getattr(each, spec.name) for size, each in (sizes or {}).items()},
@@ -107,7 +107,7 @@ def type_name(hint: Any) -> str:
     return "None" if hint is type(None) else getattr(hint, "__name__", str(hint))
 
 
-def set_form(value: object) -> str:
+def format_value(value: object) -> str:
     """A value as `--set` takes it."""
     if isinstance(value, (tuple, list)):
         return ",".join(map(str, value)) or "none"

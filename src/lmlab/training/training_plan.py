@@ -13,23 +13,23 @@ from lmlab.core.registry import catalogue, system_module
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.corpus import Corpus
 from lmlab.data.tokenizers import Tokenizer
-from lmlab.training.base_models import Base
+from lmlab.training.base_models import BaseModel
 from lmlab.training.config import (
     BUDGETS,
     TrainingConfig,
     apply_settings,
-    given_budgets,
-    settings_between,
+    replace_budgets,
+    split_settings,
     with_budget,
 )
 from lmlab.training.corpus_setup import (
-    Opened,
-    Tokenizers,
+    OpenedCorpus,
+    RunTokenizers,
 )
 from lmlab.training.recipes import recipe_settings
 from lmlab.training.run_folder import RunFolder
 
-MAY_CHANGE = frozenset(
+CHANGEABLE_ON_RESUME = frozenset(
     {
         *BUDGETS,
         "patience",
@@ -43,7 +43,7 @@ MAY_CHANGE = frozenset(
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Plan:
+class TrainingPlan:
     """A training as asked for, names resolved and settings checked."""
 
     card: Card
@@ -53,15 +53,15 @@ class Plan:
     training: TrainingConfig
 
 
-def make_plan(
+def make_training_plan(
     card: Card,
     size: str,
     recipe: str | None,
     settings: Mapping[str, Any],
     budget: Mapping[str, float | None],
     seed: int,
-    others: Sequence[Base] = (),
-) -> Plan:
+    others: Sequence[BaseModel] = (),
+) -> TrainingPlan:
     """Size, then base or encoder, recipe, settings, budget: each may override those before it."""
     module = system_module(card.name)
     if size not in module.SIZES:
@@ -70,15 +70,15 @@ def make_plan(
     see = f"lmlab settings {card.name}"
     inherited = [other.settings_for(system_config) for other in others]
     for layer in (*inherited, recipe_settings(module, recipe), settings):
-        of_system, of_training = settings_between(layer, system_config, training, see)
+        of_system, of_training = split_settings(layer, system_config, training, see)
         try:
             system_config = apply_settings(system_config, of_system)
         except UserError as error:
             if layer not in inherited:
                 raise
             raise UserError(f"the base does not fit {card.name}: {error}") from error
-        training = apply_settings(training, given_budgets(of_training))
-    return Plan(
+        training = apply_settings(training, replace_budgets(of_training))
+    return TrainingPlan(
         card=card,
         size=size,
         recipe=recipe,
@@ -87,7 +87,7 @@ def make_plan(
     )
 
 
-def continued_plan(
+def resumed_plan(
     before: Mapping[str, Any],
     card: Card,
     size: str | None,
@@ -95,7 +95,7 @@ def continued_plan(
     settings: Mapping[str, Any],
     budget: Mapping[str, float | None],
     seed: int | None,
-) -> Plan:
+) -> TrainingPlan:
     """The plan of the run that is resumed, with what is given anew on top of it."""
     module = system_module(card.name)
     if before["system"] != card.name:
@@ -107,10 +107,10 @@ def continued_plan(
     training = TrainingConfig(**{k: v for k, v in before["training"].items() if k in known})
     system_config = apply_settings(module.Config(), before["system_config"])
     see = f"lmlab settings {card.name}"
-    of_system, of_training = settings_between(settings, system_config, training, see)
-    training = apply_settings(training, given_budgets(of_training))
+    of_system, of_training = split_settings(settings, system_config, training, see)
+    training = apply_settings(training, replace_budgets(of_training))
     training = with_budget(training, beside=_named(settings), **budget)
-    return Plan(
+    return TrainingPlan(
         card=card,
         size=size or before["size"],
         recipe=recipe if recipe is not None else before["recipe"],
@@ -132,7 +132,9 @@ def system_vocabulary(tokenizer: Tokenizer, corpus: Corpus) -> Vocabulary:
     return replace(vocabulary, first=vocabulary.end)
 
 
-def describe(plan: Plan, opened: Opened, tokenizers: Tokenizers) -> dict[str, Any]:
+def describe_run(
+    plan: TrainingPlan, opened: OpenedCorpus, tokenizers: RunTokenizers
+) -> dict[str, Any]:
     """config.json: enough to repeat the run from its own folder."""
     corpus, tokenizer, source = opened.corpus, tokenizers.texts, {}
     if tokenizers.sources is not None:
@@ -162,14 +164,14 @@ def describe(plan: Plan, opened: Opened, tokenizers: Tokenizers) -> dict[str, An
     }
 
 
-def check_same(before: Mapping[str, Any], now: Mapping[str, Any], run: RunFolder) -> None:
+def check_resumable(before: Mapping[str, Any], now: Mapping[str, Any], run: RunFolder) -> None:
     """A resumed training must be the one that was begun; only its length may differ."""
     pairs = [(name, before[name], now[name]) for name in ("size", "recipe", "tokenizer", "layout")]
     pairs += [
         (name, before[part].get(name), value)
         for part in ("system_config", "training")
         for name, value in now[part].items()
-        if name not in MAY_CHANGE and name in before[part]
+        if name not in CHANGEABLE_ON_RESUME and name in before[part]
     ]
     for name, old, new in pairs:
         # What was read from JSON has lists where there were tuples.
@@ -185,7 +187,7 @@ def check_same(before: Mapping[str, Any], now: Mapping[str, Any], run: RunFolder
         )
 
 
-def check_needs(card: Card, **options: str | Path | None) -> None:
+def check_required_inputs(card: Card, **options: str | Path | None) -> None:
     """Refuse options that the system has no use for, and miss those it can't do without."""
     for name, value in options.items():
         if value is not None and name not in card.needs:

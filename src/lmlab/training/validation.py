@@ -15,17 +15,17 @@ from lmlab.core.state import State
 from lmlab.core.system import System
 from lmlab.training.config import TrainingConfig
 from lmlab.training.data_loaders import (
-    HELD_OUT_SPAN,
-    BatchSource,
+    HELD_OUT_BPTT,
+    BatchLoader,
 )
 from lmlab.training.distributed import (
-    share,
-    sum_numbers,
+    all_reduce_sum,
+    shard_batch,
 )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evaluation:
+class ValidationLoss:
     """Minus a log-probability in nats, summed over `count` predicted tokens."""
 
     total: float
@@ -37,9 +37,9 @@ class Evaluation:
         return self.total / max(self.count, 1)
 
 
-def evaluate(
-    system: System, source: BatchSource, accelerator: Accelerator, *, seed: int = 0
-) -> Evaluation:
+def held_out_loss(
+    system: System, source: BatchLoader, accelerator: Accelerator, *, seed: int = 0
+) -> ValidationLoss:
     """Total and count over every batch of a source, by log_prob or by the loss, as the system says.
 
     Cost: one forward pass over the text. The system is left in the mode it was in.
@@ -52,7 +52,7 @@ def evaluate(
     try:
         with torch.no_grad():
             for whole in source.epoch(0):
-                batch = share(whole, accelerator)
+                batch = shard_batch(whole, accelerator)
                 if batch is None:
                     continue
                 state = state if batch.carries else None
@@ -60,8 +60,8 @@ def evaluate(
                 sums += found
     finally:
         system.train(training)
-    total, count = sum_numbers(sums, accelerator)
-    return Evaluation(total=total if count else math.nan, count=int(count))
+    total, count = all_reduce_sum(sums, accelerator)
+    return ValidationLoss(total=total if count else math.nan, count=int(count))
 
 
 def _measured(
@@ -76,8 +76,8 @@ def _measured(
     return torch.tensor([loss.total.item(), loss.count.item()]), after
 
 
-def held_out_span(
-    system: System, source: BatchSource, config: TrainingConfig, device: torch.device
+def held_out_bptt(
+    system: System, source: BatchLoader, config: TrainingConfig, device: torch.device
 ) -> int:
     """Tokens of held-out contiguous text to read at once, so that the loss is of what was learnt.
 
@@ -85,7 +85,7 @@ def held_out_span(
     not, and it was taught stretches of `span`: its positions beyond were never trained. Cost: one
     forward pass over the first batch of `source`.
     """
-    longest = HELD_OUT_SPAN if system.window is None else min(HELD_OUT_SPAN, system.window)
+    longest = HELD_OUT_BPTT if system.window is None else min(HELD_OUT_BPTT, system.window)
     by_span = system.fitting == "gradient"  # whoever counts reads the stream as a whole
     if by_span and not _carries_state(system, next(source.epoch(0)).to(device)):
         return min(longest, config.span)

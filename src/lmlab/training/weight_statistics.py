@@ -7,11 +7,11 @@ from torch import Tensor, nn
 
 from lmlab.core.system import System
 
-FEWEST_STEPS = 10
+MIN_STEPS_BETWEEN = 10
 """Steps between two looks at an update, at least: a look costs a copy of the weights."""
 
 
-class Watch:
+class UpdateMonitor:
     """What a step of the optimiser does to the weights, and how long the tokens' vectors are.
 
     Neither changes anything; which steps are looked at depends on their number alone, so that a
@@ -20,7 +20,7 @@ class Watch:
 
     def __init__(self, system: System, *, log_every: int) -> None:
         self._system = system
-        self._every = log_every * -(-FEWEST_STEPS // log_every)
+        self._every = log_every * -(-MIN_STEPS_BETWEEN // log_every)
         matrices = [p for p in system.parameters() if p.requires_grad and p.ndim >= 2]
         # Biases start at zero, so that a change relative to them says nothing.
         self._matrices = matrices or [p for p in system.parameters() if p.requires_grad]
@@ -37,7 +37,7 @@ class Watch:
         if self._before is not None:
             ratio = update_ratio(self._before, self._matrices)
             found |= {} if ratio is None else {"update_ratio": ratio}
-        lengths = {name: mean_length(t) for name, t in token_vectors(self._system).items()}
+        lengths = {name: mean_norm(t) for name, t in token_vectors(self._system).items()}
         return found | ({"vector_norms": lengths} if lengths else {})
 
 
@@ -65,6 +65,6 @@ def token_vectors(system: System) -> dict[str, Tensor]:
 
 
 @torch.no_grad()
-def mean_length(vectors: Tensor) -> float:
+def mean_norm(vectors: Tensor) -> float:
     """The mean Euclidean length of the rows."""
     return float(torch.linalg.vector_norm(vectors, dim=1).mean())

@@ -13,22 +13,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lmlab.core.errors import UserError
-from lmlab.emissions.word2vec_emission import Pooled
-from lmlab.models.word2vec import WordModel
+from lmlab.emissions.word2vec_emission import PooledContext
+from lmlab.models.word2vec import Word2Vec
 from lmlab.training.checkpoint_checks import restoring
 from lmlab.training.checkpoints import Checkpoint
 from lmlab.training.data_loaders import TrainingData
-from lmlab.training.loop import Job, Outcome, fit_by_gradient, save_weights
-from lmlab.training.progress import Budget, Clock, Progress, StopSignals
-from lmlab.training.schedules import Schedule
-from lmlab.training.validation import evaluate
+from lmlab.training.loop import FitJob, FitResult, fit_by_gradient, save_weights
+from lmlab.training.progress import Budget, Progress, StopSignals, TrainingClock
+from lmlab.training.schedules import LearningRateSchedule
+from lmlab.training.validation import held_out_loss
 
-AHEAD = 2
+STEPS_AHEAD = 2
 """Steps for each thread that are planned while others run, so that no thread waits."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stretch:
+class ChunkResult:
     """What came of one step."""
 
     rate: float
@@ -39,7 +39,7 @@ class Stretch:
     tokens: int
 
 
-class Stretches:
+class TextChunks:
     """A training split as stretches of `size` tokens, and what one step makes of one of them.
 
     The ids stay where they are, on disk if there; a stretch is read when its turn comes, and the
@@ -48,7 +48,7 @@ class Stretches:
     the seed and the number of the step alone.
     """
 
-    def __init__(self, system: WordModel, tokens: NDArray[np.generic], *, size: int, seed: int):
+    def __init__(self, system: Word2Vec, tokens: NDArray[np.generic], *, size: int, seed: int):
         from lmlab.training import word2vec_kernels
 
         self.tokens = tokens
@@ -56,10 +56,10 @@ class Stretches:
         self.seed = seed
         objective, law = system.objective, system.objective.law
         kept = law.kept().numpy().copy()
-        kept[law.breaks.numpy()] = word2vec_kernels.BREAK
+        kept[law.breaks.numpy()] = word2vec_kernels.SENTENCE_BREAK
         stay, alias = word2vec_kernels.alias_table(law.noise().numpy())
         self._draw: Callable[[NDArray[np.int32], int], Any] = lambda ids, seed: (
-            word2vec_kernels.draw(
+            word2vec_kernels.sample_training_pairs(
                 ids,
                 kept,
                 stay,
@@ -84,31 +84,31 @@ class Stretches:
             self._order = (epoch, generator.permutation(self.per_epoch()))
         return int(self._order[1][position])
 
-    def step(self, number: int, place: int, rate: float) -> Stretch:
+    def step(self, number: int, place: int, rate: float) -> ChunkResult:
         """Learn from the stretch at `place`; `number` is the step's, from 0."""
         low = place * self.size
         ids = np.asarray(self.tokens[low : low + self.size]).astype(np.int32)
         mixed = np.random.SeedSequence([self.seed, number]).generate_state(1, np.uint64)[0]
         lost, looked = self._learn(*self._draw(ids, mixed), np.float32(rate))
-        return Stretch(rate=rate, lost=lost, looked=looked, tokens=len(ids))
+        return ChunkResult(rate=rate, lost=lost, looked=looked, tokens=len(ids))
 
 
-def _learner(system: WordModel) -> Callable[..., tuple[float, int]]:
+def _learner(system: Word2Vec) -> Callable[..., tuple[float, int]]:
     """The compiled step of a system, on the memory of its own parameters."""
     from lmlab.training import word2vec_kernels as kernels
 
     inputs = system.emission.inputs.detach().numpy()
     outputs = system.emission.outputs.detach().numpy()
-    joining = system.emission.joining
-    if isinstance(joining, Pooled):
-        return lambda *drawn: kernels.learn_pooled(
-            *drawn[:4], inputs, outputs, drawn[4], joining.mean, joining.whole
+    combination = system.emission.combination
+    if isinstance(combination, PooledContext):
+        return lambda *drawn: kernels.cbow_step(
+            *drawn[:4], inputs, outputs, drawn[4], combination.mean, combination.whole
         )
-    learn = {"each": kernels.learn_each, "product": kernels.learn_product}[joining.code]
+    learn = {"each": kernels.skipgram_step, "product": kernels.product_cbow_step}[combination.code]
     return lambda *drawn: learn(*drawn[:4], inputs, outputs, drawn[4])
 
 
-def fit_words(job: Job) -> Outcome:
+def fit_word2vec(job: FitJob) -> FitResult:
     """Word vectors by stochastic gradient, pair by pair, in compiled code (Mikolov et al. 2013).
 
     A step goes over `tokens_per_batch` tokens of the training split; `threads` of the system say
@@ -122,14 +122,14 @@ def fit_words(job: Job) -> Outcome:
         job.reporter.tell(f"{hindrance}, so that the ordinary loop trains, which takes longer")
         return fit_by_gradient(job)
     system, config, data = job.system, job.config, job.data
-    assert isinstance(system, WordModel) and isinstance(data, TrainingData)
+    assert isinstance(system, Word2Vec) and isinstance(data, TrainingData)
     progress, schedule = _restore(job)
     tokens, _ = data.flat()
-    stretches = Stretches(system, tokens, size=config.tokens_per_batch, seed=config.seed)
+    stretches = TextChunks(system, tokens, size=config.tokens_per_batch, seed=config.seed)
     budget = Budget(config, stretches.per_epoch())
     if budget.over(progress):
         save_weights(job, replace=False)
-        return Outcome(progress=progress, reason="nothing")
+        return FitResult(progress=progress, reason="nothing")
     return _Course(job, stretches, budget, schedule, progress, system.threads).run()
 
 
@@ -138,10 +138,10 @@ class _Course:
 
     def __init__(
         self,
-        job: Job,
-        stretches: Stretches,
+        job: FitJob,
+        stretches: TextChunks,
         budget: Budget,
-        schedule: Schedule,
+        schedule: LearningRateSchedule,
         progress: Progress,
         threads: int,
     ) -> None:
@@ -151,13 +151,13 @@ class _Course:
         self.schedule = schedule
         self.progress = progress
         self.threads = threads
-        self.clock = Clock(progress.seconds)
-        self.flight: deque[Future[Stretch]] = deque()
+        self.clock = TrainingClock(progress.seconds)
+        self.flight: deque[Future[ChunkResult]] = deque()
         self.held_out_loss: float | None = None
         self.tokens = 0
         """Since the last training line of the metrics."""
 
-    def run(self) -> Outcome:
+    def run(self) -> FitResult:
         """Steps in flight are done before anybody looks at the weights or stops."""
         progress, budget, saved_at = self.progress, self.budget, self.progress.seconds
         planned, landing, saving = replace(progress), False, False
@@ -168,7 +168,7 @@ class _Course:
         ):
             while self.flight or not (budget.over(progress) or signals.asked):
                 # Keep the threads busy, as long as nothing is to be done in between.
-                while len(self.flight) < AHEAD * self.threads and not landing:
+                while len(self.flight) < STEPS_AHEAD * self.threads and not landing:
                     self.flight.append(self._plan(pool, planned))
                     landing = self._due(planned)
                 self._done(self.flight.popleft().result())
@@ -189,9 +189,9 @@ class _Course:
         save_weights(self.job)
         reason = "budget" if budget.over(progress) else "interrupted"
         reason = "early" if budget.stopped_early(progress) else reason
-        return Outcome(progress=progress, reason=reason, loss=self.held_out_loss)
+        return FitResult(progress=progress, reason=reason, loss=self.held_out_loss)
 
-    def _plan(self, pool: ThreadPoolExecutor, planned: Progress) -> Future[Stretch]:
+    def _plan(self, pool: ThreadPoolExecutor, planned: Progress) -> Future[ChunkResult]:
         """Send the next step off, and count it as made."""
         planned.seconds = self.clock.seconds()
         rate = self.schedule.rate(planned.step, self.budget.spent(planned))
@@ -208,7 +208,7 @@ class _Course:
         every = self.job.config.checkpoint_steps
         return self._evaluating(planned) or (every > 0 and planned.step % every == 0)
 
-    def _done(self, stretch: Stretch) -> None:
+    def _done(self, stretch: ChunkResult) -> None:
         """Count a step, and now and then write down how it goes."""
         progress = self.progress
         before, progress.seconds = progress.seconds, self.clock.seconds()
@@ -245,12 +245,12 @@ class _Course:
         job, source = self.job, self.job.data.held_out
         if source is None:
             return
-        found = evaluate(job.system, source, job.accelerator)
-        job.reporter.evaluated(self.progress, found, str(job.data.held_out_split))
+        found = held_out_loss(job.system, source, job.accelerator)
+        job.reporter.report_validation(self.progress, found, str(job.data.held_out_split))
         self.held_out_loss = found.loss
         if job.data.selects:
-            self.schedule.validated(found.loss)
-            self.progress.validated(found.loss)
+            self.schedule.record_validation(found.loss)
+            self.progress.record_validation(found.loss)
 
     def _save(self) -> None:
         self.job.reporter.flush()
@@ -259,7 +259,7 @@ class _Course:
         self.job.run.save_checkpoint(Checkpoint(step=self.progress.step, state=state, model=model))
 
 
-def _hindrance(job: Job) -> str | None:
+def _hindrance(job: FitJob) -> str | None:
     """Why compiled code can't do it, as the beginning of a sentence."""
     if importlib.util.find_spec("numba") is None:
         return "numba is not installed (pip install 'lmlab[words]')"
@@ -270,8 +270,8 @@ def _hindrance(job: Job) -> str | None:
     return None
 
 
-def _restore(job: Job) -> tuple[Progress, Schedule]:
-    schedule = Schedule(job.config)
+def _restore(job: FitJob) -> tuple[Progress, LearningRateSchedule]:
+    schedule = LearningRateSchedule(job.config)
     checkpoint = job.run.load_checkpoint(job.reporter.tell)
     job.reporter.begin(after=0 if checkpoint is None else checkpoint.step)
     if checkpoint is None:

@@ -1,6 +1,6 @@
 """Word vectors at the speed of the machine: the inner loops of word2vec, compiled by numba.
 
-What is drawn (`draw`) is apart from what is learnt of it (`learn_…`), so that each can be held to
+What is drawn (`sample_training_pairs`) is apart from what is learnt of it (`learn_…`), so that each can be held to
 its own law: draws to their distributions, and updates to the gradient of the loss in
 `objectives/negative_sampling.py`. All of them let go of Python's lock, so that threads share the
 vectors and change them without locks (Hogwild, Niu et al. 2011): right up to updates that are lost
@@ -23,13 +23,13 @@ Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
 Ids = NDArray[np.int32]
 
-BREAK = -1.0
+SENTENCE_BREAK = -1.0
 """Instead of a probability to be kept: a token that ends a sentence."""
-LOOKED_AT = 16
+LOSS_SAMPLE = 16
 """The loss is added up for one place in so many: a logarithm costs as much as twenty products."""
 
 compiled: Any = njit(nogil=True, cache=True)
-quick: Any = njit(nogil=True, cache=True, fastmath=True)
+fast_compiled: Any = njit(nogil=True, cache=True, fastmath=True)
 
 
 @compiled
@@ -69,7 +69,7 @@ def alias_table(law: Doubles) -> tuple[Doubles, Ids]:
 
 
 @compiled
-def uniform(state: np.uint64) -> tuple[float, np.uint64]:
+def splitmix_uniform(state: np.uint64) -> tuple[float, np.uint64]:
     """A number in [0, 1) of 53 random bits, and the state after it (SplitMix64, Steele 2014)."""
     state = state + np.uint64(0x9E3779B97F4A7C15)
     z = state
@@ -80,17 +80,17 @@ def uniform(state: np.uint64) -> tuple[float, np.uint64]:
 
 
 @compiled
-def keep_words(tokens: Ids, kept: Doubles, state: np.uint64) -> tuple[Ids, Ids, np.uint64]:
+def subsample_words(tokens: Ids, kept: Doubles, state: np.uint64) -> tuple[Ids, Ids, np.uint64]:
     """The words that stay, the number of each one's sentence, and the random state after."""
     words = np.empty(len(tokens), np.int32)
     sentences = np.empty(len(tokens), np.int32)
     count = sentence = 0
     for token in tokens:
         probability = kept[token]
-        if probability == BREAK:
+        if probability == SENTENCE_BREAK:
             sentence += 1
         elif probability > 0.0:
-            random, state = uniform(state)
+            random, state = splitmix_uniform(state)
             if random < probability:
                 words[count] = token
                 sentences[count] = sentence
@@ -99,7 +99,7 @@ def keep_words(tokens: Ids, kept: Doubles, state: np.uint64) -> tuple[Ids, Ids, 
 
 
 @compiled
-def draw(
+def sample_training_pairs(
     tokens: Ids,
     kept: Doubles,
     stay: Doubles,
@@ -112,11 +112,11 @@ def draw(
     """Draw what is learnt from a stretch of text: n places, at most M words around, k of noise.
 
     Gives words (n,), words around (n, M) of which the first counts (n,) are there, noise (n, k).
-    `kept` (V,) is the probability of each token to stay, `BREAK` where it ends a sentence. A window
+    `kept` (V,) is the probability of each token to stay, `SENTENCE_BREAK` where it ends a sentence. A window
     is 1 … `window` words wide to either side, uniformly; with `random_contexts` that many words of
     the whole window. Windows end at the stretch's ends.
     """
-    words, sentences, state = keep_words(tokens, kept, np.uint64(seed))
+    words, sentences, state = subsample_words(tokens, kept, np.uint64(seed))
     count = len(words)
     around = np.empty((count, 2 * window), np.int32)
     counts = np.zeros(count, np.int32)
@@ -124,7 +124,7 @@ def draw(
     for place in range(count):
         reach = window
         if random_contexts == 0:
-            random, state = uniform(state)
+            random, state = splitmix_uniform(state)
             reach = 1 + int(random * window)
         here = 0
         for other in range(max(0, place - reach), min(count, place + reach + 1)):
@@ -132,21 +132,21 @@ def draw(
                 around[place, here] = words[other]
                 here += 1
         for chosen in range(min(random_contexts, here)):
-            random, state = uniform(state)
+            random, state = splitmix_uniform(state)
             swapped = chosen + int(random * (here - chosen))
             word = around[place, chosen]
             around[place, chosen] = around[place, swapped]
             around[place, swapped] = word
         counts[place] = min(random_contexts, here) if random_contexts > 0 else here
         for i in range(negatives):
-            random, state = uniform(state)
+            random, state = splitmix_uniform(state)
             scaled = random * len(stay)
             cell = int(scaled)
             noise[place, i] = cell if scaled - cell < stay[cell] else alias[cell]
     return words, around, counts, noise
 
 
-@quick
+@fast_compiled
 def _dot(one: Floats, other: Floats) -> np.float32:
     total = np.float32(0.0)
     for d in range(one.shape[0]):
@@ -154,14 +154,14 @@ def _dot(one: Floats, other: Floats) -> np.float32:
     return total
 
 
-@quick
+@fast_compiled
 def _wrong(score: np.float32, target: bool) -> np.float32:
     """label - σ(score): minus the derivative of the loss by the score."""
     probability = np.float32(1.0) / (np.float32(1.0) + math.exp(-score))
     return np.float32(1.0) - probability if target else -probability
 
 
-@quick
+@fast_compiled
 def _lost(score: np.float32, target: bool) -> float:
     """-log σ(±score), without overflow."""
     away = -score if target else score
@@ -169,7 +169,7 @@ def _lost(score: np.float32, target: bool) -> float:
     return above + math.log1p(math.exp(-abs(away)))
 
 
-@quick
+@fast_compiled
 def _step_both(output: Floats, hidden: Floats, wrong: np.float32, back: Floats) -> None:
     """Note what an output vector tells its hidden state, then move it."""
     for d in range(output.shape[0]):
@@ -177,8 +177,8 @@ def _step_both(output: Floats, hidden: Floats, wrong: np.float32, back: Floats) 
         output[d] += wrong * hidden[d]
 
 
-@quick
-def learn_each(
+@fast_compiled
+def skipgram_step(
     words: Ids,
     around: Ids,
     counts: Ids,
@@ -204,7 +204,7 @@ def learn_each(
             hidden = inputs[around[place, j]]
             for i in range(candidates):
                 wrong[i] = _dot(hidden, outputs[ids[i]])
-            if place % LOOKED_AT == 0:
+            if place % LOSS_SAMPLE == 0:
                 looked += 1
                 for i in range(candidates):
                     lost += _lost(wrong[i], i == 0)
@@ -218,8 +218,8 @@ def learn_each(
     return lost, looked
 
 
-@quick
-def learn_pooled(
+@fast_compiled
+def cbow_step(
     words: Ids,
     around: Ids,
     counts: Ids,
@@ -254,7 +254,7 @@ def learn_pooled(
                 hidden[d] += scale * vector[d]
         for i in range(candidates):
             wrong[i] = _dot(hidden, outputs[ids[i]])
-        if place % LOOKED_AT == 0:
+        if place % LOSS_SAMPLE == 0:
             looked += 1
             for i in range(candidates):
                 lost += _lost(wrong[i], i == 0)
@@ -270,8 +270,8 @@ def learn_pooled(
     return lost, looked
 
 
-@quick
-def learn_product(
+@fast_compiled
+def product_cbow_step(
     words: Ids,
     around: Ids,
     counts: Ids,
@@ -297,7 +297,7 @@ def learn_product(
                 logs -= _lost(score, True)
                 shares[j] = _wrong(score, True)  # 1 - σ
             whole = min(math.exp(logs), 0.999999)
-            if place % LOOKED_AT == 0:
+            if place % LOSS_SAMPLE == 0:
                 looked += i == 0
                 lost -= logs if i == 0 else math.log1p(-whole)
             # d log P = Σ_j (1 - σ_j) d(o · x_j), and d log(1 - P) = -P/(1 - P) d log P.

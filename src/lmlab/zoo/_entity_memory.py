@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from lmlab.backbones.memory_transformer import RememberingTransformer
+from lmlab.backbones.memory_transformer import MemoryTransformer
 from lmlab.core.errors import UserError
 from lmlab.core.hidden_memory import HiddenMemory
 from lmlab.core.vocabulary import Vocabulary
@@ -16,11 +16,11 @@ from lmlab.knowledge.entity_memory_layer import (
     EntityPrediction,
 )
 from lmlab.knowledge.fact_memory_layer import FactMemory
-from lmlab.knowledge.knowledge_base import Knowledge
-from lmlab.layers.weight_init import initialise
-from lmlab.models.entity_memory import EntityModel, FactModel
-from lmlab.objectives.entity_masking import EntityMasking
-from lmlab.objectives.masking.token_masking import needed_mask
+from lmlab.knowledge.knowledge_base import KnowledgeBase
+from lmlab.layers.weight_init import init_transformer_weights
+from lmlab.models.entity_memory import EntitiesAsExperts, FactsAsExperts
+from lmlab.objectives.entity_masking import EntityMaskingObjective
+from lmlab.objectives.masking.token_masking import require_mask_token
 from lmlab.zoo._transformer import (
     TRANSFORMER_RECIPES,
     TransformerConfig,
@@ -28,7 +28,7 @@ from lmlab.zoo._transformer import (
     make_norm,
     make_softmax,
     make_stack,
-    make_tokens,
+    make_token_embedding,
 )
 
 
@@ -84,37 +84,41 @@ ENTITY_RECIPES = {
 }
 
 
-def build_eae(config: EntityConfig, vocabulary: Vocabulary, knowledge: Knowledge) -> EntityModel:
+def build_eae(
+    config: EntityConfig, vocabulary: Vocabulary, knowledge: KnowledgeBase
+) -> EntitiesAsExperts:
     """An encoder with a memory of entities, and their prediction after the last layer."""
-    entities = make_entities(config, knowledge)
-    return EntityModel(
-        **assemble(
+    entities = make_entity_embedding(config, knowledge)
+    return EntitiesAsExperts(
+        **make_parts(
             config, vocabulary, knowledge, entities, EntityPrediction(entities, config.width)
         )
     )
 
 
-def build_fae(config: EntityConfig, vocabulary: Vocabulary, knowledge: Knowledge) -> FactModel:
+def build_fae(
+    config: EntityConfig, vocabulary: Vocabulary, knowledge: KnowledgeBase
+) -> FactsAsExperts:
     """The same with a memory of facts after the last layer."""
     if not knowledge.facts:
         raise UserError("a memory of facts needs knowledge with facts, and this has none.")
-    entities = make_entities(config, knowledge)
+    entities = make_entity_embedding(config, knowledge)
     facts = FactMemory(
         entities,
         len(knowledge.relations),
         knowledge.objects,
         config.width,
-        mask=needed_mask(vocabulary),
+        mask=require_mask_token(vocabulary),
         nearest=config.nearest,
     )
-    return FactModel(**assemble(config, vocabulary, knowledge, entities, facts))
+    return FactsAsExperts(**make_parts(config, vocabulary, knowledge, entities, facts))
 
 
-def make_entities(config: EntityConfig, knowledge: Knowledge) -> nn.Embedding:
+def make_entity_embedding(config: EntityConfig, knowledge: KnowledgeBase) -> nn.Embedding:
     return nn.Embedding(len(knowledge.entities), config.entity_width or config.width)
 
 
-def start_apart(*memories: HiddenMemory) -> None:
+def initialise_entity_norms(*memories: HiddenMemory) -> None:
     """Let the vectors of entities and relations start at a length of about 4.
 
     A hidden state after a norm has numbers of size one. With vectors as short as a Transformer's
@@ -126,15 +130,15 @@ def start_apart(*memories: HiddenMemory) -> None:
                 nn.init.normal_(table.weight, std=4 / table.embedding_dim**0.5)
 
 
-def assemble(
+def make_parts(
     config: EntityConfig,
     vocabulary: Vocabulary,
-    knowledge: Knowledge,
+    knowledge: KnowledgeBase,
     entities: nn.Embedding,
     last: HiddenMemory,
 ) -> dict[str, Any]:
     """The parts of such a system by name; `last` is asked after the last layer."""
-    tokens = make_tokens(config, vocabulary)
+    tokens = make_token_embedding(config, vocabulary)
     frame = (vocabulary.pad, vocabulary.start, vocabulary.end)
     memory = EntityMemory(
         entities,
@@ -143,19 +147,21 @@ def assemble(
         nearest=config.nearest,
         special=[token for token in frame if token is not None],
     )
-    backbone = RememberingTransformer(
+    backbone = MemoryTransformer(
         make_embedding(config, tokens),
         make_stack(config),
         {config.memory_layer: memory, config.layers: last},
         width=config.width,
     )
-    initialise(backbone, config.width, layers=config.layers if config.pre_norm else 0)
-    start_apart(memory, last)
+    init_transformer_weights(backbone, config.width, layers=config.layers if config.pre_norm else 0)
+    initialise_entity_norms(memory, last)
     return {
         "vocabulary": vocabulary,
         "backbone": backbone,
         "emission": make_softmax(config, vocabulary, tokens, bias=True, head=True),
-        "objective": EntityMasking(vocabulary, rate=config.rate, mention_rate=config.mention_rate),
+        "objective": EntityMaskingObjective(
+            vocabulary, rate=config.rate, mention_rate=config.mention_rate
+        ),
         "knowledge": knowledge,
         "memory": config.memory_layer,
         "last": config.layers,

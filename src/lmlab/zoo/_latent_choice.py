@@ -7,17 +7,17 @@ from dataclasses import dataclass, field
 from torch import nn
 
 from lmlab.backbones.latent_choice import (
-    Latent,
+    LatentChoiceBackbone,
 )
 from lmlab.core.parts import Emission
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.emissions.softmax import Softmax
-from lmlab.models.latent_choice import LatentLeftToRight
+from lmlab.models.latent_choice import LatentChoiceLM
 from lmlab.objectives.next_token import NextToken
 
 
 @dataclass(frozen=True, kw_only=True)
-class LatentConfig:
+class LatentChoiceConfig:
     """Settings of a model with latent parents."""
 
     width: int = field(default=128, metadata={"at_least": 1})
@@ -26,7 +26,7 @@ class LatentConfig:
     """Share of embedding entries set to zero in training."""
 
 
-LATENT_RECIPES = {
+LATENT_CHOICE_RECIPES = {
     # That of `window`, so that what differs is the model.
     "multi30k": {
         "dropout": 0.4,
@@ -40,26 +40,22 @@ LATENT_RECIPES = {
 }
 
 
-LONGEST = 128
-"""Places that are read at once: what every place knows of every source grows with its square."""
-
-
-def new_embedding(config: LatentConfig, vocabulary: Vocabulary) -> nn.Embedding:
+def new_embedding(config: LatentChoiceConfig, vocabulary: Vocabulary) -> nn.Embedding:
     """Vectors of length 1 on average, as `window` has them."""
     embedding = nn.Embedding(vocabulary.size, config.width)
     nn.init.normal_(embedding.weight, std=config.width**-0.5)
     return embedding
 
 
-def build_latent(
-    backbone: Latent,
+def build_latent_choice_lm(
+    backbone: LatentChoiceBackbone,
     embedding: nn.Embedding,
     vocabulary: Vocabulary,
     emission: Emission | None = None,
-) -> LatentLeftToRight:
+) -> LatentChoiceLM:
     """backbone → softmax tied to the embedding, or another emission, predicting the next token."""
     softmax = Softmax(embedding.embedding_dim, vocabulary, tied=embedding)
-    return LatentLeftToRight(
+    return LatentChoiceLM(
         vocabulary=vocabulary,
         backbone=backbone,
         emission=softmax if emission is None else emission,

@@ -7,33 +7,40 @@ from typing import Literal
 
 from lmlab.core.errors import UserError
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.models.masked_lm import MaskedModel
-from lmlab.objectives.masked_language_modelling import MaskedTokens
-from lmlab.objectives.masking.mention_units import Mentions
+from lmlab.models.masked_lm import BERT
+from lmlab.objectives.masked_language_modelling import BERTObjective
+from lmlab.objectives.masking.mention_units import MentionUnits
 from lmlab.objectives.masking.sentence_packing import FullSentences
 from lmlab.objectives.masking.token_masking import (
-    Choice,
-    Repeats,
-    Replacement,
-    needed_mask,
+    MaskingStrategy,
+    MaskReplacement,
+    StaticMasking,
+    require_mask_token,
 )
-from lmlab.objectives.masking.whole_word_masking import Words
-from lmlab.objectives.sampled_loss_config import MaskedSampledConfig
-from lmlab.objectives.sentence_pairs import NextSentence, SentenceOrder, SentencePairs
-from lmlab.objectives.span_boundary import SpanBoundary
+from lmlab.objectives.masking.whole_word_masking import WordUnits
+from lmlab.objectives.sampled_loss_config import MaskedLossConfig
+from lmlab.objectives.sentence_pairs import (
+    NextSentencePrediction,
+    SentenceOrderPrediction,
+    SentencePairTask,
+)
+from lmlab.objectives.span_boundary import SpanBoundaryObjective
 from lmlab.zoo._transformer import (
     TransformerConfig,
     make_softmax,
-    make_tokens,
+    make_token_embedding,
     make_transformer,
 )
 
-PairName = Literal["next", "order", "none"]
-PAIRS: dict[str, type[SentencePairs]] = {"next": NextSentence, "order": SentenceOrder}
+SentencePairName = Literal["next", "order", "none"]
+SENTENCE_PAIR_TASKS: dict[str, type[SentencePairTask]] = {
+    "next": NextSentencePrediction,
+    "order": SentenceOrderPrediction,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
-class MaskedConfig(MaskedSampledConfig, TransformerConfig):
+class MaskedLMConfig(MaskedLossConfig, TransformerConfig):
     """Settings of a masked language model."""
 
     pre_norm: bool = False
@@ -50,7 +57,7 @@ class MaskedConfig(MaskedSampledConfig, TransformerConfig):
     """In how many ways a text is hidden, where masking is static."""
     masking_seed: int = field(default=0, metadata={"at_least": 0, "below": 2**31})
     """Decides what those ways are."""
-    pairs: PairName = "none"
+    pairs: SentencePairName = "none"
     """next: does the second segment follow the first; order: are they swapped; none: one text."""
     segments: int = field(default=0, metadata={"at_least": 0})
     """Kinds of segments that the input tells apart; 0 for none, pairs have 2."""
@@ -74,59 +81,57 @@ class MaskedConfig(MaskedSampledConfig, TransformerConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PairedConfig(MaskedConfig):
+class SentencePairConfig(MaskedLMConfig):
     """Settings of a masked language model that reads a text as two segments."""
 
-    pairs: PairName = "next"
+    pairs: SentencePairName = "next"
     """next: does the second segment follow the first; order: are they swapped; none: one text."""
     segments: int = field(default=2, metadata={"at_least": 0})
     """Kinds of segments that the input tells apart; 0 for none, pairs have 2."""
 
 
-def build_masked(
-    config: MaskedConfig,
+def build_masked_lm(
+    config: MaskedLMConfig,
     vocabulary: Vocabulary,
-    choice: Choice,
+    choice: MaskingStrategy,
     *,
-    units: Words | Mentions | None = None,
+    units: WordUnits | MentionUnits | None = None,
     spans_together: bool = False,
     span_places: int = 0,
-) -> MaskedModel:
+) -> BERT:
     """An encoder that predicts what `choice` hides.
 
     `units` learn of the tokeniser; `spans_together` replaces the tokens of a span alike; with
     `span_places` hidden spans are asked from outside too, so many places of a span told apart.
     """
-    needed_mask(vocabulary)
-    tokens = make_tokens(config, vocabulary)
+    require_mask_token(vocabulary)
+    tokens = make_token_embedding(config, vocabulary)
     backbone = make_transformer(config, tokens)
     emission = make_softmax(config, vocabulary, tokens, bias=True, head=True)
     boundary = None
     if span_places:
         outside = make_softmax(config, vocabulary, tokens, bias=True)
-        boundary = SpanBoundary(config.width, outside, places=span_places)
-    paired = PAIRS.get(config.pairs)
+        boundary = SpanBoundaryObjective(config.width, outside, places=span_places)
+    paired = SENTENCE_PAIR_TASKS.get(config.pairs)
     several = FullSentences(length=config.length, pad=vocabulary.pad)
-    objective = MaskedTokens(
+    objective = BERTObjective(
         vocabulary,
         choice,
-        Replacement(vocabulary=vocabulary, together=spans_together),
-        repeats=repeats_of(config),
+        MaskReplacement(vocabulary=vocabulary, together=spans_together),
+        repeats=make_static_masking(config),
         full_sentences=several if config.full_sentences else None,
         pairs=None if paired is None else paired(config.width, vocabulary),
         boundary=boundary,
         units=units,
     )
-    system = MaskedModel(
-        vocabulary=vocabulary, backbone=backbone, emission=emission, objective=objective
-    )
+    system = BERT(vocabulary=vocabulary, backbone=backbone, emission=emission, objective=objective)
     # Cut in two, a text has one symbol more.
     system.window = config.length - (1 if paired is None else 2)
     return system
 
 
-def repeats_of(config: MaskedConfig) -> Repeats | None:
+def make_static_masking(config: MaskedLMConfig) -> StaticMasking | None:
     """Static masking, where it is asked for."""
     if config.masking == "dynamic":
         return None
-    return Repeats(seed=config.masking_seed, duplicates=config.duplicates)
+    return StaticMasking(seed=config.masking_seed, duplicates=config.duplicates)

@@ -8,36 +8,40 @@ from typing import Any, Literal
 
 from torch import nn
 
-from lmlab.backbones.rnn_decoders import Writer
-from lmlab.backbones.rnn_encoder import Reader
-from lmlab.backbones.rnn_encoder_decoder import RecurrentPair
+from lmlab.backbones.rnn_decoders import RNNDecoder
+from lmlab.backbones.rnn_encoder import RNNEncoder
+from lmlab.backbones.rnn_encoder_decoder import RNNEncoderDecoder
 from lmlab.core.errors import UserError
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.emissions.softmax import Softmax
 from lmlab.layers.recurrent_cells import (
-    Cell,
     GRUCell,
     LSTMCell,
+    RecurrentCell,
     TanhCell,
 )
-from lmlab.models.latent_start_seq2seq import MixedBeginnings
-from lmlab.models.seq2seq import SequenceToSequence
-from lmlab.objectives.conditional_lm import NextTokenGivenSource
-from lmlab.objectives.sampled_loss_config import SampledConfig
+from lmlab.models.latent_start_seq2seq import LatentStartSeq2Seq
+from lmlab.models.seq2seq import EncoderDecoderLM
+from lmlab.objectives.conditional_lm import ConditionalLM
+from lmlab.objectives.sampled_loss_config import NextTokenLossConfig
 
-CellName = Literal["rnn", "lstm", "gru"]
-CELLS: dict[CellName, type[Cell]] = {"rnn": TanhCell, "lstm": LSTMCell, "gru": GRUCell}
+Seq2SeqCellName = Literal["rnn", "lstm", "gru"]
+SEQ2SEQ_CELLS: dict[Seq2SeqCellName, type[RecurrentCell]] = {
+    "rnn": TanhCell,
+    "lstm": LSTMCell,
+    "gru": GRUCell,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
-class TranslatingConfig(SampledConfig):
+class RecurrentSeq2SeqConfig(NextTokenLossConfig):
     """Settings of two recurrent networks, one that reads and one that writes."""
 
     width: int = field(default=256, metadata={"at_least": 2})
     """Numbers in a hidden state and in an embedding."""
     layers: int = field(default=1, metadata={"at_least": 1})
     """Cells stacked on each other, in the reader and in the writer."""
-    cell: CellName = "gru"
+    cell: Seq2SeqCellName = "gru"
     """rnn, lstm or gru."""
     both_ways: bool = False
     """Whether the reader reads both ways, half of the width each."""
@@ -62,7 +66,7 @@ class TranslatingConfig(SampledConfig):
             )
 
 
-MULTI30K = {
+SEQ2SEQ_MULTI30K = {
     # German to English on two cores: docs/translation.md has what it reaches.
     "dropout": 0.3,
     "smoothing": 0.1,
@@ -77,17 +81,17 @@ MULTI30K = {
 }
 
 
-MakeWriter = Callable[[nn.Embedding, list[Cell]], Writer]
+MakeDecoder = Callable[[nn.Embedding, list[RecurrentCell]], RNNDecoder]
 
 
-def build_translating(
-    config: TranslatingConfig,
+def build_recurrent_seq2seq(
+    config: RecurrentSeq2SeqConfig,
     vocabulary: Vocabulary,
-    make_writer: MakeWriter,
+    make_writer: MakeDecoder,
     *,
     joined: bool,
     source: Vocabulary | None,
-) -> SequenceToSequence:
+) -> EncoderDecoderLM:
     """A reader, and the writer that `make_writer` makes, its inputs twice as wide if `joined`.
 
     `source` is the reader's vocabulary, where it is another.
@@ -109,26 +113,26 @@ def build_translating(
     reading = writing if config.shared else nn.Embedding((source or vocabulary).size, config.width)
     inputs = config.width * (2 if joined else 1)
     cells = _cells(config, config.width, first=inputs)
-    backbone = RecurrentPair(make_reader(config, reading), make_writer(writing, cells))
+    backbone = RNNEncoderDecoder(make_source_encoder(config, reading), make_writer(writing, cells))
     emission = Softmax(config.width, vocabulary, tied=writing if config.tied else None)
     parts: dict[str, Any] = {
         "vocabulary": vocabulary,
         "backbone": backbone,
         "emission": emission,
-        "objective": NextTokenGivenSource(vocabulary, source=source, smoothing=config.smoothing),
+        "objective": ConditionalLM(vocabulary, source=source, smoothing=config.smoothing),
     }
     if config.choices > 1:
-        return MixedBeginnings(choices=config.choices, **parts)
-    return SequenceToSequence(**parts)
+        return LatentStartSeq2Seq(choices=config.choices, **parts)
+    return EncoderDecoderLM(**parts)
 
 
-def make_reader(config: TranslatingConfig, embedding: nn.Embedding) -> Reader:
+def make_source_encoder(config: RecurrentSeq2SeqConfig, embedding: nn.Embedding) -> RNNEncoder:
     each = config.width // 2 if config.both_ways else config.width
     there = _cells(config, each, first=config.width)
     back = _cells(config, each, first=config.width) if config.both_ways else []
-    return Reader(embedding, there, back, dropout=config.dropout, reversed_=config.reversed)
+    return RNNEncoder(embedding, there, back, dropout=config.dropout, reversed_=config.reversed)
 
 
-def _cells(config: TranslatingConfig, width: int, *, first: int) -> list[Cell]:
-    cell = CELLS[config.cell]
+def _cells(config: RecurrentSeq2SeqConfig, width: int, *, first: int) -> list[RecurrentCell]:
+    cell = SEQ2SEQ_CELLS[config.cell]
     return [cell(config.width if layer else first, width) for layer in range(config.layers)]

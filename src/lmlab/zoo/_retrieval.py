@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Literal
 
-from lmlab.backbones.text_encoder import Pooling, TextEncoder
+from lmlab.backbones.text_encoder import PooledTextEncoder, TextPooling
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.zoo._transformer import TransformerConfig, make_tokens, make_transformer
+from lmlab.zoo._transformer import TransformerConfig, make_token_embedding, make_transformer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +28,7 @@ class RetrieverConfig(TransformerConfig):
     """What norms add to the variance."""
     vector_width: int = field(default=128, metadata={"at_least": 0})
     """Numbers in the vector of a text; 0 for width, without a projection."""
-    pooling: Pooling = "mean"
+    pooling: TextPooling = "mean"
     """first: the hidden state of place 0, as the papers have it, whose encoders were trained
     before; mean: that of all places, which learns sooner from nothing."""
     shared: Literal["all", "tokens", "nothing"] = "all"
@@ -70,14 +70,14 @@ RETRIEVER_RECIPES = {
 
 def make_encoders(
     config: RetrieverConfig, vocabulary: Vocabulary
-) -> tuple[TextEncoder, TextEncoder]:
+) -> tuple[PooledTextEncoder, PooledTextEncoder]:
     """That of questions and that of documents."""
-    tokens = make_tokens(config, vocabulary)
-    other = tokens if config.shared == "tokens" else make_tokens(config, vocabulary)
+    tokens = make_token_embedding(config, vocabulary)
+    other = tokens if config.shared == "tokens" else make_token_embedding(config, vocabulary)
     first = make_transformer(config, tokens)
     second = first if config.shared == "all" else make_transformer(config, other)
     questions, documents = (
-        TextEncoder(
+        PooledTextEncoder(
             backbone,
             width=config.vector_width,
             pooling=config.pooling,

@@ -8,17 +8,17 @@ from typing import Literal
 from torch import nn
 
 from lmlab.backbones.backbone_interfaces import (
-    Decoder,
-    Encoder,
+    LatentDecoder,
+    SentenceEncoder,
 )
 from lmlab.backbones.bottleneck import Bottleneck
 from lmlab.backbones.latent_decoders import (
-    Guided,
-    Unrolled,
+    FreeRunningDecoder,
+    TeacherForcedDecoder,
 )
 from lmlab.backbones.sentence_encoders import (
-    Projected,
-    RightToLeft,
+    ProjectedEncoder,
+    ReverseRNNEncoder,
 )
 from lmlab.core.parts import Emission
 from lmlab.core.vocabulary import Vocabulary
@@ -26,23 +26,23 @@ from lmlab.inference.latent_distributions import (
     BernoulliLatent,
     DiagonalGaussian,
     FullGaussian,
-    Latent,
+    LatentFamily,
 )
 from lmlab.layers.noise import TokenNoise
 from lmlab.layers.sphere_embedding import SphereEmbedding
 from lmlab.models.latent_variable import (
     Autoencoder,
-    LatentVariable,
+    VariationalAutoencoder,
 )
-from lmlab.objectives.elbo import Bound, Elbo
-from lmlab.objectives.reconstruction import Reconstruction
+from lmlab.objectives.elbo import ELBO, BoundName
+from lmlab.objectives.reconstruction import ReconstructionObjective
 from lmlab.zoo._cells import CellName, build_cell
 from lmlab.zoo._emissions import EmissionName, build_emission
 
 LatentName = Literal["gaussian", "full-gaussian", "bernoulli"]
 
 # Short sentences; as many tokens at once as make the table of a mixture worth its while.
-MULTI30K = {
+AUTOENCODER_MULTI30K = {
     "learning_rate": 2e-3,
     "schedule": "cosine",
     "warmup_steps": 100,
@@ -62,7 +62,7 @@ class NoiseConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SentenceConfig(NoiseConfig):
+class SentenceAutoencoderConfig(NoiseConfig):
     """Settings of a model that writes a sentence from one latent vector."""
 
     width: int = field(default=128, metadata={"at_least": 1})
@@ -78,7 +78,7 @@ class SentenceConfig(NoiseConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class BoundConfig(NoiseConfig):
+class ELBOConfig(NoiseConfig):
     """Settings of a bound on the probability of a sentence."""
 
     latent: int = field(default=32, metadata={"at_least": 1})
@@ -89,31 +89,31 @@ class BoundConfig(NoiseConfig):
     """Steps over which the weight of the KL rises from 0 to 1; 0 for full weight at once."""
     free_bits: float = field(default=0.0, metadata={"at_least": 0})
     """Nats for each latent number and sentence that cost nothing in training."""
-    bound: Bound = "elbo"
+    bound: BoundName = "elbo"
     """How a sentence is scored: elbo, or importance (tighter, the more samples)."""
     samples: int = field(default=4, metadata={"at_least": 1})
     """Points of the posterior at which a sentence is scored."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class VaeConfig(BoundConfig, SentenceConfig):
+class VAEConfig(ELBOConfig, SentenceAutoencoderConfig):
     """Settings of a variational autoencoder of sentences."""
 
-    every_step: bool = False
+    latent_every_step: bool = False
     """Whether the latent joins every input of the decoder, beside starting it."""
     word_dropout: float = field(default=0.0, metadata={"at_least": 0, "below": 1})
     """Share of the words fed to the decoder erased in training, so that it needs the latent."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlacesConfig(SentenceConfig):
+class FixedLengthAutoencoderConfig(SentenceAutoencoderConfig):
     """Settings of an autoencoder that reads and writes all places of a sentence at once."""
 
     length: int = field(default=64, metadata={"at_least": 2})
     """Tokens of the longest sentence, <s> and </s> counted, as a corpus counts where it cuts."""
 
 
-def build_embedding(config: SentenceConfig, vocabulary: Vocabulary) -> nn.Embedding:
+def build_embedding(config: SentenceAutoencoderConfig, vocabulary: Vocabulary) -> nn.Embedding:
     """On the sphere where the emission is."""
     if "sphere" in config.emission:
         return SphereEmbedding(vocabulary.size, config.width)
@@ -122,7 +122,9 @@ def build_embedding(config: SentenceConfig, vocabulary: Vocabulary) -> nn.Embedd
     return embedding
 
 
-def emission_of(config: SentenceConfig, vocabulary: Vocabulary) -> Emission:
+def make_autoencoder_emission(
+    config: SentenceAutoencoderConfig, vocabulary: Vocabulary
+) -> Emission:
     """The emission of the config's name, untied."""
     return build_emission(
         config.emission,
@@ -134,7 +136,7 @@ def emission_of(config: SentenceConfig, vocabulary: Vocabulary) -> Emission:
     )
 
 
-def build_latent(name: LatentName, size: int) -> Latent:
+def make_latent(name: LatentName, size: int) -> LatentFamily:
     """The kind of latent of that name."""
     kinds: dict[str, type[DiagonalGaussian] | type[BernoulliLatent]] = {
         "gaussian": DiagonalGaussian,
@@ -144,52 +146,55 @@ def build_latent(name: LatentName, size: int) -> Latent:
     return kinds[name](size)
 
 
-def noise(rate: float, vocabulary: Vocabulary) -> TokenNoise | None:
+def make_token_noise(rate: float, vocabulary: Vocabulary) -> TokenNoise | None:
     """Nothing where the rate is zero."""
     return TokenNoise(rate, vocabulary) if rate else None
 
 
 def build_vae(
-    config: VaeConfig, vocabulary: Vocabulary, cell: CellName, off: tuple[int, ...] = ()
-) -> LatentVariable:
+    config: VAEConfig, vocabulary: Vocabulary, cell: CellName, off: tuple[int, ...] = ()
+) -> VariationalAutoencoder:
     """Right-to-left encoder, latent, decoder that starts from it; one cell each, of one kind."""
     embedding = build_embedding(config, vocabulary)
-    heard = config.width + (config.latent if config.every_step else 0)
-    decoder = Guided(
+    heard = config.width + (config.latent if config.latent_every_step else 0)
+    decoder = TeacherForcedDecoder(
         embedding,
         build_cell(cell, heard, config.width, off),
         latent=config.latent,
-        every_step=config.every_step,
+        latent_every_step=config.latent_every_step,
         dropout=config.dropout,
     )
-    encoder = RightToLeft(
+    encoder = ReverseRNNEncoder(
         embedding, build_cell(cell, config.width, config.width, off), dropout=config.dropout
     )
-    return LatentVariable(
+    return VariationalAutoencoder(
         vocabulary=vocabulary,
         backbone=decoder,
-        emission=emission_of(config, vocabulary),
+        emission=make_autoencoder_emission(config, vocabulary),
         objective=build_elbo(
-            config, vocabulary, encoder, word_dropout=noise(config.word_dropout, vocabulary)
+            config,
+            vocabulary,
+            encoder,
+            word_dropout=make_token_noise(config.word_dropout, vocabulary),
         ),
     )
 
 
 def build_elbo(
-    config: BoundConfig,
+    config: ELBOConfig,
     vocabulary: Vocabulary,
-    encoder: Encoder,
+    encoder: SentenceEncoder,
     *,
     word_dropout: TokenNoise | None = None,
-) -> Elbo:
+) -> ELBO:
     """The bound with all that the config says of it."""
-    return Elbo(
+    return ELBO(
         encoder,
-        build_latent(config.posterior, config.latent),
+        make_latent(config.posterior, config.latent),
         anneal_steps=config.anneal_steps,
         free_bits=config.free_bits,
         latent_noise=config.latent_noise,
-        token_noise=noise(config.token_noise, vocabulary),
+        token_noise=make_token_noise(config.token_noise, vocabulary),
         word_dropout=word_dropout,
         samples=config.samples,
         bound=config.bound,
@@ -197,31 +202,35 @@ def build_elbo(
 
 
 def build_autoencoder(
-    config: SentenceConfig, vocabulary: Vocabulary, encoder: Encoder, decoder: Decoder
+    config: SentenceAutoencoderConfig,
+    vocabulary: Vocabulary,
+    encoder: SentenceEncoder,
+    decoder: LatentDecoder,
 ) -> Autoencoder:
     """An encoder and a decoder with a vector between them."""
     return Autoencoder(
         vocabulary=vocabulary,
         backbone=Bottleneck(encoder, decoder),
-        emission=emission_of(config, vocabulary),
-        objective=Reconstruction(
-            latent_noise=config.latent_noise, token_noise=noise(config.token_noise, vocabulary)
+        emission=make_autoencoder_emission(config, vocabulary),
+        objective=ReconstructionObjective(
+            latent_noise=config.latent_noise,
+            token_noise=make_token_noise(config.token_noise, vocabulary),
         ),
     )
 
 
 def build_recurrent_autoencoder(
-    config: SentenceConfig, vocabulary: Vocabulary, cell: CellName
+    config: SentenceAutoencoderConfig, vocabulary: Vocabulary, cell: CellName
 ) -> Autoencoder:
     """A cell reads the sentence right to left, another is unrolled from what it kept."""
     embedding = build_embedding(config, vocabulary)
     read = build_cell(cell, config.width, config.width)
-    reader = RightToLeft(embedding, read, dropout=config.dropout)
+    reader = ReverseRNNEncoder(embedding, read, dropout=config.dropout)
     to_latent = nn.Linear(config.width, config.latent)
     write = build_cell(cell, config.latent, config.width)
     return build_autoencoder(
         config,
         vocabulary,
-        Projected(reader, to_latent, width=config.latent),
-        Unrolled(write, latent=config.latent, dropout=config.dropout),
+        ProjectedEncoder(reader, to_latent, width=config.latent),
+        FreeRunningDecoder(write, latent=config.latent, dropout=config.dropout),
     )

@@ -8,30 +8,38 @@ from torch import nn
 
 from lmlab.backbones.two_stream_transformer import (
     QueryVector,
-    TwoStream,
+    TwoStreamTransformer,
 )
 from lmlab.core.errors import UserError
-from lmlab.layers.weight_init import initialise
+from lmlab.layers.weight_init import init_transformer_weights
 from lmlab.zoo._transformer import PositionName, TransformerConfig, make_embedding, make_stack
 
-RELATIVE: tuple[PositionName, ...] = ("transformer-xl", "buckets", "shaw", "alibi", "rotary")
+TWO_STREAM_RELATIVE_POSITIONS: tuple[PositionName, ...] = (
+    "transformer-xl",
+    "buckets",
+    "shaw",
+    "alibi",
+    "rotary",
+)
 """Positions that act on attention, by which a query without an input knows its place."""
-TOLD: tuple[PositionName, ...] = ("learned", "sinusoidal", "concatenated", "none")
+ABSOLUTE_POSITIONS: tuple[PositionName, ...] = ("learned", "sinusoidal", "concatenated", "none")
 """Positions that input vectors are told, which leave attention to the buckets."""
 
 
 def check_relative(positions: PositionName) -> None:
     """A UserError where a query could not know its place."""
-    if positions not in RELATIVE:
+    if positions not in TWO_STREAM_RELATIVE_POSITIONS:
         raise UserError(
             f"a query knows its place by attention alone, so positions must be one of "
-            f"{', '.join(RELATIVE)}, and {positions} came."
+            f"{', '.join(TWO_STREAM_RELATIVE_POSITIONS)}, and {positions} came."
         )
 
 
-def make_remembering(config: TransformerConfig, tokens: nn.Embedding, memory: int) -> TwoStream:
+def make_xlnet_backbone(
+    config: TransformerConfig, tokens: nn.Embedding, memory: int
+) -> TwoStreamTransformer:
     """XLNet's: queries start as one learned vector, and text that goes on is remembered."""
-    backbone = TwoStream(
+    backbone = TwoStreamTransformer(
         make_embedding(config, tokens),
         make_stack(config),
         width=config.width,
@@ -39,18 +47,18 @@ def make_remembering(config: TransformerConfig, tokens: nn.Embedding, memory: in
         memory=memory,
         stretch=config.length,
     )
-    initialise(backbone, config.width, layers=config.layers if config.pre_norm else 0)
+    init_transformer_weights(backbone, config.width, layers=config.layers if config.pre_norm else 0)
     return backbone
 
 
-def make_compensated(config: TransformerConfig, tokens: nn.Embedding) -> TwoStream:
+def make_mpnet_backbone(config: TransformerConfig, tokens: nn.Embedding) -> TwoStreamTransformer:
     """MPNet's: queries start as the masks, and buckets of distances stand beside the positions."""
-    if config.positions not in TOLD:
+    if config.positions not in ABSOLUTE_POSITIONS:
         raise UserError(
             f"attention has buckets of distances already, so positions must be one of "
-            f"{', '.join(TOLD)}, and {config.positions} came."
+            f"{', '.join(ABSOLUTE_POSITIONS)}, and {config.positions} came."
         )
     stack = make_stack(replace(config, positions="buckets"))
-    backbone = TwoStream(make_embedding(config, tokens), stack, width=config.width)
-    initialise(backbone, config.width, layers=config.layers if config.pre_norm else 0)
+    backbone = TwoStreamTransformer(make_embedding(config, tokens), stack, width=config.width)
+    init_transformer_weights(backbone, config.width, layers=config.layers if config.pre_norm else 0)
     return backbone

@@ -5,19 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from lmlab.backbones.context_words import Surroundings
+from lmlab.backbones.context_words import ContextWords
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.emissions.word2vec_emission import (
-    Joining,
-    WordScores,
+    ContextCombination,
+    Word2VecEmission,
 )
-from lmlab.layers.unigram_distribution import WordLaw
-from lmlab.models.word2vec import WordModel
+from lmlab.layers.unigram_distribution import UnigramDistribution
+from lmlab.models.word2vec import Word2Vec
 from lmlab.objectives.negative_sampling import NegativeSampling
 
 
 @dataclass(frozen=True, kw_only=True)
-class WordConfig:
+class Word2VecConfig:
     """Settings of word vectors."""
 
     width: int = field(default=100, metadata={"at_least": 1})
@@ -36,7 +36,7 @@ class WordConfig:
     """words: word by word, in compiled code; gradient: the ordinary loop and its optimisers."""
 
 
-WORD_RECIPES: dict[str, dict[str, Any]] = {
+WORD2VEC_RECIPES: dict[str, dict[str, Any]] = {
     # word2vec's own: linear to nothing, words seen fewer than five times left out.
     "default": {
         "learning_rate": 0.025,
@@ -49,15 +49,19 @@ WORD_RECIPES: dict[str, dict[str, Any]] = {
 }
 
 
-def build_words(
-    config: WordConfig, vocabulary: Vocabulary, joining: Joining, *, random_contexts: int = 0
-) -> WordModel:
-    """A word model whose surroundings score a word by `joining`."""
-    law = WordLaw(vocabulary, power=config.power, sample=config.sample)
-    system = WordModel(
+def build_word2vec(
+    config: Word2VecConfig,
+    vocabulary: Vocabulary,
+    combination: ContextCombination,
+    *,
+    random_contexts: int = 0,
+) -> Word2Vec:
+    """A word model whose surroundings score a word by `combination`."""
+    law = UnigramDistribution(vocabulary, power=config.power, sample=config.sample)
+    system = Word2Vec(
         vocabulary=vocabulary,
-        backbone=Surroundings(2 * config.window),
-        emission=WordScores(config.width, law, joining, negatives=config.negatives),
+        backbone=ContextWords(2 * config.window),
+        emission=Word2VecEmission(config.width, law, combination, negatives=config.negatives),
         objective=NegativeSampling(
             law,
             window=config.window,

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.knowledge.knowledge_base import Knowledge
-from lmlab.models.entity_memory import EntityModel
+from lmlab.knowledge.knowledge_base import KnowledgeBase
+from lmlab.models.entity_memory import EntitiesAsExperts
 from lmlab.zoo._entity_memory import (
     ENTITY_RECIPES,
     EntityConfig,
@@ -62,5 +62,5 @@ SIZES = {
 RECIPES = ENTITY_RECIPES
 
 
-def build(config: Config, vocabulary: Vocabulary, *, knowledge: Knowledge) -> EntityModel:
+def build(config: Config, vocabulary: Vocabulary, *, knowledge: KnowledgeBase) -> EntitiesAsExperts:
     return build_eae(config, vocabulary, knowledge)

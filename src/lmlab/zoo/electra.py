@@ -16,21 +16,21 @@ from torch import nn
 from lmlab.backbones.transformer import Transformer
 from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.emissions.discriminator import Detection
-from lmlab.layers.weight_init import initialise
-from lmlab.models.masked_lm import Filling
-from lmlab.models.token_detection import Detecting
-from lmlab.objectives.masked_language_modelling import MaskedTokens
+from lmlab.emissions.discriminator import Discriminator
+from lmlab.layers.weight_init import init_transformer_weights
+from lmlab.models.masked_lm import MaskedLM
+from lmlab.models.token_detection import ReplacedTokenDetector
+from lmlab.objectives.masked_language_modelling import BERTObjective
 from lmlab.objectives.masking.token_masking import (
-    EachToken,
-    Replacement,
+    IndependentMasking,
+    MaskReplacement,
 )
-from lmlab.objectives.replaced_token_detection import ReplacedTokens
+from lmlab.objectives.replaced_token_detection import ELECTRAObjective
 from lmlab.zoo._transformer import (
     TRANSFORMER_RECIPES,
     TransformerConfig,
     make_softmax,
-    make_tokens,
+    make_token_embedding,
     make_transformer,
 )
 
@@ -71,33 +71,33 @@ class ElectraConfig(TransformerConfig):
             head_width=0,
             inner=self.generator_inner,
             embedding_width=self.embedding_width or self.width,
-            silent_layers=(),
-            silent_heads=(),
+            disabled_layers=(),
+            disabled_heads=(),
         )
 
 
 def make_generator(
     config: ElectraConfig, vocabulary: Vocabulary, tokens: nn.Embedding, detector: Transformer
-) -> Filling:
+) -> MaskedLM:
     """The small masked model; positions, segments and their norm are the detector's as well."""
-    small, choice = config.generator, EachToken(config.rate)
+    small, choice = config.generator, IndependentMasking(config.rate)
     # The paper hides all chosen tokens behind <mask>: the detector never sees that symbol.
-    replacement = Replacement(vocabulary=vocabulary, mask=1.0, random=0.0)
+    replacement = MaskReplacement(vocabulary=vocabulary, mask=1.0, random=0.0)
     backbone, shared = make_transformer(small, tokens), detector.embedding
     backbone.embedding.positions = shared.positions
     backbone.embedding.segments = shared.segments
     backbone.embedding.norm = shared.norm
     # The tokens' first vectors are the detector's: the generator's width would make them longer.
-    initialise(tokens, config.width)
-    return Filling(
+    init_transformer_weights(tokens, config.width)
+    return MaskedLM(
         vocabulary=vocabulary,
         backbone=backbone,
         emission=make_softmax(small, vocabulary, tokens, bias=True, head=True),
-        objective=MaskedTokens(vocabulary, choice, replacement),
+        objective=BERTObjective(vocabulary, choice, replacement),
     )
 
 
-LACKING: dict[str, Literal["detector", "generator"] | None] = {
+MISSING_NETWORK: dict[str, Literal["detector", "generator"] | None] = {
     "both": None,
     "detector": "generator",
     "generator": "detector",
@@ -105,10 +105,10 @@ LACKING: dict[str, Literal["detector", "generator"] | None] = {
 """By the networks that have weights, the one that has none."""
 
 
-def make_detection(config: ElectraConfig) -> Detection:
+def make_discriminator_head(config: ElectraConfig) -> Discriminator:
     """The detector's head, with its first weights."""
-    detection = Detection(config.width, activation=config.activation)
-    initialise(detection, config.width)
+    detection = Discriminator(config.width, activation=config.activation)
+    init_transformer_weights(detection, config.width)
     return detection
 
 
@@ -156,16 +156,16 @@ SIZES = {
 RECIPES = TRANSFORMER_RECIPES
 
 
-def build(config: Config, vocabulary: Vocabulary) -> Detecting:
-    tokens = make_tokens(config, vocabulary)
+def build(config: Config, vocabulary: Vocabulary) -> ReplacedTokenDetector:
+    tokens = make_token_embedding(config, vocabulary)
     detector = make_transformer(config, tokens)
     generator = make_generator(config, vocabulary, tokens, detector)
-    system = Detecting(
+    system = ReplacedTokenDetector(
         vocabulary=vocabulary,
         backbone=detector,
-        emission=make_detection(config),
-        objective=ReplacedTokens(generator, weight=config.detection_weight),
+        emission=make_discriminator_head(config),
+        objective=ELECTRAObjective(generator, weight=config.detection_weight),
     )
     system.window = config.length - 1
-    system.lacks = LACKING[config.networks]
+    system.missing_network = MISSING_NETWORK[config.networks]
     return system

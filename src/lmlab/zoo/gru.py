@@ -11,7 +11,7 @@ from __future__ import annotations
 from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.layers.recurrent_cells import GRUCell
-from lmlab.models.causal_lm import LeftToRight
+from lmlab.models.causal_lm import AutoregressiveLM
 from lmlab.zoo._recurrent import (
     RECURRENT_RECIPES,
     RECURRENT_SIZES,
@@ -35,5 +35,5 @@ SIZES = RECURRENT_SIZES
 RECIPES = RECURRENT_RECIPES
 
 
-def build(config: RecurrentConfig, vocabulary: Vocabulary) -> LeftToRight:
+def build(config: RecurrentConfig, vocabulary: Vocabulary) -> AutoregressiveLM:
     return build_recurrent(config, vocabulary, GRUCell)

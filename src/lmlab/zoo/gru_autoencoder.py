@@ -13,8 +13,8 @@ from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.models.latent_variable import Autoencoder
 from lmlab.zoo._sentence_autoencoders import (
-    MULTI30K,
-    SentenceConfig,
+    AUTOENCODER_MULTI30K,
+    SentenceAutoencoderConfig,
     build_recurrent_autoencoder,
 )
 
@@ -35,14 +35,14 @@ CARD = Card(
     oracle="torch.nn.GRU with the same weights: tests/parity/test_autoencoders.py",
 )
 
-Config = SentenceConfig
+Config = SentenceAutoencoderConfig
 SIZES = {
     "tiny": Config(width=16, latent=16, states=8),
     "small": Config(),
     "base": Config(width=512, latent=512),
 }
-RECIPES = {"multi30k": MULTI30K}
+RECIPES = {"multi30k": AUTOENCODER_MULTI30K}
 
 
-def build(config: SentenceConfig, vocabulary: Vocabulary) -> Autoencoder:
+def build(config: SentenceAutoencoderConfig, vocabulary: Vocabulary) -> Autoencoder:
     return build_recurrent_autoencoder(config, vocabulary, "gru")

@@ -14,9 +14,9 @@ from typing import Literal
 from lmlab.backbones.window import NoContext
 from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.emissions.unigram_mixture import MixtureTable
-from lmlab.models.causal_lm import LeftToRight
-from lmlab.models.unigram_mixture import IndependentMixture
+from lmlab.emissions.unigram_mixture import UnigramMixture
+from lmlab.models.causal_lm import AutoregressiveLM
+from lmlab.models.unigram_mixture import UnigramMixtureLM
 from lmlab.objectives.next_token import NextToken
 
 CARD = Card(
@@ -46,11 +46,11 @@ class Config:
 SIZES = {"tiny": Config(states=3), "small": Config(), "base": Config(states=64)}
 
 
-def build(config: Config, vocabulary: Vocabulary) -> LeftToRight:
-    return IndependentMixture(
+def build(config: Config, vocabulary: Vocabulary) -> AutoregressiveLM:
+    return UnigramMixtureLM(
         vocabulary=vocabulary,
         backbone=NoContext(),
-        emission=MixtureTable(config.states, vocabulary),
+        emission=UnigramMixture(config.states, vocabulary),
         objective=NextToken(),
         fitting=config.fitting,
     )

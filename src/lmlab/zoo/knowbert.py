@@ -16,30 +16,30 @@ from typing import Literal
 
 from torch import nn
 
-from lmlab.backbones.memory_transformer import RememberingTransformer
+from lmlab.backbones.memory_transformer import MemoryTransformer
 from lmlab.backbones.transformer import Transformer
 from lmlab.core.card import Card
 from lmlab.core.errors import UserError
 from lmlab.core.system import System
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.knowledge.entity_embeddings import EntityVectors
-from lmlab.knowledge.entity_lexicon import Lexicon
+from lmlab.knowledge.entity_embeddings import EntityEmbeddings
+from lmlab.knowledge.entity_lexicon import EntityLexicon
 from lmlab.knowledge.knowledge_attention import KnowledgeAttention
-from lmlab.knowledge.knowledge_base import Knowledge
-from lmlab.models.knowbert import LinkedModel
-from lmlab.models.masked_lm import MaskedModel
+from lmlab.knowledge.knowledge_base import KnowledgeBase
+from lmlab.models.knowbert import KnowBERT
+from lmlab.models.masked_lm import BERT
 from lmlab.objectives.entity_linking_loss import (
-    LinkedMasking,
+    EntityLinkingMLM,
     LinkingLoss,
-    MarginLinking,
-    SoftmaxLinking,
+    MarginLinkingLoss,
+    SoftmaxLinkingLoss,
 )
 from lmlab.objectives.masking.token_masking import (
-    EachToken,
-    Replacement,
-    needed_mask,
+    IndependentMasking,
+    MaskReplacement,
+    require_mask_token,
 )
-from lmlab.objectives.masking.whole_word_masking import Words
+from lmlab.objectives.masking.whole_word_masking import WordUnits
 from lmlab.zoo._transformer import TRANSFORMER_RECIPES
 
 
@@ -95,28 +95,26 @@ class KnowingConfig:
 
 
 def insert_knowledge(
-    config: KnowingConfig, vocabulary: Vocabulary, base: System, knowledge: Knowledge
-) -> LinkedModel:
+    config: KnowingConfig, vocabulary: Vocabulary, base: System, knowledge: KnowledgeBase
+) -> KnowBERT:
     """A copy of a trained masked model with knowledge after one of its layers."""
-    copied, encoder = copied_encoder(base)
+    copied, encoder = copy_encoder(base)
     layers = len(encoder.stack.blocks) * encoder.stack.times
     if config.after > layers:
         raise UserError(f"the base has {layers} layers, and after is {config.after}; give one.")
     memory = make_knowledge_attention(config, encoder, knowledge)
     memories = {config.after or max(1, round(layers * 2 / 3)): memory}
-    backbone = RememberingTransformer(
-        encoder.embedding, encoder.stack, memories, width=encoder.width
-    )
-    needed_mask(vocabulary)
-    objective = LinkedMasking(
+    backbone = MemoryTransformer(encoder.embedding, encoder.stack, memories, width=encoder.width)
+    require_mask_token(vocabulary)
+    objective = EntityLinkingMLM(
         vocabulary,
-        EachToken(config.rate),
-        Replacement(vocabulary=vocabulary),
-        lexicon=Lexicon(knowledge, Words(vocabulary), most=config.candidates),
-        linking=make_linking(config),
+        IndependentMasking(config.rate),
+        MaskReplacement(vocabulary=vocabulary),
+        lexicon=EntityLexicon(knowledge, WordUnits(vocabulary), most=config.candidates),
+        linking=make_linking_loss(config),
         weight=config.linking_weight,
     )
-    system = LinkedModel(
+    system = KnowBERT(
         linking_steps=config.linking_steps,
         vocabulary=vocabulary,
         backbone=backbone,
@@ -127,9 +125,9 @@ def insert_knowledge(
     return system
 
 
-def copied_encoder(base: System) -> tuple[MaskedModel, Transformer]:
+def copy_encoder(base: System) -> tuple[BERT, Transformer]:
     """A copy of a trained masked model, and its encoder; a UserError where it is none."""
-    if not isinstance(base, MaskedModel) or not isinstance(base.backbone, Transformer):
+    if not isinstance(base, BERT) or not isinstance(base.backbone, Transformer):
         raise UserError(
             "knowledge goes between the layers of a masked model, and the base is none; give a run "
             "of bert or its like."
@@ -140,12 +138,12 @@ def copied_encoder(base: System) -> tuple[MaskedModel, Transformer]:
 
 
 def make_knowledge_attention(
-    config: KnowingConfig, encoder: Transformer, knowledge: Knowledge
+    config: KnowingConfig, encoder: Transformer, knowledge: KnowledgeBase
 ) -> KnowledgeAttention:
     """The part between two layers, with vectors for all entities."""
     tokens = encoder.embedding.tokens
     assert isinstance(tokens, nn.Embedding)
-    vectors = EntityVectors(
+    vectors = EntityEmbeddings(
         knowledge, config.entities, config.entity_width, gloss_width=tokens.embedding_dim
     )
     return KnowledgeAttention(
@@ -158,9 +156,9 @@ def make_knowledge_attention(
     )
 
 
-def make_linking(config: KnowingConfig) -> LinkingLoss:
+def make_linking_loss(config: KnowingConfig) -> LinkingLoss:
     """What the linker loses."""
-    return MarginLinking(config.margin) if config.linking == "margin" else SoftmaxLinking()
+    return MarginLinkingLoss(config.margin) if config.linking == "margin" else SoftmaxLinkingLoss()
 
 
 CARD = Card(
@@ -196,6 +194,6 @@ RECIPES = TRANSFORMER_RECIPES
 
 
 def build(
-    config: Config, vocabulary: Vocabulary, base: System, knowledge: Knowledge
-) -> LinkedModel:
+    config: Config, vocabulary: Vocabulary, base: System, knowledge: KnowledgeBase
+) -> KnowBERT:
     return insert_knowledge(config, vocabulary, base, knowledge)

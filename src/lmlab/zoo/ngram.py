@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from lmlab.backbones.window import Context
+from lmlab.backbones.window import NgramContext
 from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.emissions.ngram_table import CountTable
+from lmlab.emissions.ngram_table import NgramTable
 from lmlab.inference.backoff import MOST_ORDER
-from lmlab.models.causal_lm import LeftToRight
-from lmlab.models.ngram import CountedNgram
+from lmlab.models.causal_lm import AutoregressiveLM
+from lmlab.models.ngram import NgramModel
 from lmlab.objectives.next_token import NextToken
 
 CARD = Card(
@@ -42,11 +42,11 @@ class Config:
 SIZES = {"tiny": Config(order=3), "small": Config(order=5), "base": Config(order=5)}
 
 
-def build(config: Config, vocabulary: Vocabulary) -> LeftToRight:
-    return CountedNgram(
+def build(config: Config, vocabulary: Vocabulary) -> AutoregressiveLM:
+    return NgramModel(
         vocabulary=vocabulary,
-        backbone=Context(config.order - 1),
-        emission=CountTable(config.order, vocabulary),
+        backbone=NgramContext(config.order - 1),
+        emission=NgramTable(config.order, vocabulary),
         objective=NextToken(),
         fitting="counting",
     )

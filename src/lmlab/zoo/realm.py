@@ -22,40 +22,40 @@ from lmlab.core.card import Card
 from lmlab.core.errors import UserError
 from lmlab.core.system import System
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.layers.weight_init import initialise
+from lmlab.layers.weight_init import init_transformer_weights
 from lmlab.models.open_qa import (
-    AnswersFromDocuments,
-    SpanScores,
+    OpenQAModel,
+    SpanScorer,
 )
 from lmlab.models.realm import (
-    MaskedBeside,
-    MaskedBesideDocuments,
+    REALM,
+    REALMObjective,
 )
-from lmlab.models.retrieval_base import LookingUp
-from lmlab.models.retriever_warm_start import start_from
-from lmlab.objectives.masking.mention_units import Mentions
+from lmlab.models.retrieval_base import RetrieverModel
+from lmlab.models.retriever_warm_start import initialise_from_base
+from lmlab.objectives.masking.mention_units import MentionUnits
 from lmlab.objectives.masking.token_masking import (
-    Choice,
-    EachToken,
-    Replacement,
-    needed_mask,
+    IndependentMasking,
+    MaskingStrategy,
+    MaskReplacement,
+    require_mask_token,
 )
-from lmlab.objectives.masking.whole_word_masking import Words
-from lmlab.retrieval.dense_index import Kind
-from lmlab.retrieval.document_concat import RetrievedContext
+from lmlab.objectives.masking.whole_word_masking import WordUnits
+from lmlab.retrieval.dense_index import IndexKind
+from lmlab.retrieval.document_concat import KnowledgeAugmentedEncoder
 from lmlab.retrieval.document_memory import DocumentMemory
 from lmlab.retrieval.documents import Document, Documents
 from lmlab.retrieval.retriever import Retriever
 from lmlab.retrieval.salient_span_masking import (
-    SalientUnits,
-    names_in_titles,
+    SalientSpanMasking,
+    title_names,
 )
 from lmlab.zoo._retrieval import (
     RETRIEVER_RECIPES,
     RetrieverConfig,
     make_encoders,
 )
-from lmlab.zoo._transformer import make_softmax, make_tokens, make_transformer
+from lmlab.zoo._transformer import make_softmax, make_token_embedding, make_transformer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +68,7 @@ class RealmConfig(RetrieverConfig):
     """Tokens of a document that are read at most, its symbols counted."""
     retrieved: int = field(default=4, metadata={"at_least": 0})
     """Documents that are looked up for a text, k; 0 for none, to compare with."""
-    index: Kind = "flat"
+    index: IndexKind = "flat"
     """How they are found: flat compares all vectors; ivf and hnsw, by FAISS, some of them, for
     documents by the hundred thousand."""
     refresh: int = field(default=500, metadata={"at_least": 0})
@@ -76,7 +76,7 @@ class RealmConfig(RetrieverConfig):
     the first step alone. What is measured and kept is always embedded by its own weights."""
     background: bool = True
     """Whether that is done while training goes on; the index then comes half of `refresh` later."""
-    documents_encoder: Literal["auto", "learnt", "fixed"] = "auto"
+    document_encoder: Literal["auto", "learnt", "fixed"] = "auto"
     """Whether the documents' encoder learns; fixed, documents are embedded once. auto: fixed by
     spans from a masked run, as in the paper, else learnt."""
     objective: Literal["masked", "spans"] = "masked"
@@ -122,7 +122,7 @@ LARGE: dict[str, Any] = {
     "shared": "nothing",
 }
 """The paper's size."""
-NO_DOCUMENTS = Documents([Document(name="nothing", text="nothing")])
+PLACEHOLDER_DOCUMENTS = Documents([Document(name="nothing", text="nothing")])
 """Of a base that is built again only to be taken apart."""
 
 
@@ -131,16 +131,16 @@ def make_realm(
     vocabulary: Vocabulary,
     documents: Documents | None,
     base: System | None,
-) -> LookingUp:
+) -> RetrieverModel:
     """A retriever, a reader and what they learn from; a base's weights to begin with."""
-    make = make_masked if config.objective == "masked" else make_answering
-    system = make(config, vocabulary, documents or NO_DOCUMENTS)
+    make = make_masked_realm if config.objective == "masked" else make_open_qa
+    system = make(config, vocabulary, documents or PLACEHOLDER_DOCUMENTS)
     system.window = config.length - 1
     if base is not None:
-        start_from(system, base)
-    pretrained = config.objective == "spans" and isinstance(base, MaskedBesideDocuments)
-    if config.documents_encoder == "fixed" or (config.documents_encoder == "auto" and pretrained):
-        system.retriever.fix_documents()
+        initialise_from_base(system, base)
+    pretrained = config.objective == "spans" and isinstance(base, REALM)
+    if config.document_encoder == "fixed" or (config.document_encoder == "auto" and pretrained):
+        system.retriever.freeze_document_encoder()
     return system
 
 
@@ -166,41 +166,40 @@ def make_retriever(config: RealmConfig, vocabulary: Vocabulary, documents: Docum
     )
 
 
-def make_masked(
-    config: RealmConfig, vocabulary: Vocabulary, documents: Documents
-) -> MaskedBesideDocuments:
+def make_masked_realm(config: RealmConfig, vocabulary: Vocabulary, documents: Documents) -> REALM:
     """REALM as it is pre-trained."""
-    needed_mask(vocabulary)
+    require_mask_token(vocabulary)
     settings = reader_config(config)
-    tokens = make_tokens(settings, vocabulary)
+    tokens = make_token_embedding(settings, vocabulary)
     reader = make_transformer(settings, tokens)
-    choice: Choice = EachToken(config.rate)
+    choice: MaskingStrategy = IndependentMasking(config.rate)
     mentions = None
     if config.salient:
-        mentions = Mentions(partial(names_in_titles, documents), Words(vocabulary))
-        choice = SalientUnits(mentions, config.rate)
-    objective = MaskedBeside(
-        vocabulary, choice, Replacement(vocabulary=vocabulary, mask=1.0, random=0.0), units=mentions
+        mentions = MentionUnits(partial(title_names, documents), WordUnits(vocabulary))
+        choice = SalientSpanMasking(mentions, config.rate)
+    objective = REALMObjective(
+        vocabulary,
+        choice,
+        MaskReplacement(vocabulary=vocabulary, mask=1.0, random=0.0),
+        units=mentions,
     )
-    return MaskedBesideDocuments(
+    return REALM(
         vocabulary=vocabulary,
-        backbone=RetrievedContext(reader, make_retriever(config, vocabulary, documents)),
+        backbone=KnowledgeAugmentedEncoder(reader, make_retriever(config, vocabulary, documents)),
         emission=make_softmax(settings, vocabulary, tokens, bias=True, head=True),
         objective=objective,
     )
 
 
-def make_answering(
-    config: RealmConfig, vocabulary: Vocabulary, documents: Documents
-) -> AnswersFromDocuments:
+def make_open_qa(config: RealmConfig, vocabulary: Vocabulary, documents: Documents) -> OpenQAModel:
     """REALM as it is put to open questions."""
     settings = reader_config(config)
-    reader = make_transformer(settings, make_tokens(settings, vocabulary))
-    spans = SpanScores(config.width, longest=config.longest_answer)
-    initialise(spans, config.width)
-    return AnswersFromDocuments(
+    reader = make_transformer(settings, make_token_embedding(settings, vocabulary))
+    spans = SpanScorer(config.width, longest=config.longest_answer)
+    init_transformer_weights(spans, config.width)
+    return OpenQAModel(
         vocabulary=vocabulary,
-        backbone=RetrievedContext(reader, make_retriever(config, vocabulary, documents)),
+        backbone=KnowledgeAugmentedEncoder(reader, make_retriever(config, vocabulary, documents)),
         spans=spans,
         early=config.early,
     )
@@ -246,5 +245,5 @@ def build(
     *,
     documents: Documents | None = None,
     base: System | None = None,
-) -> LookingUp:
+) -> RetrieverModel:
     return make_realm(config, vocabulary, documents, base)

@@ -18,7 +18,7 @@ from lmlab.layers.recurrent_cells import (
     LinearCell,
     TanhCell,
 )
-from lmlab.models.causal_lm import LeftToRight
+from lmlab.models.causal_lm import AutoregressiveLM
 from lmlab.zoo._recurrent import RECURRENT_RECIPES, RecurrentConfig, build_recurrent
 
 CARD = Card(
@@ -51,6 +51,6 @@ SIZES = {
 RECIPES = RECURRENT_RECIPES
 
 
-def build(config: Config, vocabulary: Vocabulary) -> LeftToRight:
+def build(config: Config, vocabulary: Vocabulary) -> AutoregressiveLM:
     cell = TanhCell if config.activation == "tanh" else LinearCell
     return build_recurrent(config, vocabulary, partial(cell, radius=config.radius))

@@ -17,15 +17,15 @@ from lmlab.backbones.set_transformer import SetTransformer
 from lmlab.core.card import Card
 from lmlab.core.errors import UserError
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.layers.inducing_points import InducedBlock
-from lmlab.layers.weight_init import initialise
-from lmlab.models.masked_lm import Filling
-from lmlab.objectives.masked_language_modelling import MaskedTokens
+from lmlab.layers.inducing_points import InducedSetAttentionBlock
+from lmlab.layers.weight_init import init_transformer_weights
+from lmlab.models.masked_lm import MaskedLM
+from lmlab.objectives.masked_language_modelling import BERTObjective
 from lmlab.objectives.masking.token_masking import (
-    EachToken,
-    Replacement,
+    IndependentMasking,
+    MaskReplacement,
 )
-from lmlab.objectives.sampled_loss_config import MaskedSampledConfig
+from lmlab.objectives.sampled_loss_config import MaskedLossConfig
 from lmlab.zoo._transformer import (
     TRANSFORMER_RECIPES,
     TransformerConfig,
@@ -33,15 +33,15 @@ from lmlab.zoo._transformer import (
     make_embedding,
     make_norm,
     make_softmax,
-    make_tokens,
+    make_token_embedding,
 )
 
-POSITIONS = ("learned", "sinusoidal", "concatenated", "none")
+SET_POSITIONS = ("learned", "sinusoidal", "concatenated", "none")
 """Those that inputs carry: attention's own would ask where a point stands, and it is nowhere."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class SetConfig(MaskedSampledConfig, TransformerConfig):
+class SetConfig(MaskedLossConfig, TransformerConfig):
     """Settings of the Set Transformer."""
 
     pre_norm: bool = False
@@ -55,12 +55,12 @@ class SetConfig(MaskedSampledConfig, TransformerConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.positions not in POSITIONS:
+        if self.positions not in SET_POSITIONS:
             raise UserError(
-                f"inducing points stand nowhere, so positions are {', '.join(POSITIONS)}, and "
+                f"inducing points stand nowhere, so positions are {', '.join(SET_POSITIONS)}, and "
                 f"{self.positions} came."
             )
-        for name in ("silent_layers", "silent_heads", "shared_layers"):
+        for name in ("disabled_layers", "disabled_heads", "shared_layers"):
             if getattr(self, name):
                 raise UserError(
                     "all layers and heads of the Set Transformer speak, with parameters of their "
@@ -72,18 +72,18 @@ def make_set_transformer(config: SetConfig, tokens: nn.Embedding) -> SetTransfor
     """The backbone with its first weights."""
     backbone = SetTransformer(
         make_embedding(config, tokens),
-        [make_induced(config) for _ in range(config.layers)],
+        [make_induced_set_attention_block(config) for _ in range(config.layers)],
         norm=make_norm(config) if config.pre_norm else None,
         width=config.width,
     )
-    initialise(backbone, config.width, layers=config.layers if config.pre_norm else 0)
+    init_transformer_weights(backbone, config.width, layers=config.layers if config.pre_norm else 0)
     return backbone
 
 
-def make_induced(config: SetConfig) -> InducedBlock:
+def make_induced_set_attention_block(config: SetConfig) -> InducedSetAttentionBlock:
     """One layer: the points gather, and the words read what they gathered."""
     gather, spread = make_block(config), make_block(config)
-    return InducedBlock(gather, spread, points=config.points, width=config.width)
+    return InducedSetAttentionBlock(gather, spread, points=config.points, width=config.width)
 
 
 CARD = Card(
@@ -116,14 +116,14 @@ SIZES = {
 RECIPES = TRANSFORMER_RECIPES
 
 
-def build(config: Config, vocabulary: Vocabulary) -> Filling:
-    tokens = make_tokens(config, vocabulary)
-    choice, replacement = EachToken(config.rate), Replacement(vocabulary=vocabulary)
-    system = Filling(
+def build(config: Config, vocabulary: Vocabulary) -> MaskedLM:
+    tokens = make_token_embedding(config, vocabulary)
+    choice, replacement = IndependentMasking(config.rate), MaskReplacement(vocabulary=vocabulary)
+    system = MaskedLM(
         vocabulary=vocabulary,
         backbone=make_set_transformer(config, tokens),
         emission=make_softmax(config, vocabulary, tokens, bias=True),
-        objective=MaskedTokens(vocabulary, choice, replacement),
+        objective=BERTObjective(vocabulary, choice, replacement),
     )
     system.window = config.length - 1
     return system

@@ -21,23 +21,23 @@ from lmlab.core.vocabulary import Vocabulary
 from lmlab.emissions.emission_interfaces import JointEmission
 from lmlab.emissions.joint_states import JointStates
 from lmlab.emissions.pairwise_gaussian import PairwiseGaussian
-from lmlab.emissions.potts import Potts
+from lmlab.emissions.potts import PottsEmission
 from lmlab.emissions.softmax import Softmax
-from lmlab.layers.pairwise_potentials import ParentChoice
-from lmlab.models.joint_masked_lm import JointFilling
+from lmlab.layers.pairwise_potentials import ParentSelection
+from lmlab.models.joint_masked_lm import JointMaskedLM
 from lmlab.objectives.joint_masking import (
-    AnyNumber,
-    JointBlanks,
+    JointMaskedLMObjective,
+    UniformCountMasking,
 )
 from lmlab.zoo._transformer import (
     TRANSFORMER_RECIPES,
     TransformerConfig,
     make_softmax,
-    make_tokens,
+    make_token_embedding,
     make_transformer,
 )
 
-TieName = Literal["chain", "tree", "potts", "gaussian"]
+DependencyName = Literal["chain", "tree", "potts", "gaussian"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +50,7 @@ class SpanJointConfig(TransformerConfig):
     """Whether a norm stands after the embedding."""
     norm_epsilon: float = field(default=1e-12, metadata={"at_least": 0})
     """What norms add to the variance."""
-    ties: TieName = "chain"
+    ties: DependencyName = "chain"
     """chain: each blank to the one before it, by states; tree: to an earlier one that is chosen;
     potts: every pair, token by token, by pseudo-likelihood; gaussian: every pair, by a Gaussian
     over tokens' vectors."""
@@ -64,11 +64,13 @@ class SpanJointConfig(TransformerConfig):
     """Share of the texts where what is hidden are neighbours."""
 
 
-def make_ties(config: SpanJointConfig, vocabulary: Vocabulary, unary: Softmax) -> JointEmission:
+def make_joint_emission(
+    config: SpanJointConfig, vocabulary: Vocabulary, unary: Softmax
+) -> JointEmission:
     """The emission of the config's kind, over a softmax's scores of each blank."""
     match config.ties:
         case "potts":
-            return Potts(config.width, config.rank, vocabulary, unary=unary)
+            return PottsEmission(config.width, config.rank, vocabulary, unary=unary)
         case "gaussian":
             return PairwiseGaussian(config.width, config.rank, config.rank, vocabulary)
         case "chain" | "tree":
@@ -79,9 +81,9 @@ def make_ties(config: SpanJointConfig, vocabulary: Vocabulary, unary: Softmax) -
                 config.rank,
                 vocabulary,
                 unary=unary,
-                parents=ParentChoice(config.width, config.rank) if tree else None,
+                parents=ParentSelection(config.width, config.rank) if tree else None,
             )
-    raise unknown_name("way to tie blanks", config.ties, get_args(TieName))
+    raise unknown_name("way to tie blanks", config.ties, get_args(DependencyName))
 
 
 CARD = Card(
@@ -124,14 +126,16 @@ SIZES = {
 RECIPES = TRANSFORMER_RECIPES
 
 
-def build(config: Config, vocabulary: Vocabulary) -> JointFilling:
-    tokens = make_tokens(config, vocabulary)
+def build(config: Config, vocabulary: Vocabulary) -> JointMaskedLM:
+    tokens = make_token_embedding(config, vocabulary)
     unary = make_softmax(config, vocabulary, tokens, bias=True, head=True)
-    system = JointFilling(
+    system = JointMaskedLM(
         vocabulary=vocabulary,
         backbone=make_transformer(config, tokens),
-        emission=make_ties(config, vocabulary, unary),
-        objective=JointBlanks(vocabulary, AnyNumber(most=config.most, spans=config.spans)),
+        emission=make_joint_emission(config, vocabulary, unary),
+        objective=JointMaskedLMObjective(
+            vocabulary, UniformCountMasking(most=config.most, spans=config.spans)
+        ),
     )
     system.window = config.length - 1
     return system

@@ -14,15 +14,15 @@ from typing import Literal
 from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.readers import Example
-from lmlab.models.masked_lm import MaskedModel
+from lmlab.models.masked_lm import BERT
 from lmlab.objectives.masking.span_masking import (
-    Spans,
+    SpanMasking,
     geometric_lengths,
 )
-from lmlab.objectives.masking.whole_word_masking import Words
+from lmlab.objectives.masking.whole_word_masking import WordUnits
 from lmlab.zoo._masked_lm import (
-    MaskedConfig,
-    build_masked,
+    MaskedLMConfig,
+    build_masked_lm,
 )
 from lmlab.zoo._transformer import TRANSFORMER_RECIPES
 
@@ -43,7 +43,7 @@ CARD = Card(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(MaskedConfig):
+class Config(MaskedLMConfig):
     """Settings of SpanBERT."""
 
     masking: Literal["static", "dynamic"] = "dynamic"
@@ -67,10 +67,10 @@ EXAMPLE = Example("the cat sat on the mat . it was warm , so it slept there .")
 """Long enough for a span of several words."""
 
 
-def build(config: Config, vocabulary: Vocabulary) -> MaskedModel:
-    words, lengths = Words(vocabulary), geometric_lengths(config.stop, config.longest)
-    choice = Spans(units=words, rate=config.rate, lengths=lengths)
-    return build_masked(
+def build(config: Config, vocabulary: Vocabulary) -> BERT:
+    words, lengths = WordUnits(vocabulary), geometric_lengths(config.stop, config.longest)
+    choice = SpanMasking(units=words, rate=config.rate, lengths=lengths)
+    return build_masked_lm(
         config,
         vocabulary,
         choice,

@@ -23,26 +23,26 @@ from lmlab.core.card import Card
 from lmlab.core.errors import UserError
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.emissions.softmax import Softmax
-from lmlab.layers.attention import Attention
+from lmlab.layers.attention import MultiHeadAttention
 from lmlab.layers.input_embedding import InputEmbedding
-from lmlab.layers.positional_embedding import LearnedPositions
+from lmlab.layers.positional_embedding import LearnedPositionalEmbedding
 from lmlab.layers.star_attention import (
     RelayAttention,
     RingAttention,
 )
-from lmlab.layers.weight_init import initialise
-from lmlab.models.masked_lm import Filling
-from lmlab.objectives.masked_language_modelling import MaskedTokens
+from lmlab.layers.weight_init import init_transformer_weights
+from lmlab.models.masked_lm import MaskedLM
+from lmlab.objectives.masked_language_modelling import BERTObjective
 from lmlab.objectives.masking.token_masking import (
-    EachToken,
-    Replacement,
+    IndependentMasking,
+    MaskReplacement,
 )
-from lmlab.objectives.sampled_loss_config import MaskedSampledConfig
+from lmlab.objectives.sampled_loss_config import MaskedLossConfig
 from lmlab.zoo._transformer import TRANSFORMER_RECIPES
 
 
 @dataclass(frozen=True, kw_only=True)
-class StarConfig(MaskedSampledConfig):
+class StarConfig(MaskedLossConfig):
     """Settings of the Star-Transformer."""
 
     width: int = field(default=256, metadata={"at_least": 1})
@@ -69,11 +69,11 @@ class StarConfig(MaskedSampledConfig):
 
 def make_star(config: StarConfig, tokens: nn.Embedding) -> StarTransformer:
     """The backbone with its first weights; the last layer has no relay of its own."""
-    positions = LearnedPositions(config.length, config.width)
+    positions = LearnedPositionalEmbedding(config.length, config.width)
     embedding = InputEmbedding(tokens, positions=positions, dropout=config.dropout)
     layers = [make_layer(config, relay=n + 1 < config.layers) for n in range(config.layers)]
     backbone = StarTransformer(embedding, layers, width=config.width)
-    initialise(backbone, config.width)
+    init_transformer_weights(backbone, config.width)
     return backbone
 
 
@@ -81,9 +81,9 @@ def make_layer(config: StarConfig, *, relay: bool) -> StarLayer:
     """One round; `relay` says whether the relay is updated after the words."""
     width, heads = config.width, config.heads
     return StarLayer(
-        RingAttention(Attention(width, heads), reach=config.reach),
+        RingAttention(MultiHeadAttention(width, heads), reach=config.reach),
         nn.LayerNorm(width),
-        relay=RelayAttention(Attention(width, heads)) if relay else None,
+        relay=RelayAttention(MultiHeadAttention(width, heads)) if relay else None,
         relay_norm=nn.LayerNorm(width) if relay else None,
         dropout=config.dropout,
     )
@@ -117,14 +117,14 @@ SIZES = {
 RECIPES = TRANSFORMER_RECIPES
 
 
-def build(config: Config, vocabulary: Vocabulary) -> Filling:
+def build(config: Config, vocabulary: Vocabulary) -> MaskedLM:
     tokens = nn.Embedding(vocabulary.size, config.width)
-    choice, replacement = EachToken(config.rate), Replacement(vocabulary=vocabulary)
-    system = Filling(
+    choice, replacement = IndependentMasking(config.rate), MaskReplacement(vocabulary=vocabulary)
+    system = MaskedLM(
         vocabulary=vocabulary,
         backbone=make_star(config, tokens),
         emission=Softmax(config.width, vocabulary, tied=tokens),
-        objective=MaskedTokens(vocabulary, choice, replacement),
+        objective=BERTObjective(vocabulary, choice, replacement),
     )
     system.window = config.length - 1
     return system

@@ -20,24 +20,24 @@ from torch import nn
 
 from lmlab.core.card import Card
 from lmlab.core.errors import UserError
-from lmlab.core.special_tokens import Sentinels
+from lmlab.core.special_tokens import SentinelTokens
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.emissions.softmax import Softmax
 from lmlab.layers.feed_forward import ActivationName
-from lmlab.layers.t5_init import Scaled, initialise_unscaled
-from lmlab.models.sentinel_seq2seq import SentinelWriting
+from lmlab.layers.t5_init import OutputScaling, init_t5_weights
+from lmlab.models.sentinel_seq2seq import SentinelSeq2Seq
 from lmlab.objectives.span_corruption import (
-    RandomSpans,
-    SentinelSpans,
+    RandomSpanMasking,
+    SpanCorruption,
 )
-from lmlab.objectives.text_to_text import PrefixText, TextToText
+from lmlab.objectives.text_to_text import PrefixLM, TextToTextObjective
 from lmlab.zoo._transformer import (
     TRANSFORMER_RECIPES,
     DecoderConfig,
     NormName,
     PositionName,
     make_encoder_decoder,
-    make_tokens,
+    make_token_embedding,
 )
 
 
@@ -90,17 +90,17 @@ class T5Config(DecoderConfig):
 
 
 def make_objective(
-    config: T5Config, vocabulary: Vocabulary, sentinels: Sentinels, written: Vocabulary
-) -> TextToText:
+    config: T5Config, vocabulary: Vocabulary, sentinels: SentinelTokens, written: Vocabulary
+) -> TextToTextObjective:
     """The objective that the config names."""
     begin = None if config.decoder_start < 0 else config.decoder_start
     if config.objective != "denoising":
-        kind = PrefixText if config.objective == "prefix-lm" else TextToText
+        kind = PrefixLM if config.objective == "prefix-lm" else TextToTextObjective
         return kind(vocabulary, sentinels, begin=begin, written=written)
-    return SentinelSpans(
+    return SpanCorruption(
         vocabulary,
         sentinels,
-        RandomSpans(rate=config.rate, mean=config.span_length, anywhere=config.anywhere),
+        RandomSpanMasking(rate=config.rate, mean=config.span_length, anywhere=config.anywhere),
         whole=config.whole,
         joined=config.pairs == "mask",
         final=config.final_sentinel,
@@ -113,7 +113,7 @@ def make_emission(config: T5Config, written: Vocabulary, tokens: nn.Embedding) -
     """The output: scaled and tied to the embedding, or with vectors of its own."""
     if not config.tied:
         return Softmax(config.width, written, bias=False)
-    scaled = Scaled(config.width**-0.5)
+    scaled = OutputScaling(config.width**-0.5)
     return Softmax(config.width, written, tied=tokens, bias=False, transform=scaled)
 
 
@@ -157,14 +157,14 @@ RECIPES = {
 }
 
 
-def build(config: Config, vocabulary: Vocabulary) -> SentinelWriting:
-    sentinels, written = Sentinels.of(
+def build(config: Config, vocabulary: Vocabulary) -> SentinelSeq2Seq:
+    sentinels, written = SentinelTokens.of(
         vocabulary, config.sentinels, first=config.first_sentinel, step=config.sentinel_step
     )
-    tokens = make_tokens(config, written)
+    tokens = make_token_embedding(config, written)
     backbone = make_encoder_decoder(config, tokens)
-    initialise_unscaled(backbone, tokens)
-    system = SentinelWriting(
+    init_t5_weights(backbone, tokens)
+    system = SentinelSeq2Seq(
         vocabulary=vocabulary,
         backbone=backbone,
         emission=make_emission(config, written, tokens),

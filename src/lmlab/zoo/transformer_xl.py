@@ -16,18 +16,18 @@ from dataclasses import dataclass, field, replace
 
 from torch import nn
 
-from lmlab.backbones.segment_recurrent import SegmentRecurrent
-from lmlab.backbones.transformer import Stack
+from lmlab.backbones.segment_recurrent import SegmentRecurrentTransformer
+from lmlab.backbones.transformer import TransformerStack
 from lmlab.core.card import Card
 from lmlab.core.errors import UserError
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.layers.feed_forward import ActivationName
-from lmlab.layers.relative_positions import RelativePositions
-from lmlab.layers.transformer_block import Block
-from lmlab.layers.weight_init import initialise
-from lmlab.models.causal_lm import Writing
+from lmlab.layers.relative_positions import TransformerXLPositions
+from lmlab.layers.transformer_block import TransformerBlock
+from lmlab.layers.weight_init import init_transformer_weights
+from lmlab.models.causal_lm import CausalLM
 from lmlab.objectives.next_token import NextToken
-from lmlab.objectives.sampled_loss_config import SampledConfig
+from lmlab.objectives.sampled_loss_config import NextTokenLossConfig
 from lmlab.zoo._transformer import (
     TRANSFORMER_RECIPES,
     DecoderConfig,
@@ -35,10 +35,10 @@ from lmlab.zoo._transformer import (
     make_embedding,
     make_softmax,
     make_stack,
-    make_tokens,
+    make_token_embedding,
 )
 
-RELATIVE: tuple[PositionName, ...] = (
+RELATIVE_POSITIONS: tuple[PositionName, ...] = (
     "transformer-xl",
     "buckets",
     "shaw",
@@ -91,7 +91,7 @@ SEGMENT_RECIPES = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class SegmentConfig(DecoderConfig):
+class SegmentRecurrentConfig(DecoderConfig):
     """Settings of a Transformer that remembers the segments before."""
 
     length: int = field(default=128, metadata={"at_least": 1})
@@ -104,22 +104,24 @@ class SegmentConfig(DecoderConfig):
     positions: PositionName = "transformer-xl"
     """transformer-xl, buckets, shaw, nezha, alibi, rotary or none: those that only know how far
     apart two places are, so that a segment and its memory agree."""
-    untied_biases: bool = False
+    untied_position_biases: bool = False
     """Whether each layer has its own u and v; else all share them, as the authors' do."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.positions not in RELATIVE:
+        if self.positions not in RELATIVE_POSITIONS:
             raise UserError(
                 f"a place of the memory was counted in another segment, so positions must be one "
-                f"of {', '.join(RELATIVE)}, and {self.positions} came."
+                f"of {', '.join(RELATIVE_POSITIONS)}, and {self.positions} came."
             )
 
 
-def make_segment_recurrent(config: SegmentConfig, tokens: nn.Embedding) -> SegmentRecurrent:
+def make_segment_recurrent(
+    config: SegmentRecurrentConfig, tokens: nn.Embedding
+) -> SegmentRecurrentTransformer:
     """The layers over embeddings times √width, with their first weights."""
     stack = make_stack(config, both_ways=False)
-    backbone = SegmentRecurrent(
+    backbone = SegmentRecurrentTransformer(
         make_embedding(config, tokens, scale=config.width**0.5),
         stack,
         width=config.width,
@@ -127,19 +129,19 @@ def make_segment_recurrent(config: SegmentConfig, tokens: nn.Embedding) -> Segme
         memory=config.memory,
         memory_evaluation=config.memory_evaluation,
     )
-    initialise(backbone, config.width, layers=config.layers if config.pre_norm else 0)
-    if not config.untied_biases:
+    init_transformer_weights(backbone, config.width, layers=config.layers if config.pre_norm else 0)
+    if not config.untied_position_biases:
         share_biases(stack)
     return backbone
 
 
-def share_biases(stack: Stack) -> None:
+def share_biases(stack: TransformerStack) -> None:
     """Let all layers have the u and v of the first."""
-    first: RelativePositions | None = None
+    first: TransformerXLPositions | None = None
     for block in stack.blocks:
-        assert isinstance(block, Block)
+        assert isinstance(block, TransformerBlock)
         positions = block.attention.positions
-        if not isinstance(positions, RelativePositions):
+        if not isinstance(positions, TransformerXLPositions):
             return
         first = first or positions
         positions.content_bias, positions.position_bias = first.content_bias, first.position_bias
@@ -159,7 +161,7 @@ CARD = Card(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(SampledConfig, SegmentConfig):
+class Config(NextTokenLossConfig, SegmentRecurrentConfig):
     """Settings of Transformer-XL."""
 
     pre_norm: bool = False
@@ -182,13 +184,13 @@ SIZES = {
 RECIPES = SEGMENT_RECIPES
 
 
-def build(config: Config, vocabulary: Vocabulary) -> Writing:
-    tokens = make_tokens(config, vocabulary)
-    system = Writing(
+def build(config: Config, vocabulary: Vocabulary) -> CausalLM:
+    tokens = make_token_embedding(config, vocabulary)
+    system = CausalLM(
         vocabulary=vocabulary,
         backbone=make_segment_recurrent(config, tokens),
         emission=make_softmax(config, vocabulary, tokens, bias=True),
         objective=NextToken(),
     )
-    system.remembers = config.memory_evaluation
+    system.memory_length = config.memory_evaluation
     return system

@@ -21,16 +21,16 @@ from lmlab.core.card import Card
 from lmlab.core.errors import UserError
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.readers import Example
-from lmlab.layers.weight_init import initialise
-from lmlab.models.image_to_text import Seeing
-from lmlab.objectives.image_conditional_lm import NextTokenGivenImage
-from lmlab.objectives.sampled_loss_config import SampledConfig
+from lmlab.layers.weight_init import init_transformer_weights
+from lmlab.models.image_to_text import ImageToTextLM
+from lmlab.objectives.image_conditional_lm import ImageConditionalLM
+from lmlab.objectives.sampled_loss_config import NextTokenLossConfig
 from lmlab.zoo._transformer import (
     TransformerConfig,
     make_embedding,
     make_softmax,
     make_stack,
-    make_tokens,
+    make_token_embedding,
 )
 
 HANDWRITTEN_THREE = """
@@ -47,7 +47,7 @@ HANDWRITTEN_THREE = """
 
 
 @dataclass(frozen=True, kw_only=True)
-class VisionConfig(TransformerConfig):
+class VisionTransformerConfig(TransformerConfig):
     """Settings of the Vision Transformer."""
 
     width: int = field(default=48, metadata={"at_least": 1})
@@ -79,8 +79,8 @@ class VisionConfig(TransformerConfig):
         return (self.side // self.patch) ** 2
 
 
-def make_vision(
-    config: VisionConfig, vocabulary: Vocabulary, tokens: nn.Embedding
+def make_vit_backbone(
+    config: VisionTransformerConfig, vocabulary: Vocabulary, tokens: nn.Embedding
 ) -> VisionTransformer:
     """The backbone with its first weights."""
     # Tokens and patches are vectors before they are joined, so the core embeds no ids.
@@ -92,7 +92,7 @@ def make_vision(
         Transformer(embedding, make_stack(config), width=config.width),
         start=vocabulary.opening,
     )
-    initialise(backbone, config.width, layers=config.layers if config.pre_norm else 0)
+    init_transformer_weights(backbone, config.width, layers=config.layers if config.pre_norm else 0)
     return backbone
 
 
@@ -111,7 +111,7 @@ CARD = Card(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(SampledConfig, VisionConfig):
+class Config(NextTokenLossConfig, VisionTransformerConfig):
     """Settings of the Vision Transformer."""
 
 
@@ -138,13 +138,13 @@ EXAMPLE = Example("three", condition=HANDWRITTEN_THREE)
 """What is drawn of it unless told otherwise: words make no image."""
 
 
-def build(config: Config, vocabulary: Vocabulary) -> Seeing:
-    tokens = make_tokens(config, vocabulary)
-    system = Seeing(
+def build(config: Config, vocabulary: Vocabulary) -> ImageToTextLM:
+    tokens = make_token_embedding(config, vocabulary)
+    system = ImageToTextLM(
         vocabulary=vocabulary,
-        backbone=make_vision(config, vocabulary, tokens),
+        backbone=make_vit_backbone(config, vocabulary, tokens),
         emission=make_softmax(config, vocabulary, tokens, bias=True),
-        objective=NextTokenGivenImage(vocabulary, side=config.side, patch=config.patch),
+        objective=ImageConditionalLM(vocabulary, side=config.side, patch=config.patch),
     )
     system.window = config.length
     return system

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lmlab.core.attention_mask import Full
+from lmlab.core.attention_mask import FullMask
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.system import Assembly
@@ -19,7 +19,7 @@ from lmlab.training.run_folder import (
 VOCABULARY = Vocabulary(size=9)
 SIZES = {"width": 12, "layers": 2, "heads": 2, "length": 16, "dropout": 0.0}
 BERT = SIZES | {"pre_norm": False, "embedding_norm": True, "segments": 2, "norm_epsilon": 1e-12}
-TEXTS = Batch.from_sequences([[2, 5, 6, 7, 8, 3], [2, 8, 5, 3]], pad=VOCABULARY.pad)
+TEXTS = Batch.collate([[2, 5, 6, 7, 8, 3], [2, 8, 5, 3]], pad=VOCABULARY.pad)
 NAMES = ["ebm", "residual-ebm"]
 
 
@@ -38,7 +38,7 @@ def begun(name: str, encoder, **settings) -> Assembly:
 
 
 def read(system: Assembly) -> torch.Tensor:
-    view = View(inputs=TEXTS.tokens, lengths=TEXTS.lengths, visibility=Full())
+    view = View(inputs=TEXTS.tokens, lengths=TEXTS.lengths, attention_mask=FullMask())
     with torch.no_grad():
         return system.eval().hidden(view).values[TEXTS.mask()]
 

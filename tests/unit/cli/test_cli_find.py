@@ -9,11 +9,10 @@ import sys
 
 import pytest
 
-from lmlab.core import search
 from lmlab.core.search import (
     GLOSSARY,
     PACKAGE,
-    Index,
+    SearchIndex,
     search,
     stem,
     stems,
@@ -74,15 +73,17 @@ EXPECTED = {
 
 
 @pytest.fixture(scope="module")
-def index(tmp_path_factory: pytest.TempPathFactory) -> Index:
+def index(tmp_path_factory: pytest.TempPathFactory) -> SearchIndex:
     """Of what a wheel holds: the pages of docs/ are not there."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(search, "DOCS", tmp_path_factory.mktemp("no-docs"))
-        return Index(search.entries(lambda source: True))
+        return SearchIndex(search.entries(lambda source: True))
 
 
 @pytest.mark.parametrize("query", EXPECTED)
-def test_a_term_of_the_field_finds_where_it_is_in_three_results(index: Index, query: str) -> None:
+def test_a_term_of_the_field_finds_where_it_is_in_three_results(
+    index: SearchIndex, query: str
+) -> None:
     top = index.search(query, limit=3)
     assert any(EXPECTED[query] in f"{hit.name} {hit.where} {hit.excerpt}" for hit in top), top
 
@@ -94,11 +95,11 @@ def test_skipping_files_without_the_words_loses_nothing(monkeypatch, tmp_path, i
         assert quick == [(hit.name, hit.where) for hit in index.search(query, limit=3)]
 
 
-def test_code_that_is_named_so_is_among_the_first_two(index: Index) -> None:
+def test_code_that_is_named_so_is_among_the_first_two(index: SearchIndex) -> None:
     assert "beam_search" in [hit.name for hit in index.search("beam search", limit=2)]
 
 
-def test_nothing_is_found_for_no_word(index: Index) -> None:
+def test_nothing_is_found_for_no_word(index: SearchIndex) -> None:
     assert index.search("…") == []
 
 
@@ -135,7 +136,7 @@ def test_pages_of_a_checkout_are_searched_by_section(monkeypatch, tmp_path) -> N
     assert (hit.kind, hit.name, hit.where) == ("docs", "Their food", "docs/animals.md")
 
 
-def test_options_of_a_verb_are_searched_with_it(index: Index) -> None:
+def test_options_of_a_verb_are_searched_with_it(index: SearchIndex) -> None:
     assert "lmlab sample" in [hit.name for hit in index.search("width of the beam")]
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lmlab.cli.index import shortened, sized
+from lmlab.cli.index import format_size, shorten_text
 from lmlab.cli.main import main
 from lmlab.training.run_folder import load_run
 
@@ -150,13 +150,13 @@ def test_one_document_is_one_and_little_is_not_nothing(lmlab, tmp_path: Path):
         "index", "build", tmp_path / "one.txt", "--encoder", "bm25", "--out", tmp_path / "i"
     )
     assert ": 1 document, bm25, " in found.out and " KiB on the disk" in found.out
-    assert (sized(2**10), sized(3 * 2**20)) == ("1.0 KiB", "3.0 MiB")
+    assert (format_size(2**10), format_size(3 * 2**20)) == ("1.0 KiB", "3.0 MiB")
 
 
 def test_long_texts_are_shown_short():
-    assert shortened("a  b\nc", 10) == "a b c"
-    assert shortened("one two three four", 12) == "one two …"
-    assert shortened("x" * 30, 10) == "x" * 9 + "…"
+    assert shorten_text("a  b\nc", 10) == "a b c"
+    assert shorten_text("one two three four", 12) == "one two …"
+    assert shorten_text("x" * 30, 10) == "x" * 9 + "…"
 
 
 def test_rows_that_are_left_out_are_counted(lmlab, tmp_path: Path):

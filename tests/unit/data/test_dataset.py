@@ -203,10 +203,13 @@ def test_a_line_of_ten_million_characters_is_one_sequence(tmp_path: Path) -> Non
 
 def test_frames_of_tokenisers_from_elsewhere() -> None:
     gpt = Vocabulary(size=5, pad=4, unknown=None, start=None, end=3, mask=None)
-    assert corpus_encoding.frame(gpt, Layout()) == ([3], [3])  # the end stands before a text too
+    assert corpus_encoding.special_tokens_around(gpt, Layout()) == (
+        [3],
+        [3],
+    )  # the end stands before a text too
     bare = Vocabulary(size=5, unknown=None, start=None, end=None, mask=None)
     with pytest.raises(UserError, match="no start or end symbol"):
-        corpus_encoding.frame(bare, Layout())
+        corpus_encoding.special_tokens_around(bare, Layout())
 
 
 def test_progress_goes_to_standard_error(

@@ -57,7 +57,7 @@ def test_log_partition_is_the_sum_over_assignments(case):
 
 
 def test_best_is_the_best_assignment(case):
-    score, states = linear_chain.best(*case, lengths=LENGTHS)
+    score, states = linear_chain.viterbi(*case, lengths=LENGTHS)
     for row, length, scores in rows_of(*case, LENGTHS):
         z = max(scores, key=lambda z: scores[z])
         assert tuple(states[row, :length].tolist()) == z
@@ -66,7 +66,7 @@ def test_best_is_the_best_assignment(case):
 
 
 def test_marginals_are_sums_of_posteriors(case):
-    found = linear_chain.marginals(*case, lengths=LENGTHS)
+    found = linear_chain.forward_backward(*case, lengths=LENGTHS)
     pairs = linear_chain.pair_marginals(*case, lengths=LENGTHS)
     for row, length, scores in rows_of(*case, LENGTHS):
         expected, expected_pairs = torch.zeros(5, 3).double(), torch.zeros(4, 3, 3).double()
@@ -83,7 +83,7 @@ def test_marginals_are_the_gradient_of_the_log_partition():
     unary, pairwise = (x.nan_to_num(neginf=-1.0) for x in potentials(2, 4, 3))
     unary.requires_grad_()
     (gradient,) = torch.autograd.grad(linear_chain.log_partition(unary, pairwise).sum(), unary)
-    torch.testing.assert_close(linear_chain.marginals(unary, pairwise).detach(), gradient)
+    torch.testing.assert_close(linear_chain.forward_backward(unary, pairwise).detach(), gradient)
 
 
 def test_marginals_are_differentiable():
@@ -92,7 +92,7 @@ def test_marginals_are_differentiable():
     pairwise.requires_grad_()
     lengths = torch.tensor([3, 2])
     assert torch.autograd.gradcheck(
-        lambda u, p: linear_chain.marginals(u, p, lengths=lengths), (unary, pairwise)
+        lambda u, p: linear_chain.forward_backward(u, p, lengths=lengths), (unary, pairwise)
     )
 
 
@@ -134,15 +134,19 @@ def test_a_transition_for_all_steps_needs_no_copies(case):
     unary, pairwise = case
     one = pairwise[1, 0]
     copied = one.repeat(4, 4, 1, 1)
-    for function in (linear_chain.log_partition, linear_chain.marginals, linear_chain.entropy):
+    for function in (
+        linear_chain.log_partition,
+        linear_chain.forward_backward,
+        linear_chain.entropy,
+    ):
         torch.testing.assert_close(function(unary, one.expand(4, 3, 3)), function(unary, copied))
 
 
 def test_nothing_of_the_caller_changes(case):
     unary, pairwise = case
     before = unary.clone(), pairwise.clone()
-    linear_chain.best(unary, pairwise)
-    linear_chain.marginals(unary, pairwise, lengths=LENGTHS)
+    linear_chain.viterbi(unary, pairwise)
+    linear_chain.forward_backward(unary, pairwise, lengths=LENGTHS)
     assert torch.equal(unary, before[0])
     assert torch.equal(pairwise, before[1])
     assert not unary.requires_grad

@@ -24,7 +24,7 @@ def run(tmp_path):
 def total(model, text: str) -> float:
     ids = [model.system.vocabulary.start, *model.tokenizer.encode(text), 3]
     with torch.no_grad():
-        return model.system.log_prob(Batch.from_sequences([ids], pad=0)).totals.item()
+        return model.system.log_prob(Batch.collate([ids], pad=0)).totals.item()
 
 
 def test_a_run_goes_out_and_comes_back_with_the_same_scores(run, tmp_path):

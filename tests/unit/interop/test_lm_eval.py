@@ -19,7 +19,7 @@ from lmlab.scoring.conditional import conditional_scores
 
 pytest.importorskip("lm_eval", reason="lm-eval is an extra: pip install 'lmlab[lm-eval]'")
 
-from lmlab.interop.lm_eval import Laboratory
+from lmlab.interop.lm_eval import LmlabLM
 
 pytestmark = pytest.mark.xdist_group("lm-eval")  # its trainings are shared, so made once
 LINES = ["the cat sat on the mat", "a big dog ran", "the bird flew under the old tree"] * 8
@@ -55,7 +55,7 @@ def folder(tmp_path_factory) -> Path:
 @pytest.mark.parametrize("name", ["gpt", "ngram"])
 @pytest.mark.parametrize("count_end", [False, True])
 def test_scores_are_conditional_scores(folder, name, count_end):
-    adapter = Laboratory(str(folder / name), count_end=count_end)
+    adapter = LmlabLM(str(folder / name), count_end=count_end)
     scorer = lmlab.load(folder / name).scorer()
     expected = [each.total for each in conditional_scores(scorer, PAIRS, end=count_end)]
     found = adapter.loglikelihood(asked(*PAIRS))
@@ -75,7 +75,7 @@ def test_what_greedy_decoding_would_write_is_told(folder, name):
         count = len(more.split())
         [text] = model.sample(1, prefix=prefix, method="greedy", max_length=count)
         expected.append(text.text == prefix + more)
-    found = [is_greedy for _, is_greedy in Laboratory(model).loglikelihood(asked(*pairs))]
+    found = [is_greedy for _, is_greedy in LmlabLM(model).loglikelihood(asked(*pairs))]
     assert found == expected
     assert True in found and False in found
 
@@ -89,7 +89,7 @@ def test_a_walk_decides_where_the_numbers_alone_do_not():
         encode=lambda text: ["ab.".index(letter) for letter in text],
         decode=lambda ids: "".join("ab."[id] for id in ids),
     )
-    adapter = Laboratory(lmlab.wrap(module, words, end="."))
+    adapter = LmlabLM(lmlab.wrap(module, words, end="."))
     found = adapter.loglikelihood(asked(("b", "aa"), ("b", "ab"), ("", "a")))
     assert [is_greedy for _, is_greedy in found] == [True, False, True]
     expected = [2 * math.log(0.4), math.log(0.4) + math.log(0.3), math.log(0.4)]
@@ -98,7 +98,7 @@ def test_a_walk_decides_where_the_numbers_alone_do_not():
 
 def test_rolling_scores_are_those_of_whole_texts_without_their_ends(folder):
     model = lmlab.load(folder / "gpt")
-    found = Laboratory(model).loglikelihood_rolling(asked((LINES[0],), (LINES[1],)))
+    found = LmlabLM(model).loglikelihood_rolling(asked((LINES[0],), (LINES[1],)))
     for total, score in zip(found, model.score(LINES[:2]), strict=True):
         assert total == pytest.approx(score.total - score.per_token[-1].log_prob, abs=1e-5)
 
@@ -107,7 +107,7 @@ def test_writing_stops_where_it_is_told(folder):
     model = lmlab.load(folder / "gpt")
     [whole] = model.sample(1, prefix="the", method="greedy", max_length=40)
     written = whole.text.removeprefix("the")
-    adapter = Laboratory(model)
+    adapter = LmlabLM(model)
     third = written.split()[2]
     words = {"until": [f" {third}", "\n"], "max_gen_toks": 40}
     found = adapter.generate_until(
@@ -122,7 +122,7 @@ def test_drawn_texts_follow_the_seed(folder):
     words = {"until": [], "do_sample": True, "temperature": 1.5, "max_gen_toks": 20}
     requests = asked(("the", words), ("the", words))
     one, again, other = (
-        Laboratory(str(folder / "gpt"), seed=seed).generate_until(requests) for seed in (0, 0, 7)
+        LmlabLM(str(folder / "gpt"), seed=seed).generate_until(requests) for seed in (0, 0, 7)
     )
     assert one == again != other
     assert one[0] != one[1]
@@ -131,14 +131,14 @@ def test_drawn_texts_follow_the_seed(folder):
 def test_a_context_longer_than_the_model_reads_is_cut_from_the_left(folder):
     model = lmlab.load(folder / "gpt")
     long = "the cat sat on the mat " * 40
-    [text] = Laboratory(model).generate_until(asked((long, {"until": [], "max_gen_toks": 3})))
+    [text] = LmlabLM(model).generate_until(asked((long, {"until": [], "max_gen_toks": 3})))
     assert len(text.split()) <= 3
-    [(total, _)] = Laboratory(model).loglikelihood(asked((long, "the cat")))
+    [(total, _)] = LmlabLM(model).loglikelihood(asked((long, "the cat")))
     assert math.isfinite(total)
 
 
 def test_masked_models_rank_answers_and_have_no_perplexity(folder):
-    adapter = Laboratory(str(folder / "bert"))
+    adapter = LmlabLM(str(folder / "bert"))
     with pytest.warns(UserWarning, match="are of kind pseudo"):
         found = adapter.loglikelihood(asked(*PAIRS[:2]))
     scorer = lmlab.load(folder / "bert").scorer()
@@ -152,9 +152,9 @@ def test_masked_models_rank_answers_and_have_no_perplexity(folder):
 
 def test_mistakes_are_told_in_a_sentence(folder):
     with pytest.raises(UserError, match="and a dict came"):
-        Laboratory({})
+        LmlabLM({})
     with pytest.raises(UserError, match="repetition_penalty, which lmlab does not know"):
-        Laboratory(str(folder / "gpt")).generate_until(asked(("the", {"repetition_penalty": 2})))
+        LmlabLM(str(folder / "gpt")).generate_until(asked(("the", {"repetition_penalty": 2})))
 
 
 # lm-eval itself ---------------------------------------------------------------------------------
@@ -222,7 +222,7 @@ def test_lm_eval_runs_its_tasks_on_a_run(folder, tasks):
     model = lmlab.load(folder / "gpt")
     manager = TaskManager(include_path=str(tasks), include_defaults=False)
     found = lm_eval.simple_evaluate(
-        Laboratory(model),
+        LmlabLM(model),
         tasks=["lmlab_choice", "lmlab_writing"],
         task_manager=manager,
         bootstrap_iters=0,

@@ -57,6 +57,6 @@ def test_several_targets_of_one_hidden_state_are_as_each_by_itself(gradients):
     which = torch.tensor([0, 2, 2, 1, 3, 2, 0])
     targets = torch.tensor([5, 6, 1, 3, 22, 6, 7])
     with torch.set_grad_enabled(gradients):
-        found = emission.log_prob_given_some(hidden, which, targets)
+        found = emission.log_prob_by_index(hidden, which, targets)
     expected = emission.log_probs(hidden)[which, targets]
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)

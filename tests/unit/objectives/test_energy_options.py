@@ -11,10 +11,10 @@ import torch
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.models.energy import EnergyModel
+from lmlab.models.energy import EnergyBasedModel
 from lmlab.objectives.token_corruption import (
-    EvenCorruption,
-    ProposedCorruption,
+    MaskedLMCorruption,
+    UniformCorruption,
     UnigramCorruption,
 )
 from lmlab.training.run_folder import (
@@ -27,11 +27,11 @@ START, END, PAD = 2, 3, 0
 TINY = {"width": 16, "layers": 2, "heads": 2, "length": 16, "dropout": 0.0}
 
 
-def build(**settings) -> EnergyModel:
+def build(**settings) -> EnergyBasedModel:
     base = build_tiny("bert", VOCABULARY) if settings.get("corruption") == "proposals" else None
     settings = TINY | {"attention_dropout": 0.0} | settings
     system = build_system("ebm", settings, VOCABULARY, seed=0, base=base)
-    assert isinstance(system, EnergyModel)
+    assert isinstance(system, EnergyBasedModel)
     return system
 
 
@@ -43,12 +43,12 @@ def texts() -> list[list[int]]:
 
 
 def data() -> Batch:
-    return Batch.from_sequences(texts(), pad=PAD)
+    return Batch.collate(texts(), pad=PAD)
 
 
-def meet(system: EnergyModel, rows: list[list[int]]) -> None:
+def meet(system: EnergyBasedModel, rows: list[list[int]]) -> None:
     offsets = np.concatenate([[0], np.cumsum([len(row) for row in rows])])
-    system.meet_data(np.concatenate([np.array(row) for row in rows]), offsets)
+    system.setup_data(np.concatenate([np.array(row) for row in rows]), offsets)
 
 
 OPTIONS = [
@@ -107,7 +107,7 @@ def test_what_each_pooling_counts_and_sees():
         system = build(pooling=pooling)
         with torch.no_grad():
             first, second = (
-                system.own_energies(with_token(batch, 2, token), blanks) for token in (5, 9)
+                system.position_energies(with_token(batch, 2, token), blanks) for token in (5, 9)
             )
         changed = (first != second)[0]
         real = batch.mask()[0]
@@ -143,10 +143,10 @@ def test_laws_of_corruption_draw_by_their_weights():
     """Ordinary tokens are <unk> and 5 to 11."""
     even = torch.zeros(12)
     even[[1, *range(5, 12)]] = 1 / 8
-    assert close(frequencies(EvenCorruption(VOCABULARY)), even)
+    assert close(frequencies(UniformCorruption(VOCABULARY)), even)
     unigram = UnigramCorruption(VOCABULARY)
     assert close(frequencies(unigram), even)  # until it is told otherwise
-    unigram.meet_data(np.array([2, 5, 5, 5, 3, 2, 7, 3]))  # symbols do not count
+    unigram.setup_data(np.array([2, 5, 5, 5, 3, 2, 7, 3]))  # symbols do not count
     expected = torch.zeros(12)
     expected[5], expected[7] = 0.75, 0.25
     assert close(frequencies(unigram), expected)
@@ -160,7 +160,7 @@ def test_proposals_are_the_masked_models_own():
         proposed = base.fill(batch, one_blank(batch, 2)).log_probs[0].exp()
     ordinary = torch.tensor([v not in (0, 2, 3, 4) for v in range(12)])
     expected = torch.where(ordinary, proposed, torch.zeros(()))
-    assert close(frequencies(ProposedCorruption(base)), expected / expected.sum())
+    assert close(frequencies(MaskedLMCorruption(base)), expected / expected.sum())
 
 
 def test_the_proposer_stays_as_it_is():
@@ -199,6 +199,6 @@ def test_bad_input_is_told_in_a_sentence():
         build_system("ebm", TINY | {"corruption": "proposals"}, VOCABULARY, seed=0, base=lstm)
     with pytest.raises(UserError, match="has no use for --base"):
         build_system("ebm", TINY, VOCABULARY, seed=0, base=lstm)
-    long = Batch.from_sequences([[START, *[5] * 20, END]], pad=PAD)
+    long = Batch.collate([[START, *[5] * 20, END]], pad=PAD)
     with pytest.raises(UserError, match="at most 16 tokens"):
         build().energy(long)

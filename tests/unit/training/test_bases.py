@@ -17,7 +17,7 @@ from lmlab.training.train import train
 
 NAME = "autoencoder-vae"
 SETTINGS = {"tokens_per_batch": 200, "log_every": 1, "learning_rate": 0.02}
-SENTENCE = Batch.from_sequences([[2, 5, 6, 5, 3]], pad=0)
+SENTENCE = Batch.collate([[2, 5, 6, 5, 3]], pad=0)
 
 
 @pytest.fixture(scope="module")

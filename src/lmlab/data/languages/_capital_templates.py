@@ -7,14 +7,14 @@ from dataclasses import asdict, dataclass
 
 from lmlab.data.countries import (
     Country,
-    country_law,
-    pairs,
+    country_distribution,
+    country_table,
 )
 from lmlab.data.languages._finite import FiniteTruth
 
 
 @dataclass(frozen=True, kw_only=True)
-class Template:
+class SentenceTemplate:
     """A sentence with fields of `Country` left open, and how often it is used."""
 
     text: str
@@ -30,11 +30,11 @@ class Template:
         return self.text.format(**asdict(country))
 
 
-def fillings(template: Template) -> Iterator[tuple[str, float]]:
+def filled_templates(template: SentenceTemplate) -> Iterator[tuple[str, float]]:
     """Every sentence of the template with its probability, given the template."""
     fitting = [
         (country, weight)
-        for country, weight in zip(pairs(), country_law(), strict=True)
+        for country, weight in zip(country_table(), country_distribution(), strict=True)
         if country.city_en or not template.names_city
     ]
     mass = sum(weight for _, weight in fitting)
@@ -43,12 +43,12 @@ def fillings(template: Template) -> Iterator[tuple[str, float]]:
 
 
 def capitals_truth(
-    templates: tuple[Template, ...], *, count_tokens: Callable[[str], int]
+    templates: tuple[SentenceTemplate, ...], *, count_tokens: Callable[[str], int]
 ) -> FiniteTruth:
     """p(text) = Σ p(template) p(country | template) over the pairs that say it."""
     ways = (
         (text, template.probability * probability)
         for template in templates
-        for text, probability in fillings(template)
+        for text, probability in filled_templates(template)
     )
     return FiniteTruth(ways, count_tokens=count_tokens)

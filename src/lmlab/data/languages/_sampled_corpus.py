@@ -12,13 +12,13 @@ from lmlab.core.errors import UserError
 from lmlab.data.corpus import SPLITS, Corpus, Split
 from lmlab.data.truth import TruthWithLength
 
-SENTENCES = 4_000
+TRAIN_SENTENCES = 4_000
 """Sentences to train on, by default: models learn these languages from so many within a minute."""
-HELD_OUT = 500
+HELD_OUT_SENTENCES = 500
 """Sentences of the validation split, and of the test split."""
 
 
-class Language(TruthWithLength, Protocol):
+class SampledLanguage(TruthWithLength, Protocol):
     """A truth that can be drawn from."""
 
     def sample(self, generator: np.random.Generator) -> str:
@@ -26,9 +26,9 @@ class Language(TruthWithLength, Protocol):
         ...
 
 
-def drawn_corpus(
+def sampled_corpus(
     name: str,
-    truth: Language,
+    truth: SampledLanguage,
     *,
     description: str,
     tokenizer: str,
@@ -44,7 +44,7 @@ def drawn_corpus(
         raise UserError(
             f"{name} needs at least 1 sentence and a seed of 0 or more, not {sentences} and {seed}."
         )
-    sizes = {"train": sentences, "validation": HELD_OUT, "test": HELD_OUT}
+    sizes = {"train": sentences, "validation": HELD_OUT_SENTENCES, "test": HELD_OUT_SENTENCES}
     splits = {
         split: _drawn_split(name, split, truth, size=sizes[split], seed=seed) for split in SPLITS
     }
@@ -59,7 +59,7 @@ def drawn_corpus(
     )
 
 
-def _drawn_split(name: str, split: str, truth: Language, *, size: int, seed: int) -> Split:
+def _drawn_split(name: str, split: str, truth: SampledLanguage, *, size: int, seed: int) -> Split:
     generator = np.random.Generator(np.random.PCG64([seed, zlib.crc32(f"{name}/{split}".encode())]))
     texts = [truth.sample(generator) for _ in range(size)]
     # The texts are their own identity: a cache never outlives a change of the language.

@@ -14,7 +14,7 @@ from __future__ import annotations
 from lmlab.data.corpus import Corpus
 from lmlab.data.wordnet.database import (
     WordNet,
-    load,
+    load_wordnet,
 )
 from lmlab.data.wordnet.glosses import gloss_corpus
 from lmlab.data.wordnet.synsets import (
@@ -23,7 +23,7 @@ from lmlab.data.wordnet.synsets import (
     Synset,
 )
 
-__all__ = ["DESCRIPTION", "Relation", "Sense", "Synset", "WordNet", "corpus", "load"]
+__all__ = ["DESCRIPTION", "Relation", "Sense", "Synset", "WordNet", "corpus", "load_wordnet"]
 
 DESCRIPTION = "definitions and example sentences of WordNet 3.0, lower case, tokenised"
 

@@ -12,20 +12,20 @@ from lmlab.data.lines import ReadingReport
 from lmlab.data.readers import Example
 from lmlab.data.wordnet.database import (
     data_hash,
-    load,
+    load_wordnet,
 )
-from lmlab.data.wordnet.glosses import split_of, tokenize
+from lmlab.data.wordnet.glosses import split_of, tokenize_gloss
 from lmlab.data.wordnet.inflections import find_lemma
 from lmlab.data.wordnet.synsets import Synset
 
-BLANK = "___"
+QUESTION_BLANK = "___"
 """What stands for the word that is left out."""
 VERSION = 1
 """Raised whenever the questions made from the same WordNet change."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Question:
+class ClozeQuestion:
     """An example sentence without the word that it is an example of."""
 
     synset: str
@@ -36,54 +36,56 @@ class Question:
     """The lemma that stood there, tokenised, not inflected."""
 
 
-def read_questions(split: str) -> Iterator[Question]:
+def cloze_questions(split: str) -> Iterator[ClozeQuestion]:
     """The questions of a split, that of their synset; one that an earlier split has is left out.
 
     Of 48,345 examples 47,286 hold a lemma of their synset; of several the longest is taken. An
     example that is nothing but the lemma is no question.
     """
     seen = set[str]().union(*map(_texts, SPLITS[: SPLITS.index(split)]))
-    for synset, _, examples in load().glosses():
+    for synset, _, examples in load_wordnet().glosses():
         if examples and split_of(synset) == split:
-            yield from (each for each in questions_of(load()[synset]) if each.text not in seen)
+            yield from (
+                each for each in synset_questions(load_wordnet()[synset]) if each.text not in seen
+            )
 
 
 @cache
 def _texts(split: str) -> frozenset[str]:
-    return frozenset(question.text for question in read_questions(split))
+    return frozenset(question.text for question in cloze_questions(split))
 
 
-def questions_of(synset: Synset) -> Iterator[Question]:
+def synset_questions(synset: Synset) -> Iterator[ClozeQuestion]:
     """The examples of a synset that hold one of its words, with that left out."""
-    lemmas = sorted(map(tokenize, synset.lemmas), key=lambda lemma: -len(lemma.split()))
-    for words in (tokenize(example).split() for example in synset.examples):
+    lemmas = sorted(map(tokenize_gloss, synset.lemmas), key=lambda lemma: -len(lemma.split()))
+    for words in (tokenize_gloss(example).split() for example in synset.examples):
         for lemma in lemmas:
             places = find_lemma(words, lemma, synset.part_of_speech)
             if places is not None:
                 first, last = places
-                blanked = [*words[:first], BLANK, *words[last + 1 :]]
+                blanked = [*words[:first], QUESTION_BLANK, *words[last + 1 :]]
                 if len(blanked) > 1:
-                    yield Question(synset=synset.id, text=" ".join(blanked), answer=lemma)
+                    yield ClozeQuestion(synset=synset.id, text=" ".join(blanked), answer=lemma)
                 break
 
 
 def gloss_text(synset: Synset) -> str:
     """The words of a synset and their definition: a document of `retrieval.documents`."""
-    title = " , ".join(map(tokenize, synset.lemmas))
-    return tokenize(f"{title} : {synset.definition}")
+    title = " , ".join(map(tokenize_gloss, synset.lemmas))
+    return tokenize_gloss(f"{title} : {synset.definition}")
 
 
 @dataclass(frozen=True)
-class QuestionReader:
+class ClozeQuestionReader:
     """The questions of one split, as what texts are given."""
 
     split: str
     kind: str
     """Of the texts, for caches."""
-    text: Callable[[Question], str]
+    text: Callable[[ClozeQuestion], str]
 
     def read(self, report: ReadingReport) -> Iterator[Example]:
-        for question in read_questions(self.split):
+        for question in cloze_questions(self.split):
             yield Example(self.text(question), condition=question.text, name=question.synset)
 
     def identity(self) -> str:
@@ -93,7 +95,9 @@ class QuestionReader:
         return ()
 
 
-def question_corpus(kind: str, text: Callable[[Question], str], *, description: str) -> Corpus:
+def cloze_question_corpus(
+    kind: str, text: Callable[[ClozeQuestion], str], *, description: str
+) -> Corpus:
     """Pairs of a question and what `text` makes of it; nothing is read yet.
 
     Words are pieces by default: synsets are apart, so that of the answers to test questions 39 %
@@ -101,7 +105,7 @@ def question_corpus(kind: str, text: Callable[[Question], str], *, description: 
     """
     return Corpus(
         name=f"wordnet-{kind}",
-        splits={name: Split(QuestionReader(name, kind, text), name=name) for name in SPLITS},
+        splits={name: Split(ClozeQuestionReader(name, kind, text), name=name) for name in SPLITS},
         layout=Layout(kind="pairs"),
         tokenizer="wordpiece",
         description=description,

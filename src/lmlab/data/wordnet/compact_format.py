@@ -24,7 +24,7 @@ from lmlab.data.wordnet.synsets import (
     Synset,
 )
 
-HEADER = "lmlab-wordnet 1"
+FILE_HEADER = "lmlab-wordnet 1"
 
 Exceptions = Mapping[str, Mapping[str, tuple[str, ...]]]
 """Irregular forms by part of speech: `exceptions["n"]["wolves"] == ("wolf",)`."""
@@ -32,7 +32,7 @@ Exceptions = Mapping[str, Mapping[str, tuple[str, ...]]]
 _SYMBOLS = {name: symbol for symbol, name in RELATIONS.items()}
 
 
-def encode(synset: Synset) -> str:
+def encode_synset(synset: Synset) -> str:
     """The line of a synset."""
     head = f"{synset.id} {'s' if synset.satellite else '.'} {synset.file}"
     senses = "|".join(map(_encode_sense, synset.senses))
@@ -40,7 +40,7 @@ def encode(synset: Synset) -> str:
     return "\t".join([head, senses, relations, synset.definition, *synset.examples])
 
 
-def decode(line: str) -> Synset:
+def decode_synset(line: str) -> Synset:
     """The synset of a line, `decode(encode(synset)) == synset`."""
     head, senses, relations, definition, *examples = line.split("\t")
     name, satellite, file = head.split(" ")
@@ -74,21 +74,21 @@ def decode_targets(column: str) -> list[tuple[str, str]]:
     return [(field[0], field[1]) for field in fields]
 
 
-def write(path: Path, synsets: Iterable[Synset], exceptions: Exceptions) -> None:
+def write_compact(path: Path, synsets: Iterable[Synset], exceptions: Exceptions) -> None:
     """Write the file, with nothing in it that tells when or where."""
-    lines = [HEADER, *map(encode, synsets), ""]
+    lines = [FILE_HEADER, *map(encode_synset, synsets), ""]
     for part, forms in exceptions.items():
         lines += ["\t".join([part, form, *lemmas]) for form, lemmas in forms.items()]
     text = "\n".join(lines) + "\n"
     path.write_bytes(gzip.compress(text.encode(), compresslevel=9, mtime=0))
 
 
-def read(data: bytes) -> tuple[dict[str, str], Exceptions]:
+def read_compact(data: bytes) -> tuple[dict[str, str], Exceptions]:
     """The lines of the synsets by id, not decoded yet, and the irregular forms."""
     text = gzip.decompress(data).decode()
     header, _, body = text.partition("\n")
-    if header != HEADER:
-        raise UserError(f"expected a file that begins with {HEADER!r}, got {header[:40]!r}.")
+    if header != FILE_HEADER:
+        raise UserError(f"expected a file that begins with {FILE_HEADER!r}, got {header[:40]!r}.")
     synsets, _, forms = body.partition("\n\n")
     exceptions: dict[str, dict[str, tuple[str, ...]]] = {}
     for line in forms.splitlines():

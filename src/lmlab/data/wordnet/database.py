@@ -29,7 +29,7 @@ class WordNet(Mapping[str, Synset]):
         """Irregular forms by part of speech: `exceptions["n"]["wolves"] == ("wolf",)`."""
 
     def __getitem__(self, name: str) -> Synset:
-        return compact_format.decode(self._lines[name])
+        return compact_format.decode_synset(self._lines[name])
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._lines)
@@ -80,9 +80,9 @@ class WordNet(Mapping[str, Synset]):
 
 
 @cache
-def load() -> WordNet:
+def load_wordnet() -> WordNet:
     """WordNet 3.0 as shipped with the package; opened once, then shared."""
-    return WordNet(*compact_format.read(_data()))
+    return WordNet(*compact_format.read_compact(_data()))
 
 
 @cache

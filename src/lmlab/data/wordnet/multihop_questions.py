@@ -27,20 +27,20 @@ from typing import Any
 import numpy as np
 
 from lmlab.data.name_matching import (
-    find_name,
+    find_entity_name,
     sentence_around,
 )
 from lmlab.data.wordnet.database import (
     WordNet,
-    load,
+    load_wordnet,
 )
-from lmlab.data.wordnet.glosses import tokenize
+from lmlab.data.wordnet.glosses import tokenize_gloss
 from lmlab.data.wordnet.synsets import Synset
 
 Row = dict[str, Any]
 Edge = tuple[str, str]
 
-RELATIONS = {
+RELATION_SENTENCES = {
     "kind": ("hypernym", "{subject} is a kind of {object} ."),
     "example": ("hyponym", "an example of {subject} is {object} ."),
     "whole": ("part holonym", "the whole of {subject} is {object} ."),
@@ -51,19 +51,19 @@ RELATIONS = {
     "substance": ("substance meronym", "a substance of {subject} is {object} ."),
 }
 """The word of a question for a relation, WordNet's name of it, and the sentence that tells it."""
-SIZES = {"train": 6000, "validation": 500, "test": 1000}
+QUESTION_COUNTS = {"train": 6000, "validation": 500, "test": 1000}
 """Questions of each split."""
-SHARES = {"two-hop": 0.5, "three-hop": 0.25, "alternative": 0.125, "yes-no": 0.125}
+QUESTION_SHARES = {"two-hop": 0.5, "three-hop": 0.25, "alternative": 0.125, "yes-no": 0.125}
 """Share of each sort of question."""
-MOST_OBJECTS = 3
+MAX_OBJECTS = 3
 """A relation that leads to more entities is not told."""
-MOST_FACTS = 7
-LONGEST_NAME = 3
+MAX_FACTS = 7
+MAX_NAME_WORDS = 3
 """Words of an entity's name at most."""
-LONGEST_GLOSS = 8
-MOST_HOPS = 5
+MAX_GLOSS_WORDS = 8
+MAX_HOPS = 5
 """Entities between the first and the answer at most."""
-MOST_ALIKE = 0.125
+MAX_SHARE_ALIKE = 0.125
 """Share of the questions of a sort that may ask for the same relations in the same order."""
 
 
@@ -82,7 +82,7 @@ class _Known:
     paragraph: str
 
 
-class HopWorld(Mapping[str, str]):
+class WordNetEntities(Mapping[str, str]):
     """The paragraph of every entity by its name, made when it is asked for."""
 
     def __init__(self, wordnet: WordNet) -> None:
@@ -95,8 +95,8 @@ class HopWorld(Mapping[str, str]):
         found: dict[str, str] = {}
         for synset, senses in self._wordnet.senses("n"):
             for sense in senses:
-                name = tokenize(sense.lemma)
-                fits = name and len(name.split()) <= LONGEST_NAME and name not in found
+                name = tokenize_gloss(sense.lemma)
+                fits = name and len(name.split()) <= MAX_NAME_WORDS and name not in found
                 if sense.number == 1 and fits:
                     found[name] = synset
                     break
@@ -125,34 +125,34 @@ class HopWorld(Mapping[str, str]):
             facts = self._told(synset, seed=zlib.crc32(name.encode()))
             pairs = [(word, target) for word, targets in facts.items() for target in targets]
             sentences = [
-                RELATIONS[word][1].format(subject="it" if place else name, object=target)
+                RELATION_SENTENCES[word][1].format(subject="it" if place else name, object=target)
                 for place, (word, target) in enumerate(pairs)
             ]
-            gloss = tokenize(synset.definition).split()[:LONGEST_GLOSS]
+            gloss = tokenize_gloss(synset.definition).split()[:MAX_GLOSS_WORDS]
             self._known[name] = _Known(facts, " ".join([*sentences, *gloss, "."]))
         return self._known[name]
 
     def _told(self, synset: Synset, *, seed: int) -> dict[str, tuple[str, ...]]:
-        words, told, count = list(RELATIONS), {}, 0
+        words, told, count = list(RELATION_SENTENCES), {}, 0
         Random(seed).shuffle(words)
         for word in words:
-            targets = dict.fromkeys(synset.related(RELATIONS[word][0]))
+            targets = dict.fromkeys(synset.related(RELATION_SENTENCES[word][0]))
             named = tuple(self._names[each] for each in targets if each in self._names)
-            if 1 <= len(named) <= MOST_OBJECTS and count + len(named) <= MOST_FACTS:
+            if 1 <= len(named) <= MAX_OBJECTS and count + len(named) <= MAX_FACTS:
                 told[word] = named
                 count += len(named)
         return told
 
     def tells(self, name: str, word: str, target: str) -> bool:
         """Whether the first mention of the target in the paragraph is where this fact is told."""
-        paragraph, ending = self[name], RELATIONS[word][1].rpartition("{subject}")[2]
-        found = find_name(paragraph, target)
+        paragraph, ending = self[name], RELATION_SENTENCES[word][1].rpartition("{subject}")[2]
+        found = find_entity_name(paragraph, target)
         told = ending.format(object=target).strip()
         return found is not None and sentence_around(paragraph, *found).endswith(told)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ways:
+class RelationPath:
     """Where some relations lead, one after another."""
 
     answer: str
@@ -163,7 +163,7 @@ class Ways:
 
 
 def relation_chains(
-    world: HopWorld, start: str, hops: int, split: str
+    world: WordNetEntities, start: str, hops: int, split: str
 ) -> Iterator[tuple[str, ...]]:
     """Words of relations that lead from an entity to one answer, over entities of the split."""
 
@@ -183,11 +183,13 @@ def relation_chains(
     yield from walk(frozenset([start]), ())
 
 
-def _led_to(world: HopWorld, level: Iterable[str], word: str) -> frozenset[str]:
+def _led_to(world: WordNetEntities, level: Iterable[str], word: str) -> frozenset[str]:
     return frozenset(target for name in level for target in world.facts(name).get(word, ()))
 
 
-def follow(world: HopWorld, start: str, words: Sequence[str]) -> Ways | None:
+def follow_relations(
+    world: WordNetEntities, start: str, words: Sequence[str]
+) -> RelationPath | None:
     """Where the relations of these words lead, the first first; None where that is not one answer,
     or no good question: every entity on the way must have other facts too."""
     levels, edges = [frozenset([start])], []
@@ -204,18 +206,18 @@ def follow(world: HopWorld, start: str, words: Sequence[str]) -> Ways | None:
         path = [step for step in steps if step[1] in alive] + path
         hops = [step for step in steps if step[1] not in alive] + hops
         alive = frozenset(a for a, b in steps if b in alive)
-    if len(everything) > 2 + MOST_HOPS or any(len(world.facts(a)) < 2 for a, _ in path):
+    if len(everything) > 2 + MAX_HOPS or any(len(world.facts(a)) < 2 for a, _ in path):
         return None
     told = zip(words, edges, strict=True)
     if not all(world.tells(a, word, b) for word, steps in told for a, b in steps):
         return None
     [answer] = levels[-1]
-    return Ways(answer=answer, path=tuple(path), hops=tuple(hops))
+    return RelationPath(answer=answer, path=tuple(path), hops=tuple(hops))
 
 
-def chain_row(world: HopWorld, start: str, words: Sequence[str]) -> Row | None:
+def chain_question(world: WordNetEntities, start: str, words: Sequence[str]) -> Row | None:
     """The question after what some relations lead to, and all that belongs to it."""
-    ways = follow(world, start, words)
+    ways = follow_relations(world, start, words)
     if ways is None:
         return None
     asked = " of ".join(f"the {word}" for word in reversed(words))
@@ -230,7 +232,9 @@ def chain_row(world: HopWorld, start: str, words: Sequence[str]) -> Row | None:
     }
 
 
-def _irrelevant(world: HopWorld, read: Sequence[str], asked: Sequence[str]) -> list[list[str]]:
+def _irrelevant(
+    world: WordNetEntities, read: Sequence[str], asked: Sequence[str]
+) -> list[list[str]]:
     """Entities named in paragraphs by relations that are not asked for, at most three."""
     found = [
         [name, target]
@@ -245,7 +249,7 @@ def _irrelevant(world: HopWorld, read: Sequence[str], asked: Sequence[str]) -> l
 class _Drawing:
     """Draws the questions of one split."""
 
-    def __init__(self, world: HopWorld, split: str, names: Sequence[str], seed: int) -> None:
+    def __init__(self, world: WordNetEntities, split: str, names: Sequence[str], seed: int) -> None:
         self.world, self.split = world, split
         self.generator = np.random.default_rng([seed, zlib.crc32(split.encode())])
         order = self.generator.permutation(len(names))
@@ -253,7 +257,7 @@ class _Drawing:
         self.alike: dict[tuple[str, ...], int] = {}
 
     def rows(self, size: int) -> list[Row]:
-        wanted = {kind: round(size * share) for kind, share in SHARES.items()}
+        wanted = {kind: round(size * share) for kind, share in QUESTION_SHARES.items()}
         rows = self._chains(3, wanted["three-hop"]) + self._chains(2, wanted["two-hop"])
         rows += self._comparisons(wanted["alternative"], wanted["yes-no"])
         return [rows[i] for i in self.generator.permutation(len(rows))]
@@ -275,9 +279,9 @@ class _Drawing:
         # Where the first relation leads to several entities there is more to explore.
         order.sort(key=lambda words: -len(self.world.facts(start)[words[0]]))
         for words in order:
-            if self.alike.get(words, 0) >= max(1, MOST_ALIKE * wanted):
+            if self.alike.get(words, 0) >= max(1, MAX_SHARE_ALIKE * wanted):
                 continue
-            if (row := chain_row(self.world, start, words)) is not None:
+            if (row := chain_question(self.world, start, words)) is not None:
                 self.alike[words] = self.alike.get(words, 0) + 1
                 return row
         return None
@@ -294,7 +298,7 @@ class _Drawing:
             alternative = len(rows) < alternatives
             both = not alternative and len(rows) % 2 == 0
             first, second = self._pair(siblings[kind], siblings[kind if both else other])
-            if kind in (first, second) or (not both and find_name(self.world[second], kind)):
+            if kind in (first, second) or (not both and find_entity_name(self.world[second], kind)):
                 continue
             rows.append(self._compared(kind, first, second, alternative=alternative, both=both))
         return rows
@@ -340,30 +344,32 @@ class _Drawing:
 
 
 @cache
-def world() -> HopWorld:
+def wordnet_entities() -> WordNetEntities:
     """WordNet's nouns as entities; opened once, then shared."""
-    return HopWorld(load())
+    return WordNetEntities(load_wordnet())
 
 
-def hop_questions(sizes: Mapping[str, int] | None = None, *, seed: int = 0) -> dict[str, list[Row]]:
+def multihop_questions(
+    sizes: Mapping[str, int] | None = None, *, seed: int = 0
+) -> dict[str, list[Row]]:
     """Questions by split, each with the paragraphs of all entities that it may lead to.
 
     Entities whose paragraphs are read are of one split alone. The same seed gives the same rows.
-    Some fifteen seconds for the sizes of `SIZES`.
+    Some fifteen seconds for the sizes of `QUESTION_COUNTS`.
     """
-    here = world()
+    here = wordnet_entities()
     names = sorted(here)
     splits = {
         split: _Drawing(here, split, names, seed).rows(size)
-        for split, size in (sizes or SIZES).items()
+        for split, size in (sizes or QUESTION_COUNTS).items()
     }
     for rows in splits.values():
         for row in rows:
-            row["paragraphs"] = paragraphs_of(here, row)
+            row["paragraphs"] = question_paragraphs(here, row)
     return splits
 
 
-def paragraphs_of(here: HopWorld, row: Row) -> dict[str, str]:
+def question_paragraphs(here: WordNetEntities, row: Row) -> dict[str, str]:
     """Paragraphs of the entities of a row, and of those that the ones read name.
 
     Of those that no step leads on from, one in eight has none: it is named, and that is all.

@@ -11,19 +11,19 @@ import numpy as np
 
 from lmlab.data.wordnet.database import (
     WordNet,
-    load,
+    load_wordnet,
 )
 
-NOUNS = 600
+NOUN_COUNT = 600
 """Nouns that the pairs are made of: the most frequent in the texts whose senses were tagged."""
 PER_DISTANCE = 100
 """Pairs of each distance."""
-FARTHEST = 12
+MAX_PATH = 12
 """Steps beyond which words are as far apart as they can be."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class SimilarPair:
+class SimilarityPair:
     """Two words and how alike they are, by people or by a taxonomy; only the order counts."""
 
     first: str
@@ -32,7 +32,7 @@ class SimilarPair:
 
 
 @cache
-def similar_nouns(*, seed: int = 0) -> tuple[SimilarPair, ...]:
+def similar_nouns(*, seed: int = 0) -> tuple[SimilarityPair, ...]:
     """About a thousand pairs of frequent nouns with their path similarity in WordNet.
 
         similarity = 1 / (1 + d),   d = fewest steps up and down hypernyms from one to the other
@@ -42,18 +42,18 @@ def similar_nouns(*, seed: int = 0) -> tuple[SimilarPair, ...]:
     each distance `PER_DISTANCE` pairs are drawn, or all where there are fewer, so that the many far
     ones do not drown the near ones. The same seed gives the same pairs.
     """
-    wordnet = load()
+    wordnet = load_wordnet()
     ancestors = {word: _ancestors(wordnet, sense) for word, sense in _frequent(wordnet).items()}
     by_distance: dict[int, list[tuple[str, str]]] = {}
     for first, second in combinations(sorted(ancestors), 2):
         distance = _distance(ancestors[first], ancestors[second])
-        by_distance.setdefault(min(distance, FARTHEST), []).append((first, second))
+        by_distance.setdefault(min(distance, MAX_PATH), []).append((first, second))
     generator, pairs = np.random.default_rng(seed), []
     for distance, found in sorted(by_distance.items()):
         chosen = generator.permutation(len(found))[:PER_DISTANCE]
         for index in sorted(chosen):
             first, second = found[index]
-            similar = SimilarPair(first=first, second=second, similarity=1 / (1 + distance))
+            similar = SimilarityPair(first=first, second=second, similarity=1 / (1 + distance))
             pairs.append(similar)
     return tuple(pairs)
 
@@ -71,7 +71,7 @@ def _frequent(wordnet: WordNet) -> dict[str, str]:
         if 2 * max(each.values()) >= sum(each.values()) > 0
     }
     ordered = sorted(clear, key=lambda word: (-clear[word][0], word))
-    return {word: clear[word][1] for word in ordered[:NOUNS]}
+    return {word: clear[word][1] for word in ordered[:NOUN_COUNT]}
 
 
 def _ancestors(wordnet: WordNet, name: str) -> dict[str, int]:

@@ -25,14 +25,14 @@ from lmlab.data.readers import Example, Mention
 from lmlab.data.wordnet.database import (
     WordNet,
     data_hash,
-    load,
+    load_wordnet,
 )
-from lmlab.data.wordnet.glosses import tokenize
+from lmlab.data.wordnet.glosses import tokenize_gloss
 from lmlab.data.wordnet.inflections import find_lemma
 
 VERSION = 1
 """Raised whenever the texts made from the same WordNet change."""
-SHORTEST = 3
+MIN_WORDS = 3
 """Words of the shortest sentence that can be held out; two tell little of a sense."""
 
 
@@ -43,7 +43,7 @@ def split_of_sentence(text: str) -> str:
 
 
 @dataclass(frozen=True)
-class SenseReader:
+class SenseExampleReader:
     """The sentences of one split; in training the definitions too."""
 
     split: str
@@ -62,7 +62,7 @@ def sense_corpus(description: str) -> Corpus:
     """The corpus of all splits; nothing is read yet."""
     return Corpus(
         name="wordnet-senses",
-        splits={name: Split(SenseReader(name), name=name) for name in SPLITS},
+        splits={name: Split(SenseExampleReader(name), name=name) for name in SPLITS},
         tokenizer="word",
         min_count=2,
         description=description,
@@ -72,14 +72,14 @@ def sense_corpus(description: str) -> Corpus:
 @cache
 def examples_by_split() -> dict[str, tuple[Example, ...]]:
     """The texts of each split, in the order of the synsets; none is in two of them."""
-    wordnet = load()
+    wordnet = load_wordnet()
     found: dict[str, dict[str, tuple[Mention, ...]]] = {name: {} for name in SPLITS}
     for synset, definition, examples in wordnet.glosses():
-        found["train"].setdefault(tokenize(definition), ())
-        for text in map(tokenize, examples) if examples else ():
+        found["train"].setdefault(tokenize_gloss(definition), ())
+        for text in map(tokenize_gloss, examples) if examples else ():
             mention = _mention(wordnet, synset, text)
             split = split_of_sentence(text)
-            if mention is None or len(text.split()) < SHORTEST:
+            if mention is None or len(text.split()) < MIN_WORDS:
                 split = "train"  # nothing can be asked of it
             texts = found[split]
             texts[text] = _with(texts.get(text, ()), mention)
@@ -95,7 +95,7 @@ def examples_by_split() -> dict[str, tuple[Example, ...]]:
 def _mention(wordnet: WordNet, synset: str, text: str) -> Mention | None:
     """Where a word of the synset stands in one of its examples: the longest, inflected or not."""
     words, made = text.split(), wordnet[synset]
-    lemmas = sorted(map(tokenize, made.lemmas), key=lambda lemma: -len(lemma.split()))
+    lemmas = sorted(map(tokenize_gloss, made.lemmas), key=lambda lemma: -len(lemma.split()))
     for lemma in lemmas:
         places = find_lemma(words, lemma, made.part_of_speech)
         if places is not None:

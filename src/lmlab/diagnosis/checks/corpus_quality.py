@@ -4,35 +4,35 @@ from __future__ import annotations
 
 from lmlab.data.duplicates import DuplicateCounter
 from lmlab.diagnosis.findings import Finding
-from lmlab.diagnosis.measurements import unknown_share
+from lmlab.diagnosis.measurements import unknown_token_rate
 from lmlab.diagnosis.run_evidence import (
-    Evidence,
-    Inapplicable,
-    Texts,
+    NotApplicable,
+    RunEvidence,
+    TokenizedSplits,
 )
 
-FEWEST_CHARACTERS = 20
+MIN_CHARACTERS = 20
 """Of a text whose repetition means something: short ones repeat by themselves."""
-LEAKED = 0.01
+MAX_LEAKED = 0.01
 """Share of held-out texts that stand in train. Captions written by many people have 0.1 %."""
-REPEATED = 0.1
+MAX_REPEATED = 0.1
 """Share of training texts that repeat an earlier one."""
-UNKNOWN = 0.08
+MAX_UNKNOWN = 0.08
 """Share of unknown tokens in held-out text. The Penn Treebank, cut at 10,000 words, has 5 %."""
-FEWEST_TOKENS = 1000
+MIN_TOKENS = 1000
 """Of the training text: fewer, and even the frequencies of single words are a guess."""
 
 
-def leakage_between_splits(evidence: Evidence) -> Finding | None:
+def leakage_between_splits(evidence: RunEvidence) -> Finding | None:
     """Held-out texts that the model was trained on."""
     texts = _drawn_by_nobody(evidence)
     if texts.held_out is None or texts.split is None:
-        raise Inapplicable("nothing is held out")
+        raise NotApplicable("nothing is held out")
     train, _ = _counted(texts, "train")
     held_out, total = _counted(texts, texts.split)
     seen = held_out.seen_in(train)
     share = seen / max(total, 1)
-    if share < LEAKED:
+    if share < MAX_LEAKED:
         return None
     return Finding(
         name="leakage between splits",
@@ -44,12 +44,12 @@ def leakage_between_splits(evidence: Evidence) -> Finding | None:
     )
 
 
-def repeated_training_texts(evidence: Evidence) -> Finding | None:
+def repeated_training_texts(evidence: RunEvidence) -> Finding | None:
     """Texts that come again and again in train."""
     texts = _drawn_by_nobody(evidence)
     counter, total = _counted(texts, "train")
     share = counter.duplicates / max(total, 1)
-    if share < REPEATED:
+    if share < MAX_REPEATED:
         return None
     return Finding(
         name="repeated training texts",
@@ -63,34 +63,34 @@ def repeated_training_texts(evidence: Evidence) -> Finding | None:
     )
 
 
-def _drawn_by_nobody(evidence: Evidence) -> Texts:
+def _drawn_by_nobody(evidence: RunEvidence) -> TokenizedSplits:
     """The texts, if they are real ones: in a generated language the likely ones must repeat."""
     texts = evidence.texts
     if texts.corpus.truth is not None:
-        raise Inapplicable("its texts are independent draws, of which the likely ones repeat")
+        raise NotApplicable("its texts are independent draws, of which the likely ones repeat")
     return texts
 
 
-def _counted(texts: Texts, split: str) -> tuple[DuplicateCounter, int]:
+def _counted(texts: TokenizedSplits, split: str) -> tuple[DuplicateCounter, int]:
     counter, total = DuplicateCounter(), 0
     for example in texts.corpus.splits[split]:
-        if len(example.text) >= FEWEST_CHARACTERS:
+        if len(example.text) >= MIN_CHARACTERS:
             counter.add(example)
             total += 1
     return counter, total
 
 
-def unknown_words(evidence: Evidence) -> Finding | None:
+def many_unknown_tokens(evidence: RunEvidence) -> Finding | None:
     """Much of the held-out text is <unk>."""
     texts = evidence.texts
     dataset = texts.train if texts.held_out is None else texts.held_out
-    share = unknown_share(dataset)
-    if share < UNKNOWN:
+    share = unknown_token_rate(dataset)
+    if share < MAX_UNKNOWN:
         return None
     split = texts.split or "train"
     return Finding(
         name="unknown words",
-        severity="serious" if share > 3 * UNKNOWN else "mild",
+        severity="serious" if share > 3 * MAX_UNKNOWN else "mild",
         seen=f"{share:.1%} of the {split} tokens are unknown to the vocabulary of "
         f"{evidence.config['vocabulary']['size']:,}",
         why="guessing that a word is unknown is easy, so the loss looks better than the model is, "
@@ -104,10 +104,10 @@ def unknown_words(evidence: Evidence) -> Finding | None:
     )
 
 
-def tiny_corpus(evidence: Evidence) -> Finding | None:
+def tiny_corpus(evidence: RunEvidence) -> Finding | None:
     """Too little text to learn a language from."""
     tokens = evidence.texts.train.total_tokens
-    if tokens >= FEWEST_TOKENS:
+    if tokens >= MIN_TOKENS:
         return None
     return Finding(
         name="tiny corpus",
@@ -120,7 +120,7 @@ def tiny_corpus(evidence: Evidence) -> Finding | None:
     )
 
 
-def nothing_held_out(evidence: Evidence) -> Finding | None:
+def nothing_held_out(evidence: RunEvidence) -> Finding | None:
     """No split by which to tell learning from learning by heart."""
     if evidence.texts.held_out is not None:
         return None

@@ -7,51 +7,49 @@ from lmlab.diagnosis.baselines import UNIGRAM
 from lmlab.diagnosis.findings import Finding
 from lmlab.diagnosis.measurements import (
     epochs_seen,
-    frequency_correlation,
+    norm_frequency_correlation,
     sample_loss,
-    with_equal_lengths,
+    with_equal_norms,
 )
 from lmlab.diagnosis.run_evidence import (
-    Evidence,
-    Inapplicable,
-    Missing,
+    MissingEvidence,
+    NotApplicable,
+    RunEvidence,
 )
 from lmlab.training.weight_statistics import token_vectors
 
-LENGTH_SHARE = 1.0
+NORM_COST_SHARE = 1.0
 """Loss that equal lengths cost, over all that context has gained on the unigram model: beyond one
 the lengths say more than everything the model reads."""
-SMALLEST_COST = 0.3
+MIN_COST = 0.3
 """Nats of such a cost that are worth a word; healthy runs of ours lose 0 to 0.2."""
-CORRELATION = 0.4
+MIN_CORRELATION = 0.4
 """Of length with log frequency, either way: without it the lengths say something of their own."""
-DRIFT = 1.25
+NORM_DRIFT = 1.25
 """Growth of the mean length after the best held-out loss: a quarter longer, and nothing better."""
 
 
-def vectors_speak_by_length(evidence: Evidence) -> Finding | None:
+def embedding_norms_carry_information(evidence: RunEvidence) -> Finding | None:
     """Setting all vectors to one length ruins the model: length stands for what words mean."""
     system = evidence.system
     tables = token_vectors(system)
     if not tables:
-        raise Inapplicable("it has no vector a token")
+        raise NotApplicable("it has no vector a token")
     if not isinstance(system, LogProb) or not evidence.normalised:
-        raise Inapplicable("its losses are those of no distribution over texts")
+        raise NotApplicable("its losses are those of no distribution over texts")
     # Frequencies are learnt first: early in the first pass there is little else.
     if epochs_seen(evidence) < 1:
         return None
     unigram = evidence.levels[UNIGRAM].value
     loss = sample_loss(system, evidence)
-    costs = {
-        name: sample_loss(with_equal_lengths(system, name), evidence) - loss for name in tables
-    }
+    costs = {name: sample_loss(with_equal_norms(system, name), evidence) - loss for name in tables}
     name = max(costs, key=lambda each: costs[each])
     gained = unigram - loss
-    correlation = frequency_correlation(tables[name].detach(), evidence.texts.train)
+    correlation = norm_frequency_correlation(tables[name].detach(), evidence.texts.train)
     # A model that is worse than frequencies has other troubles.
-    if gained <= 0 or abs(correlation) < CORRELATION:
+    if gained <= 0 or abs(correlation) < MIN_CORRELATION:
         return None
-    if costs[name] <= max(SMALLEST_COST, LENGTH_SHARE * gained):
+    if costs[name] <= max(MIN_COST, NORM_COST_SHARE * gained):
         return None
     return Finding(
         name="vectors speak by length",
@@ -70,22 +68,22 @@ def vectors_speak_by_length(evidence: Evidence) -> Finding | None:
     )
 
 
-def vector_lengths_drift(evidence: Evidence) -> Finding | None:
+def embedding_norms_drift(evidence: RunEvidence) -> Finding | None:
     """Vectors grow on after the held-out loss has stopped falling."""
     if not evidence.by_gradient:
-        raise Inapplicable("it was not trained by gradient")
+        raise NotApplicable("it was not trained by gradient")
     history = evidence.history
     best = history.best
     if best is None:
-        raise Missing("no held-out text was looked at in training")
+        raise MissingEvidence("no held-out text was looked at in training")
     told = [window for window in history.train if window.vector_norms]
     if not told:
-        raise Missing("its metrics do not tell how long the tokens' vectors are")
+        raise MissingEvidence("its metrics do not tell how long the tokens' vectors are")
     then = min(told, key=lambda window: abs(window.step - best.step)).vector_norms
     now = told[-1].vector_norms
     growth = {name: now[name] / then[name] for name in now if then.get(name)}
     name = max(growth, key=lambda each: growth[each], default="")
-    if not name or growth[name] <= DRIFT:
+    if not name or growth[name] <= NORM_DRIFT:
         return None
     return Finding(
         name="vector lengths drift",

@@ -6,52 +6,56 @@ import math
 from statistics import median
 
 from lmlab.diagnosis.findings import Finding
-from lmlab.diagnosis.measurements import gain_of_a_second_word
+from lmlab.diagnosis.measurements import trigram_gain
 from lmlab.diagnosis.run_evidence import (
-    Evidence,
-    Inapplicable,
-    Missing,
+    MissingEvidence,
+    NotApplicable,
+    RunEvidence,
 )
-from lmlab.inspection.gradient_flow import DistanceGradients
+from lmlab.inspection.gradient_flow import GradientByDistance
 
-DEAD = 1e-6
+VANISHED_RATIO = 1e-6
 """Gradient of a tensor's numbers over that of the middle tensor: no optimiser notices a millionth,
 and single precision has seven digits."""
-HUGE = 1e4
+EXPLODED_RATIO = 1e4
 """The same, the other way: one tensor then takes the whole of a clipped step."""
-LONG = 100.0
+EXPLODED_NORM = 100.0
 """Norm of the mean loss's gradient; healthy ones are around one, as a loss in nats per token is
 of the size of the scores it is made of."""
-FADING = 0.25
+VANISHING_FACTOR = 0.25
 """What a step back leaves of the gradient: a quarter means a thousandth after five words. Healthy
 recurrent networks of ours keep 0.4 to 0.95."""
-GROWING = 1.2
+EXPLODING_FACTOR = 1.2
 """What a step back makes of the gradient: a fifth more means fortyfold after twenty words. Where
 the task is to remember, as in copying, healthy ones have up to 1.1."""
-DIRECT = ("sources", "components")
+DIRECT_CONNECTIONS = ("sources", "components")
 """What a backbone yields that chooses among the words before: its gradient follows its choice."""
-FEWEST = 6
+MIN_DISTANCES = 6
 """Distances with a gradient that a trend needs; a window of a few words has none."""
-NEED = 0.03
+MIN_TRIGRAM_GAIN = 0.03
 """Nats that counts gain by a second word of context: with less, the text asks for no memory, and
 a gradient that fades is the right one. The Penn Treebank and captions have 0.2."""
 
 
-def dead_or_exploding_layers(evidence: Evidence) -> Finding | None:
+def vanishing_or_exploding_layers(evidence: RunEvidence) -> Finding | None:
     """Tensors whose gradient is nothing, or all, beside the others."""
-    layers = evidence.layer_gradients
+    layers = evidence.parameter_gradients
     sizes = {name: layer.root_mean_square for name, layer in layers.items()}
     usual = median([size for size in sizes.values() if size > 0] or [0.0])
     if not usual:
         return _layer_finding("none of the tensors gets a gradient", sizes, list(sizes))
     strange = [name for name, size in sizes.items() if not math.isfinite(size)]
-    dead = [name for name, size in sizes.items() if size < DEAD * usual]
-    huge = [name for name, size in sizes.items() if size > HUGE * usual]
+    dead = [name for name, size in sizes.items() if size < VANISHED_RATIO * usual]
+    huge = [name for name, size in sizes.items() if size > EXPLODED_RATIO * usual]
     if not strange and not dead and not huge:
         return None
     said = [f"the gradient of {_listed(strange)} is no number"] if strange else []
     said += [f"{_listed(dead)} gets less than a millionth of the usual gradient"] if dead else []
-    said += [f"{_listed(huge)} gets more than {HUGE:,.0f} times the usual gradient"] if huge else []
+    said += (
+        [f"{_listed(huge)} gets more than {EXPLODED_RATIO:,.0f} times the usual gradient"]
+        if huge
+        else []
+    )
     return _layer_finding("; ".join(said), sizes, [*strange, *dead, *huge])
 
 
@@ -75,14 +79,14 @@ def _layer_finding(seen: str, sizes: dict[str, float], names: list[str]) -> Find
     )
 
 
-def exploding_gradient(evidence: Evidence) -> Finding | None:
+def exploding_gradient(evidence: RunEvidence) -> Finding | None:
     """Gradients in training far longer than healthy ones."""
     if not evidence.by_gradient:
-        raise Inapplicable("it was not trained by gradient")
+        raise NotApplicable("it was not trained by gradient")
     norms = [w.gradient_norm for w in evidence.history.train if w.gradient_norm is not None]
     if not norms:
-        raise Missing("its metrics tell no gradient")
-    if median(norms) <= LONG:
+        raise MissingEvidence("its metrics tell no gradient")
+    if median(norms) <= EXPLODED_NORM:
         return None
     return Finding(
         name="exploding gradient",
@@ -96,10 +100,10 @@ def exploding_gradient(evidence: Evidence) -> Finding | None:
     )
 
 
-def gradient_fades_with_distance(evidence: Evidence) -> Finding | None:
+def gradient_vanishes_with_distance(evidence: RunEvidence) -> Finding | None:
     """Words a little further back have no influence on what is learnt."""
     found, factor = _trend(evidence)
-    if factor is None or factor >= FADING or gain_of_a_second_word(evidence) < NEED:
+    if factor is None or factor >= VANISHING_FACTOR or trigram_gain(evidence) < MIN_TRIGRAM_GAIN:
         return None
     return Finding(
         name="gradient fades with distance",
@@ -116,10 +120,10 @@ def gradient_fades_with_distance(evidence: Evidence) -> Finding | None:
     )
 
 
-def gradient_grows_with_distance(evidence: Evidence) -> Finding | None:
+def gradient_explodes_with_distance(evidence: RunEvidence) -> Finding | None:
     """Words far back have more influence than near ones, without end."""
     found, factor = _trend(evidence)
-    if factor is None or factor <= GROWING:
+    if factor is None or factor <= EXPLODING_FACTOR:
         return None
     return Finding(
         name="gradient grows with distance",
@@ -137,17 +141,17 @@ def gradient_grows_with_distance(evidence: Evidence) -> Finding | None:
     )
 
 
-def _trend(evidence: Evidence) -> tuple[DistanceGradients, float | None]:
+def _trend(evidence: RunEvidence) -> tuple[GradientByDistance, float | None]:
     backbone = getattr(evidence.system, "backbone", None)
-    if getattr(backbone, "yields", None) in DIRECT:
-        raise Inapplicable("it looks at each word directly, not through what it carries on")
+    if getattr(backbone, "yields", None) in DIRECT_CONNECTIONS:
+        raise NotApplicable("it looks at each word directly, not through what it carries on")
     found = evidence.distance_gradients
     felt = [norm for norm in found.norms if norm > 0 and math.isfinite(norm)]
-    return found, found.factor if len(felt) >= FEWEST else None
+    return found, found.factor if len(felt) >= MIN_DISTANCES else None
 
 
-def _pair(found: DistanceGradients) -> str:
-    far = min(len(found.norms), FEWEST) - 1
+def _pair(found: GradientByDistance) -> str:
+    far = min(len(found.norms), MIN_DISTANCES) - 1
     return (
         f"{found.norms[0]:.1e} from 1 place away and {found.norms[far]:.1e} from "
         f"{found.distances[far]}"

@@ -7,62 +7,62 @@ from statistics import median
 from lmlab.diagnosis.findings import Finding
 from lmlab.diagnosis.measurements import epochs_seen
 from lmlab.diagnosis.run_evidence import (
-    Evidence,
-    Inapplicable,
-    Missing,
+    MissingEvidence,
+    NotApplicable,
+    RunEvidence,
 )
-from lmlab.diagnosis.training_history import Window
+from lmlab.diagnosis.training_history import TrainingWindow
 
-PARTS = 10
+MAX_SEGMENTS = 10
 """Pieces of the training whose mean losses are compared; a piece is long enough to be calm."""
-PART_TOKENS = 1000
+MIN_SEGMENT_TOKENS = 1000
 """Tokens of a piece at least: the mean of fewer moves by a tenth of a nat by itself."""
-RISE = 0.2
+LOSS_JUMP = 0.2
 """Nats of a piece above the best before it that count as a jump: a fifth of perplexity. Batches
 hold sentences of like length, and pieces of a healthy training differ by up to 0.15 by chance."""
-JUMPS = 2
+MIN_JUMPS = 2
 """Jumps among the ten pieces; one happens to a healthy training as well."""
-WHOLE_STEP = 0.5
+HUGE_UPDATE_RATIO = 0.5
 """‖change‖ / ‖weights‖ of a single step: beyond half, the first weights are thrown away."""
-LARGE_STEP = 0.03
+LARGE_UPDATE_RATIO = 0.03
 """The same as the usual step: beyond it, all weights are replaced every thirty steps. Healthy
 runs of ours have 0.002 to 0.01, and at ten times their rate still below 0.02."""
-SMALL_STEP = 2e-3
+SMALL_UPDATE_RATIO = 2e-3
 """Below it, a loss that falls in a straight line could fall faster."""
-TINY_STEP = 1e-4
+TINY_UPDATE_RATIO = 1e-4
 """Below it, a step changes next to nothing …"""
-MOVEMENT = 0.05
+MIN_MOVEMENT = 0.05
 """… and all steps together less than a twentieth of the weights: nothing has really moved."""
-STRAIGHT = 0.7
+STRAIGHT_LINE_RATIO = 0.7
 """Fall in the second half of the training over that in the first; a curve that flattens, as
 healthy ones do, has less than a half."""
-FALL = 0.02
+MIN_LOSS_FALL = 0.02
 """Nats of the second half's fall that are more than noise."""
-CLIPPED = 0.9
+CLIPPED_SHARE = 0.9
 """Share of steps that were clipped …"""
-CLIPPED_BY = 3.0
+CLIPPED_FACTOR = 3.0
 """… and what the usual gradient was shortened by: a little more than the clip is only a steady
 step, three times it hides how far the goal is."""
-FEWEST = 10
+MIN_WINDOWS = 10
 """Lines of metrics that such a share needs."""
 
 
-def learning_rate_too_high(evidence: Evidence) -> Finding | None:
+def learning_rate_too_high(evidence: RunEvidence) -> Finding | None:
     """The loss jumps, or steps are as large as the weights."""
     windows = _windows(evidence)
     ratios = [w.update_ratio for w in windows if w.update_ratio is not None]
     rises = _rises(_pieces(windows))
-    jumps = [rise for rise in rises if rise > RISE]
+    jumps = [rise for rise in rises if rise > LOSS_JUMP]
     largest, usual = max(ratios, default=0.0), median(ratios[1:] or [0.0])
     signs = []
-    if len(jumps) >= JUMPS:
+    if len(jumps) >= MIN_JUMPS:
         signs.append(
-            f"the training loss rose {len(jumps)} times by more than {RISE} nats above where it "
+            f"the training loss rose {len(jumps)} times by more than {LOSS_JUMP} nats above where it "
             f"had been, at most by {max(jumps):.2f}"
         )
-    if largest > WHOLE_STEP:
+    if largest > HUGE_UPDATE_RATIO:
         signs.append(f"a single step changed the weights by {largest:.0%} of their length")
-    if usual > LARGE_STEP:
+    if usual > LARGE_UPDATE_RATIO:
         signs.append(f"a usual step changes the weights by {usual:.1%} of their length")
     if not signs:
         return None
@@ -88,16 +88,20 @@ def learning_rate_too_high(evidence: Evidence) -> Finding | None:
     )
 
 
-def learning_rate_too_low(evidence: Evidence) -> Finding | None:
+def learning_rate_too_low(evidence: RunEvidence) -> Finding | None:
     """Steps so small that nothing moves, or a loss that falls in a straight line by small steps."""
     windows = _windows(evidence)
     ratio = _ratio_at_peak(windows)
     if ratio is None:
-        raise Missing("its metrics do not tell how far a step moved the weights")
+        raise MissingEvidence("its metrics do not tell how far a step moved the weights")
     moved = ratio * evidence.history.steps
     first, second = _falls(_pieces(windows))
-    straight = second > FALL and second >= STRAIGHT * first and ratio < SMALL_STEP
-    still = ratio < TINY_STEP and moved < MOVEMENT
+    straight = (
+        second > MIN_LOSS_FALL
+        and second >= STRAIGHT_LINE_RATIO * first
+        and ratio < SMALL_UPDATE_RATIO
+    )
+    still = ratio < TINY_UPDATE_RATIO and moved < MIN_MOVEMENT
     if not still and not (straight and epochs_seen(evidence) >= 1):
         return None
     rate = float(evidence.settings.get("learning_rate", 0.0))
@@ -127,15 +131,15 @@ def learning_rate_too_low(evidence: Evidence) -> Finding | None:
     )
 
 
-def gradient_always_clipped(evidence: Evidence) -> Finding | None:
+def gradient_always_clipped(evidence: RunEvidence) -> Finding | None:
     """Nearly every gradient is longer than the clip allows."""
     clip = float(evidence.settings.get("clip") or 0.0)
     norms = [w.gradient_norm for w in _windows(evidence) if w.gradient_norm is not None]
-    if not clip or len(norms) < FEWEST:
+    if not clip or len(norms) < MIN_WINDOWS:
         return None
     share = sum(norm > clip for norm in norms) / len(norms)
     usual = median(norms)
-    if share < CLIPPED or usual < CLIPPED_BY * clip:
+    if share < CLIPPED_SHARE or usual < CLIPPED_FACTOR * clip:
         return None
     return Finding(
         name="gradient always clipped",
@@ -149,23 +153,23 @@ def gradient_always_clipped(evidence: Evidence) -> Finding | None:
     )
 
 
-def _windows(evidence: Evidence) -> tuple[Window, ...]:
+def _windows(evidence: RunEvidence) -> tuple[TrainingWindow, ...]:
     if not evidence.by_gradient:
-        raise Inapplicable("it was not trained by gradient")
+        raise NotApplicable("it was not trained by gradient")
     windows = evidence.history.train
     if not windows:
-        raise Missing("its metrics tell no training loss")
+        raise MissingEvidence("its metrics tell no training loss")
     return windows
 
 
-def _pieces(windows: tuple[Window, ...]) -> list[float]:
+def _pieces(windows: tuple[TrainingWindow, ...]) -> list[float]:
     """Mean losses of up to ten pieces of equal length; none where there is too little to cut up.
 
     The first line of the metrics is of a single step, and left out.
     """
     rest = windows[1:] if len(windows) > 1 and windows[0].step == 1 else windows
     tokens = sum(window.count for window in rest)
-    count = int(min(PARTS, len(rest), tokens // PART_TOKENS))
+    count = int(min(MAX_SEGMENTS, len(rest), tokens // MIN_SEGMENT_TOKENS))
     if count < 2:
         return []
     totals, sizes = [0.0] * count, [0.0] * count
@@ -192,7 +196,7 @@ def _falls(pieces: list[float]) -> tuple[float, float]:
     return pieces[0] - pieces[middle], pieces[middle] - pieces[-1]
 
 
-def _ratio_at_peak(windows: tuple[Window, ...]) -> float | None:
+def _ratio_at_peak(windows: tuple[TrainingWindow, ...]) -> float | None:
     """The median update ratio of steps at half the highest rate or more: no warm-up, no decay."""
     peak = max((w.rate for w in windows if w.rate is not None), default=0.0)
     ratios = [

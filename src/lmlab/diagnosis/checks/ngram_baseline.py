@@ -15,18 +15,18 @@ from lmlab.diagnosis.measurements import (
     sample_loss,
 )
 from lmlab.diagnosis.run_evidence import (
-    Evidence,
-    Inapplicable,
-    Missing,
+    MissingEvidence,
+    NotApplicable,
+    RunEvidence,
 )
 
-ROOM = 0.02
+TOLERANCE = 0.02
 """Nats above the n-gram, 2 % of perplexity, within which both are as good."""
-COMPARED = ("exact", "bound")
+COMPARABLE_KINDS = ("exact", "bound")
 """Kinds of scores that an n-gram's loss compares with, and that are quick to measure."""
 
 
-class Losses(NamedTuple):
+class BaselineLosses(NamedTuple):
     """Nats per token on the same held-out text, of the model and of two n-grams."""
 
     model: float
@@ -35,14 +35,14 @@ class Losses(NamedTuple):
     where: str
 
 
-def worse_than_an_ngram(evidence: Evidence) -> Finding | None:
+def worse_than_ngram(evidence: RunEvidence) -> Finding | None:
     """The held-out loss exceeds that of a Kneser-Ney n-gram of the same training tokens."""
     found = _losses(evidence)
     best, name = min((found.bigram, BIGRAM), (found.trigram, TRIGRAM))
-    if found.model <= best + ROOM:
+    if found.model <= best + TOLERANCE:
         return None
     # Behind one token of context the network has learnt next to nothing of its own.
-    serious = found.model > found.bigram + ROOM
+    serious = found.model > found.bigram + TOLERANCE
     return Finding(
         name="worse than an n-gram",
         severity="serious" if serious else "mild",
@@ -60,31 +60,33 @@ def worse_than_an_ngram(evidence: Evidence) -> Finding | None:
     )
 
 
-def _losses(evidence: Evidence) -> Losses:
+def _losses(evidence: RunEvidence) -> BaselineLosses:
     """Those of the curve's best point, or measured where the curve tells another number."""
     kind = evidence.card.kind
-    if kind not in COMPARED:
-        raise Missing(f"its score is of kind {kind}, which no n-gram's loss compares with")
+    if kind not in COMPARABLE_KINDS:
+        raise MissingEvidence(f"its score is of kind {kind}, which no n-gram's loss compares with")
     if evidence.card.baseline == "uniform":
-        raise Inapplicable("it is built to see no context")
+        raise NotApplicable("it is built to see no context")
     best = _best(evidence)
     if best is not None and evidence.normalised:
         levels = evidence.levels
         split = evidence.history.split or "held-out text"
-        return Losses(best, levels[BIGRAM].value, levels[TRIGRAM].value, split)
+        return BaselineLosses(best, levels[BIGRAM].value, levels[TRIGRAM].value, split)
     if not isinstance(evidence.system, LogProb):
-        raise Inapplicable("it gives texts no log-probability")
+        raise NotApplicable("it gives texts no log-probability")
     sample = evidence.sample
     two, three = (ngram_loss(evidence, sample, order) for order in (2, 3))
     tokens = sum(batch.count for batch in sample)
     name = evidence.texts.split or "train"
-    return Losses(sample_loss(evidence.system, evidence), two, three, f"{tokens:,} {name} tokens")
+    return BaselineLosses(
+        sample_loss(evidence.system, evidence), two, three, f"{tokens:,} {name} tokens"
+    )
 
 
-def _best(evidence: Evidence) -> float | None:
+def _best(evidence: RunEvidence) -> float | None:
     """The best loss of the curve; None where there is no curve."""
     try:
         best = evidence.history.best
-    except Missing:
+    except MissingEvidence:
         return None
     return None if best is None else best.loss

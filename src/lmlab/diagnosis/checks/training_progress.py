@@ -10,29 +10,29 @@ from lmlab.diagnosis.baselines import (
 from lmlab.diagnosis.findings import Finding
 from lmlab.diagnosis.measurements import epochs_seen
 from lmlab.diagnosis.run_evidence import (
-    Evidence,
-    Inapplicable,
-    Missing,
+    MissingEvidence,
+    NotApplicable,
+    RunEvidence,
 )
 
-FEWEST_EPOCHS = 2.0
+MIN_EPOCHS = 2.0
 """Passes over the text before a run may be expected to know more than frequencies."""
-SMALLEST_GAIN = 0.05
+MIN_GAIN = 0.05
 """Nats below the trivial model that count as having learnt: 5 % of perplexity, beyond chance."""
-BAND_ROOM = 0.5
+BAND_TOLERANCE = 0.5
 """Of the band's width that a run may lie above it: other seeds and sizes than the reference's."""
-BAND_ROOM_NATS = 0.05
+BAND_TOLERANCE_NATS = 0.05
 """And so many nats in any case, where all reference runs end at the same loss."""
 BELOW_TRUTH = 0.02
 """Nats below the truth's own loss that sampling error of a few thousand tokens may explain."""
-RISE = 0.05
+OVERFITTING_RISE = 0.05
 """Nats from the best held-out loss to the last, 5 % of perplexity, that overfitting must reach;
 less than that comes and goes from one look to the next."""
-GAP = 0.5
+OVERFITTING_GAP = 0.5
 """Nats between training and held-out loss, with training below; dropout makes it smaller."""
 
 
-def loss_not_finite(evidence: Evidence) -> Finding | None:
+def loss_not_finite(evidence: RunEvidence) -> Finding | None:
     """The training blew up."""
     history = evidence.history
     if not history.not_finite:
@@ -49,7 +49,7 @@ def loss_not_finite(evidence: Evidence) -> Finding | None:
     )
 
 
-def _calmer(evidence: Evidence) -> tuple[str, ...]:
+def _calmer(evidence: RunEvidence) -> tuple[str, ...]:
     rate = float(evidence.settings.get("learning_rate", 0.0))
     clip = float(evidence.settings.get("clip", 0.0))
     tries = [f"--set learning_rate={rate / 10:g}"]
@@ -58,7 +58,7 @@ def _calmer(evidence: Evidence) -> tuple[str, ...]:
     return tuple(tries)
 
 
-def stopped_early(evidence: Evidence) -> Finding | None:
+def stopped_early(evidence: RunEvidence) -> Finding | None:
     """The budget was not used up, and no patience ended it."""
     history = evidence.history
     if history.not_finite or not evidence.by_gradient:
@@ -76,7 +76,7 @@ def stopped_early(evidence: Evidence) -> Finding | None:
     )
 
 
-def _spent(evidence: Evidence) -> float | None:
+def _spent(evidence: RunEvidence) -> float | None:
     """The share of the budget that the metrics show used; None where it was a time."""
     settings, history = evidence.settings, evidence.history
     if settings.get("minutes"):
@@ -87,7 +87,7 @@ def _spent(evidence: Evidence) -> float | None:
     return max(shares, default=None)
 
 
-def _out_of_patience(evidence: Evidence) -> bool:
+def _out_of_patience(evidence: RunEvidence) -> bool:
     patience, history = int(evidence.settings.get("patience") or 0), evidence.history
     best = history.best
     if not patience or best is None:
@@ -95,15 +95,15 @@ def _out_of_patience(evidence: Evidence) -> bool:
     return sum(look.step > best.step for look in history.held_out) >= patience
 
 
-def nothing_learnt(evidence: Evidence) -> Finding | None:
+def nothing_learned(evidence: RunEvidence) -> Finding | None:
     """No better than a model without context."""
     best, epochs = evidence.history.best, epochs_seen(evidence)
     if best is None:
-        raise Missing("no held-out text was looked at in training")
-    if evidence.by_gradient and epochs < FEWEST_EPOCHS:
+        raise MissingEvidence("no held-out text was looked at in training")
+    if evidence.by_gradient and epochs < MIN_EPOCHS:
         return None
     level = evidence.levels[UNIFORM if evidence.card.baseline == "uniform" else UNIGRAM]
-    if best.loss < level.value - SMALLEST_GAIN:
+    if best.loss < level.value - MIN_GAIN:
         return None
     return Finding(
         name="nothing learnt from context",
@@ -121,20 +121,20 @@ def nothing_learnt(evidence: Evidence) -> Finding | None:
     )
 
 
-def behind_healthy_runs(evidence: Evidence) -> Finding | None:
+def above_reference_band(evidence: RunEvidence) -> Finding | None:
     """Above the band of reference runs on this corpus."""
     band, history = evidence.band, evidence.history
     if band is None or evidence.card.baseline == "uniform":
-        raise Inapplicable("there are no reference runs on this corpus with these tokens")
+        raise NotApplicable("there are no reference runs on this corpus with these tokens")
     if not history.held_out:
-        raise Missing("no held-out text was looked at in training")
+        raise MissingEvidence("no held-out text was looked at in training")
     last = history.held_out[-1]
     best = min(look.loss for look in history.held_out)
     expected = band.at(last.tokens if evidence.by_gradient else band.points[-1][0])
     if expected is None:
         return None
     low, high = expected
-    allowed = high + max(BAND_ROOM * (high - low), BAND_ROOM_NATS)
+    allowed = high + max(BAND_TOLERANCE * (high - low), BAND_TOLERANCE_NATS)
     if best <= allowed:
         return None
     return Finding(
@@ -152,13 +152,13 @@ def behind_healthy_runs(evidence: Evidence) -> Finding | None:
     )
 
 
-def too_good_to_be_true(evidence: Evidence) -> Finding | None:
+def below_true_entropy(evidence: RunEvidence) -> Finding | None:
     """Better than the true distribution itself, which no honest model is."""
     best = evidence.history.best
     if best is None:
-        raise Missing("no held-out text was looked at in training")
+        raise MissingEvidence("no held-out text was looked at in training")
     if ENTROPY not in evidence.levels:
-        raise Inapplicable("the true distribution of this corpus is not known")
+        raise NotApplicable("the true distribution of this corpus is not known")
     floor = evidence.levels[ENTROPY].value
     if best.loss >= floor - BELOW_TRUTH:
         return None
@@ -177,27 +177,29 @@ def too_good_to_be_true(evidence: Evidence) -> Finding | None:
     )
 
 
-def overfitting(evidence: Evidence) -> Finding | None:
+def overfitting(evidence: RunEvidence) -> Finding | None:
     """The held-out loss rises while the training loss falls."""
     history = evidence.history
     best = history.best
     if best is None:
-        raise Missing("no held-out text was looked at in training")
+        raise MissingEvidence("no held-out text was looked at in training")
     last = history.held_out[-1]
     then, now = _train_at(evidence, best.tokens), _train_at(evidence, last.tokens)
     if then is None or now is None:
-        raise Missing("its metrics tell no training loss")
+        raise MissingEvidence("its metrics tell no training loss")
     rise = last.loss - best.loss
     gap = last.loss - now if evidence.losses_compare else 0.0
-    rising = rise > RISE and now < then
+    rising = rise > OVERFITTING_RISE and now < then
     # A training loss that has not fallen is not that of text learnt by heart.
-    if now >= history.train[0].loss or (not rising and gap <= GAP):
+    if now >= history.train[0].loss or (not rising and gap <= OVERFITTING_GAP):
         return None
     kept = "the weights of the best look are kept" if history.split == "validation" else ""
     kept = kept or "the last weights are kept, as there is no validation split to choose by"
     return Finding(
         name="overfitting",
-        severity="mild" if history.split == "validation" and gap <= 2 * GAP else "serious",
+        severity="mild"
+        if history.split == "validation" and gap <= 2 * OVERFITTING_GAP
+        else "serious",
         seen=f"the {history.split} loss was best at step {best.step} ({best.loss:.3f}) and ended "
         f"at {last.loss:.3f}, with {now:.3f} on the training text",
         why=f"what it learns now is the training text itself; {kept}",
@@ -210,7 +212,7 @@ def overfitting(evidence: Evidence) -> Finding | None:
     )
 
 
-def _train_at(evidence: Evidence, tokens: float) -> float | None:
+def _train_at(evidence: RunEvidence, tokens: float) -> float | None:
     """The training loss around a moment: over the epoch, or the tenth of all, before it."""
     history = evidence.history
     span = max(history.tokens / 10, history.train[0].count if history.train else 0.0)

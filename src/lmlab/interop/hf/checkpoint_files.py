@@ -16,21 +16,21 @@ from lmlab.core.atomic_files import write_bytes
 from lmlab.core.errors import UserError
 from lmlab.core.json_text import read_json_file
 
-WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
-WANTED = ("*.json", "*.txt", "*.safetensors")
+WEIGHTS_FILE, WEIGHTS_INDEX_FILE = "model.safetensors", "model.safetensors.index.json"
+HUB_FILE_PATTERNS = ("*.json", "*.txt", "*.safetensors")
 """What is fetched of a repository of the Hub; never a pickle."""
-PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
-HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
+PICKLE_FILES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
+HUB_NAME_PATTERN = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 
-def find_folder(source: str | Path) -> Path:
+def find_checkpoint_folder(source: str | Path) -> Path:
     """The folder that is meant: one that is here, or a name on the Hub, which is fetched."""
     folder = Path(source)
     if folder.is_dir():
         return folder
     if folder.exists():
         raise UserError(f"{source} is a file; give the folder that config.json stands in.")
-    if not HUB_NAME.fullmatch(str(source)) or str(source).startswith("."):
+    if not HUB_NAME_PATTERN.fullmatch(str(source)) or str(source).startswith("."):
         raise UserError(
             f"there is no folder {source}; give one with config.json and model.safetensors in it, "
             "or a name on the Hub such as openai-community/gpt2."
@@ -48,7 +48,7 @@ def _fetch(name: str) -> Path:
             "huggingface_hub: pip install 'lmlab[hub]'."
         ) from error
     try:
-        return Path(snapshot_download(name, allow_patterns=list(WANTED)))
+        return Path(snapshot_download(name, allow_patterns=list(HUB_FILE_PATTERNS)))
     except Exception as error:  # the library and its transports raise dozens of kinds
         reason = next(iter(str(error).splitlines()), "") or type(error).__name__
         raise UserError(
@@ -111,23 +111,27 @@ def _opened(path: Path) -> Iterator[Any]:
 
 def weight_files(folder: Path) -> list[Path]:
     """The safetensors of a checkpoint; a UserError where there is no whole set of them."""
-    if (folder / WEIGHTS).exists():
-        return [folder / WEIGHTS]
-    if not (folder / INDEX).exists():
-        pickled = any((folder / name).exists() for name in PICKLES)
+    if (folder / WEIGHTS_FILE).exists():
+        return [folder / WEIGHTS_FILE]
+    if not (folder / WEIGHTS_INDEX_FILE).exists():
+        pickled = any((folder / name).exists() for name in PICKLE_FILES)
         why = "only a pickle, which lmlab never opens because it may run a stranger's code"
         raise UserError(
-            f"{folder} has no {WEIGHTS}{', ' + why if pickled else ''}; save it with transformers' "
+            f"{folder} has no {WEIGHTS_FILE}{', ' + why if pickled else ''}; save it with transformers' "
             "save_pretrained, which writes safetensors."
         )
-    weight_map = read_json(folder / INDEX).get("weight_map")
+    weight_map = read_json(folder / WEIGHTS_INDEX_FILE).get("weight_map")
     listed = list(weight_map.values()) if isinstance(weight_map, dict) else []
     if not listed or not all(isinstance(each, str) and Path(each).name == each for each in listed):
-        raise UserError(f"{folder / INDEX} is no index of files beside it; restore it.")
+        raise UserError(
+            f"{folder / WEIGHTS_INDEX_FILE} is no index of files beside it; restore it."
+        )
     names = sorted(set(listed))
     for name in names:
         if not (folder / name).exists():
-            raise UserError(f"{folder} lacks {name}, which {INDEX} lists; fetch it again.")
+            raise UserError(
+                f"{folder} lacks {name}, which {WEIGHTS_INDEX_FILE} lists; fetch it again."
+            )
     return [folder / name for name in names]
 
 

@@ -25,7 +25,7 @@ OTHER_ACTIVATIONS = {
 
 
 @dataclass(frozen=True)
-class Setting:
+class ConfigField:
     """A setting of ours beside the one of theirs that says the same."""
 
     ours: str
@@ -37,7 +37,7 @@ class Setting:
     write: Callable[[Any], Any] = field(default=lambda value: value)
     """From our value to theirs."""
 
-    def ours_of(self, config: Mapping[str, Any]) -> Any:
+    def read_from(self, config: Mapping[str, Any]) -> Any:
         """Our value of what their config.json tells."""
         value = config.get(self.theirs)
         value = self.default if value is None else value
@@ -50,17 +50,17 @@ class Setting:
         return self.read(value)
 
 
-def number(config: Mapping[str, Any], theirs: str, default: int) -> int:
+def read_whole_number(config: Mapping[str, Any], theirs: str, default: int) -> int:
     """A whole number of their config.json."""
-    return int(Setting(theirs, theirs, default).ours_of(config))
+    return int(ConfigField(theirs, theirs, default).read_from(config))
 
 
-def activation(theirs: str, default: str) -> Setting:
+def activation_field(theirs: str, default: str) -> ConfigField:
     """The activation of the feed-forward layers."""
-    return Setting("activation", theirs, default, our_activation, ACTIVATIONS.__getitem__)
+    return ConfigField("activation", theirs, default, from_hf_activation, ACTIVATIONS.__getitem__)
 
 
-def our_activation(name: Any) -> str:
+def from_hf_activation(name: Any) -> str:
     known = {theirs: ours for ours, theirs in ACTIVATIONS.items()} | OTHER_ACTIVATIONS
     if name not in known:
         raise UserError(
@@ -69,7 +69,7 @@ def our_activation(name: Any) -> str:
     return known[name]
 
 
-def resolved(settings: Mapping[str, Any]) -> dict[str, Any]:
+def resolve_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Settings with one spelling each: 0 may stand for the usual size, which they also may tell."""
     width, found = settings["width"], dict(settings)
     found["inner"] = settings["inner"] or 4 * width
@@ -80,13 +80,13 @@ def resolved(settings: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def plain(value: Any) -> Any:
+def to_json_value(value: Any) -> Any:
     """The value as JSON has it, which knows no tuples."""
     return list(value) if isinstance(value, tuple) else value
 
 
-def as_set(value: Any) -> str:
+def to_set_value(value: Any) -> str:
     """The value as `--set` takes it."""
     if isinstance(value, (tuple, list)):
-        return ",".join(map(as_set, value))
+        return ",".join(map(to_set_value, value))
     return str(value).lower() if isinstance(value, bool) or value is None else str(value)

@@ -8,11 +8,11 @@ from pathlib import Path
 from pkgutil import iter_modules
 
 from lmlab.core.errors import UserError, unknown_name
-from lmlab.interop.hf.family import Family
+from lmlab.interop.hf.family import CheckpointFamily
 
 
 @cache
-def families() -> dict[str, Family]:
+def families() -> dict[str, CheckpointFamily]:
     """All families, by model type."""
     here = Path(__file__).parent / "families"
     names = sorted(module.name for module in iter_modules([str(here)]) if module.name[0] != "_")
@@ -21,7 +21,7 @@ def families() -> dict[str, Family]:
     return found
 
 
-def family_of_checkpoint(model_type: object, asked: str | None) -> Family:
+def family_of_checkpoint(model_type: object, asked: str | None) -> CheckpointFamily:
     """The family of a config.json's model_type, which is the one asked for where one is."""
     if asked is not None and asked not in families():
         raise unknown_name("family of checkpoints", asked, families())
@@ -35,7 +35,7 @@ def family_of_checkpoint(model_type: object, asked: str | None) -> Family:
     return families()[model_type]
 
 
-def family_of_system(name: str) -> Family:
+def family_of_system(name: str) -> CheckpointFamily:
     """The family that a system of ours is written as."""
     for family in families().values():
         if name in family.systems:

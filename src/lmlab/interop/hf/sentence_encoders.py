@@ -23,7 +23,7 @@ from lmlab.interop.hf.checkpoint_files import (
     weight_files,
 )
 
-Pool = Callable[[Tensor, Tensor], Tensor]
+PoolingFunction = Callable[[Tensor, Tensor], Tensor]
 """From hidden states (B, T, W) and which places are real (B, T), one vector (B, W) each."""
 
 
@@ -54,7 +54,7 @@ def _max(hidden: Tensor, real: Tensor) -> Tensor:
     return hidden.masked_fill(real[..., None] == 0, -torch.inf).amax(1)
 
 
-POOLS: dict[str, Pool] = {
+POOLING_FUNCTIONS: dict[str, PoolingFunction] = {
     "cls": _first,
     "max": _max,
     "mean": _mean,
@@ -65,16 +65,16 @@ POOLS: dict[str, Pool] = {
 """By their names in 1_Pooling/config.json; several stand one after another in this order."""
 MODULES = ("Transformer", "Pooling", "Normalize")
 """Of modules.json, those that are understood."""
-QUERY, DOCUMENT = ("query",), ("document", "passage", "corpus")
+QUERY_PROMPTS, DOCUMENT_PROMPTS = ("query",), ("document", "passage", "corpus")
 """What prompts are called in config_sentence_transformers.json."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Conventions:
+class SentenceEncoderConfig:
     """What a folder says of texts before its Transformer and of hidden states behind it."""
 
-    pools: tuple[str, ...]
-    """How hidden states become a vector, of `POOLS`."""
+    poolings: tuple[str, ...]
+    """How hidden states become a vector, of `POOLING_FUNCTIONS`."""
     normalized: bool
     """Whether vectors have length one."""
     lower: bool
@@ -88,7 +88,7 @@ class Conventions:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class SentenceCheckpoint:
+class SentenceEncoder:
     """A Transformer run by transformers, its tokeniser, and how its hidden states are pooled."""
 
     name: str
@@ -97,7 +97,7 @@ class SentenceCheckpoint:
     tokenizer: Any
     window: int | None
     """Tokens that it reads at most, symbols counted."""
-    conventions: Conventions
+    conventions: SentenceEncoderConfig
 
     def vectors(self, texts: Sequence[str]) -> tuple[Tensor, int]:
         """(B, W) a vector for each text, and how many texts were too long and cut."""
@@ -114,17 +114,17 @@ class SentenceCheckpoint:
         )
         hidden = self.module(**fed).last_hidden_state
         real = fed["attention_mask"].to(hidden.dtype)
-        found = torch.cat([POOLS[name](hidden, real) for name in told.pools], 1)
+        found = torch.cat([POOLING_FUNCTIONS[name](hidden, real) for name in told.poolings], 1)
         return (F.normalize(found, dim=1) if told.normalized else found), cut
 
 
-def read_sentences(folder: Path) -> SentenceCheckpoint:
+def load_sentence_encoder(folder: Path) -> SentenceEncoder:
     """The encoder that a checkpoint's folder describes; no code that it brings along is run."""
     config = read_config(folder)
     weight_files(folder)
-    conventions = read_conventions(folder)
+    conventions = read_sentence_encoder_config(folder)
     tokenizer, module = _load(folder, config)
-    return SentenceCheckpoint(
+    return SentenceEncoder(
         name=str(config.get("model_type")),
         module=module,
         tokenizer=tokenizer,
@@ -133,19 +133,19 @@ def read_sentences(folder: Path) -> SentenceCheckpoint:
     )
 
 
-def read_conventions(folder: Path) -> Conventions:
+def read_sentence_encoder_config(folder: Path) -> SentenceEncoderConfig:
     """What the files of sentence-transformers in a checkpoint's folder say, if there are any."""
     modules = _modules(folder)
     told = _optional(folder / "sentence_bert_config.json")
     prompts = _optional(folder / "config_sentence_transformers.json").get("prompts") or {}
     longest = told.get("max_seq_length")
-    return Conventions(
-        pools=_pools(folder, modules),
+    return SentenceEncoderConfig(
+        poolings=_pools(folder, modules),
         normalized="Normalize" in modules,
         lower=bool(told.get("do_lower_case")),
         window=longest if type(longest) is int and longest > 0 else None,
-        query_prompt=_prompt(prompts, QUERY),
-        document_prompt=_prompt(prompts, DOCUMENT),
+        query_prompt=_prompt(prompts, QUERY_PROMPTS),
+        document_prompt=_prompt(prompts, DOCUMENT_PROMPTS),
     )
 
 
@@ -183,17 +183,19 @@ def _pools(folder: Path, modules: Mapping[str, str]) -> tuple[str, ...]:
     else:
         spelled = {"cls": "cls_token", "max": "max_tokens", "mean": "mean_tokens"}
         spelled |= {"mean_sqrt_len": "mean_sqrt_len_tokens", "weightedmean": "weightedmean_tokens"}
-        chosen = [n for n in POOLS if told.get(f"pooling_mode_{spelled.get(n, n)}")]
-    if not chosen or not set(chosen) <= POOLS.keys():
-        raise UserError(f"{path} names no way of pooling that lmlab knows: {', '.join(POOLS)}.")
-    return tuple(name for name in POOLS if name in chosen)
+        chosen = [n for n in POOLING_FUNCTIONS if told.get(f"pooling_mode_{spelled.get(n, n)}")]
+    if not chosen or not set(chosen) <= POOLING_FUNCTIONS.keys():
+        raise UserError(
+            f"{path} names no way of pooling that lmlab knows: {', '.join(POOLING_FUNCTIONS)}."
+        )
+    return tuple(name for name in POOLING_FUNCTIONS if name in chosen)
 
 
 def _prompt(prompts: Mapping[str, Any], names: Sequence[str]) -> str:
     return next((str(prompts[name]) for name in names if prompts.get(name)), "")
 
 
-def _window(told: Conventions, tokenizer: Any, config: Mapping[str, Any]) -> int | None:
+def _window(told: SentenceEncoderConfig, tokenizer: Any, config: Mapping[str, Any]) -> int | None:
     """The least of what the files say; transformers writes enormous numbers for none."""
     every = (
         told.window,

@@ -13,19 +13,23 @@ from lmlab.interop.hf.checkpoint_files import (
     weight_files,
 )
 from lmlab.interop.hf.family_registry import families
-from lmlab.interop.hf.tokenizer_files import SENTENCEPIECE, read_tokenizer, spelled_roles
+from lmlab.interop.hf.tokenizer_files import (
+    SENTENCEPIECE_FILES,
+    read_special_tokens,
+    read_tokenizer,
+)
 from lmlab.interop.module_wrapper import wrap_module
-from lmlab.training.run_config import building_stored
-from lmlab.training.run_folder import Model
+from lmlab.training.run_config import stored_model_guard
+from lmlab.training.run_folder import TrainedModel
 
-ENDINGS = {
+CLASS_SUFFIXES = {
     "causal": ("ForCausalLM", "LMHeadModel"),
     "masked": ("ForMaskedLM", "ForPreTraining"),
 }
 """How classes of transformers are called that predict the next token, or masked ones."""
 
 
-def wrap_checkpoint(folder: Path) -> Model:
+def wrap_checkpoint(folder: Path) -> TrainedModel:
     """A checkpoint as transformers runs it: the next token's or masked tokens' scores, wrapped.
 
     Only safetensors are read, as float32; no code that a checkpoint brings along is run.
@@ -39,7 +43,7 @@ def wrap_checkpoint(folder: Path) -> Model:
         _tokenizer(folder),
         kind=kind,
         name=folder.resolve().name,
-        roles=spelled_roles(folder) or None,
+        roles=read_special_tokens(folder) or None,
         path=folder,
     )
 
@@ -49,13 +53,13 @@ def _kind(folder: Path, config: Mapping[str, Any]) -> str:
     told = config.get("architectures")
     classes = [str(each) for each in told] if isinstance(told, list) else []
     if not config.get("is_encoder_decoder"):
-        for kind, endings in ENDINGS.items():
+        for kind, endings in CLASS_SUFFIXES.items():
             if any(name.endswith(endings) for name in classes):
                 return kind
     raise UserError(
         f"{folder} holds a {config.get('model_type')!r} checkpoint ({', '.join(classes) or '?'}), "
         f"and beside those of {', '.join(families())} lmlab reads ones whose class ends in "
-        f"{', '.join(ending for endings in ENDINGS.values() for ending in endings)}."
+        f"{', '.join(ending for endings in CLASS_SUFFIXES.values() for ending in endings)}."
     )
 
 
@@ -74,7 +78,7 @@ def _load(folder: Path, config: Mapping[str, Any], kind: str, size: int) -> Any:
         "masked": transformers.AutoModelForMaskedLM,
     }[kind]
     try:
-        with building_stored(folder, size):
+        with stored_model_guard(folder, size):
             module, told = auto.from_pretrained(
                 folder,
                 local_files_only=True,
@@ -101,7 +105,7 @@ def _tokenizer(folder: Path) -> Any:
     """The folder's tokeniser as lmlab reads it; of SentencePiece's files alone, as transformers."""
     # Asked for any other folder, transformers makes up a tokeniser where there is none.
     if (folder / "tokenizer.json").exists() or not any(
-        (folder / name).exists() for name in SENTENCEPIECE
+        (folder / name).exists() for name in SENTENCEPIECE_FILES
     ):
         return read_tokenizer(folder)
     from transformers import AutoTokenizer

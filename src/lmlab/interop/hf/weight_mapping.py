@@ -16,7 +16,7 @@ from torch import Tensor
 from lmlab.core.errors import UserError
 
 
-class Way:
+class TensorMapping:
     """From tensors of theirs to one of ours, and back."""
 
     def to_ours(self, theirs: Sequence[Tensor]) -> Tensor:
@@ -27,7 +27,7 @@ class Way:
         raise TypeError(f"{type(self).__name__} does not define to_theirs")
 
 
-class Same(Way):
+class Identity(TensorMapping):
     """One tensor, as it is."""
 
     def to_ours(self, theirs: Sequence[Tensor]) -> Tensor:
@@ -37,7 +37,7 @@ class Same(Way):
         return [ours]
 
 
-class Transposed(Way):
+class Transpose(TensorMapping):
     """A matrix stored the other way round: GPT-2's Conv1D holds (inputs, outputs)."""
 
     def to_ours(self, theirs: Sequence[Tensor]) -> Tensor:
@@ -47,7 +47,7 @@ class Transposed(Way):
         return [ours.t()]
 
 
-class Joined(Way):
+class Concatenate(TensorMapping):
     """Tensors of equal shape, one below the other: queries, keys and values in one matrix."""
 
     def to_ours(self, theirs: Sequence[Tensor]) -> Tensor:
@@ -58,7 +58,7 @@ class Joined(Way):
 
 
 @dataclass(frozen=True)
-class Rows(Way):
+class ResizeRows(TensorMapping):
     """A table with `theirs` rows there and `ours` here, of which row 0 is their row `first`.
 
     Rows that one side alone has (positions that stand before the first, vectors of no token) are
@@ -97,7 +97,7 @@ def _sized(table: Tensor, rows: int) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Reshaped(Way):
+class Reshape(TensorMapping):
     """One tensor in another shape, after its axes were put in another order."""
 
     ours: tuple[int, ...]
@@ -125,10 +125,10 @@ class Reshaped(Way):
 
 
 @dataclass(frozen=True)
-class Unsqueezed(Way):
+class Unsqueeze(TensorMapping):
     """What they keep with one more axis of size 1 at the front; the rest goes by `way`."""
 
-    way: Way
+    way: TensorMapping
 
     def to_ours(self, theirs: Sequence[Tensor]) -> Tensor:
         return self.way.to_ours([theirs[0].squeeze(0)])
@@ -138,10 +138,10 @@ class Unsqueezed(Way):
 
 
 @dataclass(frozen=True)
-class Each(Way):
+class ConcatenateMapped(TensorMapping):
     """Tensors that go each by its own way, and are then joined."""
 
-    way: Way
+    way: TensorMapping
 
     def to_ours(self, theirs: Sequence[Tensor]) -> Tensor:
         return torch.cat([self.way.to_ours([value]) for value in theirs])
@@ -150,48 +150,52 @@ class Each(Way):
         return [self.way.to_theirs(part, 1)[0] for part in ours.chunk(count)]
 
 
-SAME, TRANSPOSED, JOINED = Same(), Transposed(), Joined()
+IDENTITY, TRANSPOSE, CONCATENATE = Identity(), Transpose(), Concatenate()
 
 
 @dataclass(frozen=True)
-class Pair:
+class WeightPair:
     """A weight of ours, and the one or several of theirs that it is."""
 
     ours: str
     theirs: tuple[str, ...]
-    way: Way = SAME
+    way: TensorMapping = IDENTITY
 
 
-def pair(ours: str, theirs: str, way: Way = SAME) -> Pair:
+def weight_pair(ours: str, theirs: str, way: TensorMapping = IDENTITY) -> WeightPair:
     """A weight of ours that is one of theirs."""
-    return Pair(ours, (theirs,), way)
+    return WeightPair(ours, (theirs,), way)
 
 
-def linear(ours: str, theirs: str, way: Way = SAME, *, bias: bool = True) -> Iterator[Pair]:
+def linear_pairs(
+    ours: str, theirs: str, way: TensorMapping = IDENTITY, *, bias: bool = True
+) -> Iterator[WeightPair]:
     """A linear map or a norm: its weight, which goes by `way`, and its bias."""
-    yield pair(f"{ours}.weight", f"{theirs}.weight", way)
+    yield weight_pair(f"{ours}.weight", f"{theirs}.weight", way)
     if bias:
-        yield pair(f"{ours}.bias", f"{theirs}.bias")
+        yield weight_pair(f"{ours}.bias", f"{theirs}.bias")
 
 
-def joined(ours: str, theirs: Iterable[str], *, bias: bool = True) -> Iterator[Pair]:
+def concatenated_pairs(
+    ours: str, theirs: Iterable[str], *, bias: bool = True
+) -> Iterator[WeightPair]:
     """A linear map of ours that is several of theirs, one below the other."""
     names = tuple(theirs)
     for kind in ("weight", "bias") if bias else ("weight",):
-        yield Pair(f"{ours}.{kind}", tuple(f"{name}.{kind}" for name in names), JOINED)
+        yield WeightPair(f"{ours}.{kind}", tuple(f"{name}.{kind}" for name in names), CONCATENATE)
 
 
 @dataclass(frozen=True)
 class NameTable:
     """All pairs of one checkpoint, and on each side the further names of shared weights."""
 
-    pairs: tuple[Pair, ...]
+    pairs: tuple[WeightPair, ...]
     our_copies: Mapping[str, str]
     """Our name → the one in `pairs` that is the same weight."""
     their_copies: Mapping[str, str]
     """Their name → the one in `pairs` that is the same weight; a checkpoint need not hold it."""
 
-    def without_copies(self, theirs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def without_tied_names(self, theirs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Their weights by the names in `pairs`: which of a shared one's names is kept, varies."""
         found = {name: value for name, value in theirs.items() if name not in self.their_copies}
         for name, kept in self.their_copies.items():

@@ -9,12 +9,12 @@ from torch import Tensor
 
 from lmlab.core.batch import Batch
 from lmlab.core.entity_mentions import NO_ENTITY
-from lmlab.core.protocols import Pieces
-from lmlab.objectives.masking.token_masking import previous
-from lmlab.objectives.masking.whole_word_masking import Words
+from lmlab.core.protocols import TokenizerProtocol
+from lmlab.objectives.masking.token_masking import shift_right
+from lmlab.objectives.masking.whole_word_masking import WordUnits
 
 
-class Mentions:
+class MentionUnits:
     """Names where they stand in a text, and words everywhere else (Sun et al. 2019).
 
     A text whose mentions the corpus tells (`Batch.entities`) has these and no others, each from its
@@ -28,7 +28,7 @@ class Mentions:
     names with the same first token have.
     """
 
-    def __init__(self, lexicon: Callable[[], Sequence[str]], words: Words) -> None:
+    def __init__(self, lexicon: Callable[[], Sequence[str]], words: WordUnits) -> None:
         self.lexicon = lexicon
         self.words = words
         self.names: Sequence[str] = ()
@@ -36,7 +36,7 @@ class Mentions:
         self._lengths: dict[int, tuple[int, ...]] = {}
         """By its first token, how long a name can be, the longest first."""
 
-    def meet(self, pieces: Pieces) -> None:
+    def meet(self, pieces: TokenizerProtocol) -> None:
         """Learn how the tokeniser writes the names, and where words begin."""
         self.words.meet(pieces)
         self.names = self.lexicon()
@@ -62,7 +62,7 @@ class Mentions:
         covering, first = self._found(batch, allowed, starts)
         inside = covering >= 0
         # A mention that is told may end within a word, whose rest is then a unit of its own.
-        rest = allowed & previous(inside, fill=False)
+        rest = allowed & shift_right(inside, fill=False)
         return torch.where(inside, first, starts | rest)
 
     def name(self, number: int) -> str:

@@ -7,8 +7,8 @@ from functools import cache
 from pathlib import Path
 
 from lmlab.core.errors import UserError
-from lmlab.data.languages.capitals import pairs
-from lmlab.data.wordnet import load
+from lmlab.data.languages.capitals import country_table
+from lmlab.data.wordnet import load_wordnet
 
 
 def read_lexicon(names: str) -> tuple[str, ...]:
@@ -19,7 +19,11 @@ def read_lexicon(names: str) -> tuple[str, ...]:
     """
     found: dict[str, None] = {}
     for name in filter(None, (part.strip() for part in names.split(","))):
-        found.update(dict.fromkeys(BUILT_IN[name]() if name in BUILT_IN else _read_file(name)))
+        found.update(
+            dict.fromkeys(
+                BUILTIN_LEXICONS[name]() if name in BUILTIN_LEXICONS else _read_file(name)
+            )
+        )
     return tuple(found)
 
 
@@ -27,16 +31,18 @@ def read_lexicon(names: str) -> tuple[str, ...]:
 def country_names() -> tuple[str, ...]:
     """What the languages `capitals` and `capitals-en` speak of."""
     fields = ("country_zh", "capital_zh", "city_zh", "country_en", "capital_en", "city_en")
-    return tuple(name for pair in pairs() for field in fields if (name := getattr(pair, field)))
+    return tuple(
+        name for pair in country_table() for field in fields if (name := getattr(pair, field))
+    )
 
 
 @cache
-def phrases_of_wordnet() -> tuple[str, ...]:
+def wordnet_phrases() -> tuple[str, ...]:
     """Lemmas of several words, in lower case as in the glosses."""
-    return tuple(lemma for lemma in load().lemmas if " " in lemma)
+    return tuple(lemma for lemma in load_wordnet().lemmas if " " in lemma)
 
 
-BUILT_IN = {"countries": country_names, "wordnet": phrases_of_wordnet}
+BUILTIN_LEXICONS = {"countries": country_names, "wordnet": wordnet_phrases}
 
 
 def _read_file(path: str) -> Iterable[str]:
@@ -45,7 +51,7 @@ def _read_file(path: str) -> Iterable[str]:
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise UserError(
-            f"mentions are {' or '.join(BUILT_IN)} or a UTF-8 file of one name a line, and "
+            f"mentions are {' or '.join(BUILTIN_LEXICONS)} or a UTF-8 file of one name a line, and "
             f"{path!r} can't be read: {reason}."
         ) from error
     return filter(None, (line.strip() for line in text.splitlines()))

@@ -11,25 +11,25 @@ from torch import Tensor
 from lmlab.core.batch import Batch
 from lmlab.core.vocabulary import Vocabulary
 
-TOKENS_AT_ONCE = 8192
+MAX_TOKENS_AT_ONCE = 8192
 """Tokens of masked copies that are read together while texts are scored."""
 
-IN_CACHE = 1024
+CPU_TOKENS_AT_ONCE = 1024
 """So many at most where a CPU reads them: what is computed of them then stays in its cache."""
 
-Ask = Callable[[Batch, Tensor, Tensor], Tensor]
+ScoreMasked = Callable[[Batch, Tensor, Tensor], Tensor]
 """Copies (N, T), the places hidden in them (N, T) and those asked (N, T) to a number for each true
 entry of the last, in reading order."""
 
 
-def scored_places(batch: Batch, vocabulary: Vocabulary) -> Tensor:
+def scored_positions(batch: Batch, vocabulary: Vocabulary) -> Tensor:
     """(B, T) bool: all tokens but place 0 and the end symbol, since the length is given."""
     places = batch.targets_mask()
     return places if vocabulary.end is None else places & (batch.tokens != vocabulary.end)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Copies:
+class MaskedCopies:
     """N copies to be made of the rows of a batch, each with a question; made when it is read."""
 
     rows: Tensor
@@ -59,20 +59,24 @@ class Copies:
         return (words == own) & (place >= self.places[here][:, None]), asked
 
 
-def each_by_itself(asked: Tensor, words: Tensor | None = None) -> Copies:
+def mask_each(asked: Tensor, words: Tensor | None = None) -> MaskedCopies:
     """A copy for each place of `asked` (B, T), hidden in it; with the rest of its word if told."""
     rows, places = asked.nonzero(as_tuple=True)
-    return Copies(rows=rows, places=places, asked=asked, words=words)
+    return MaskedCopies(rows=rows, places=places, asked=asked, words=words)
 
 
-def all_at_once(asked: Tensor, hidden: Tensor | None) -> Copies:
+def mask_together(asked: Tensor, hidden: Tensor | None) -> MaskedCopies:
     """A copy for each row with `hidden` (B, T) hidden, or nothing, and all of `asked` asked."""
     rows = asked.any(1).nonzero()[:, 0]
-    return Copies(rows=rows, places=None, asked=asked, hidden=hidden)
+    return MaskedCopies(rows=rows, places=None, asked=asked, hidden=hidden)
 
 
-def answers(
-    ask: Ask, batch: Batch, copies: Copies, *, tokens_at_once: int = TOKENS_AT_ONCE
+def score_masked_copies(
+    ask: ScoreMasked,
+    batch: Batch,
+    copies: MaskedCopies,
+    *,
+    tokens_at_once: int = MAX_TOKENS_AT_ONCE,
 ) -> Tensor:
     """(B, T) the answer at each place that is asked, 0 elsewhere.
 
@@ -96,7 +100,7 @@ def answers(
 def _groups(lengths: Tensor, tokens_at_once: int) -> Iterator[tuple[Tensor, int]]:
     """Indices of copies in groups of like length, longest first, and the length of the longest."""
     if lengths.device.type == "cpu":
-        tokens_at_once = min(tokens_at_once, IN_CACHE)
+        tokens_at_once = min(tokens_at_once, CPU_TOKENS_AT_ONCE)
     order = lengths.argsort(descending=True, stable=True)
     by_length: list[int] = lengths[order].tolist()
     first = 0

@@ -12,7 +12,7 @@ from lmlab.core.batch import Batch
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Arranged:
+class RepackedBatch:
     """Another batch, told by where each of its tokens stands in the clean one."""
 
     batch: Batch
@@ -44,7 +44,7 @@ class FullSentences:
     """Most tokens of an input."""
     pad: int = 0
 
-    def arrange(self, batch: Batch, *, generator: torch.Generator | None = None) -> Arranged:
+    def arrange(self, batch: Batch, *, generator: torch.Generator | None = None) -> RepackedBatch:
         """Nothing is drawn: the batch is put together as it came."""
         device, lengths = batch.tokens.device, batch.lengths.tolist()
         rows, places = [], []
@@ -53,7 +53,7 @@ class FullSentences:
             spans = [(row, min(number, 1)) for number, row in enumerate(together)]
             rows += [torch.cat([torch.full((lengths[r] - low,), r) for r, low in spans])]
             places += [torch.cat([torch.arange(low, lengths[r]) for r, low in spans])]
-        arranged = Arranged(
+        arranged = RepackedBatch(
             batch=replace(
                 batch,
                 lengths=torch.tensor([len(each) for each in places], device=device),

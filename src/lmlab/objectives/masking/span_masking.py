@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from lmlab.core.batch import Batch
-from lmlab.layers.per_example_rng import numbers
-from lmlab.objectives.masking.whole_word_masking import Units
+from lmlab.layers.per_example_rng import per_example_uniform
+from lmlab.objectives.masking.whole_word_masking import TokenUnits
 
 
 def geometric_lengths(p: float = 0.2, longest: int = 10) -> tuple[float, ...]:
@@ -30,7 +30,7 @@ def _normalised(weights: Sequence[float]) -> tuple[float, ...]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Spans:
+class SpanMasking:
     """Spans of whole words until `rate` of the words are hidden, with a shown word between any two.
 
     Lengths in words are drawn one after another until they reach the share, the last one cut to it;
@@ -40,7 +40,7 @@ class Spans:
     follows is not hidden, so that every span has two neighbours.
     """
 
-    units: Units
+    units: TokenUnits
     rate: float = 0.15
     lengths: tuple[float, ...] = geometric_lengths()
     """The probabilities of 1, 2, 3 … words."""
@@ -54,7 +54,9 @@ class Spans:
         word = (starts.cumsum(1) - 1).masked_fill(~allowed, 0)
         words = starts.sum(1).tolist()
         hidden = torch.zeros(len(batch), max([1, *words]), dtype=torch.bool)
-        drawn = numbers((len(batch), 3, hidden.shape[1] + 1), hidden.device, generator=generator)
+        drawn = per_example_uniform(
+            (len(batch), 3, hidden.shape[1] + 1), hidden.device, generator=generator
+        )
         for row, (count, draws) in enumerate(zip(words, drawn.tolist(), strict=True)):
             for first, length in self.laid(count, draws):
                 hidden[row, first : first + length] = True

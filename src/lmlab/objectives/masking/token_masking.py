@@ -13,17 +13,17 @@ from torch import Tensor
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.layers.noise import uniform
+from lmlab.layers.noise import sample_uniform
 from lmlab.layers.per_example_rng import (
-    numbers,
-    row_numbers,
+    per_example_generator,
+    per_example_uniform,
 )
 
-ROUNDED = 1e-9
+SHARE_TOLERANCE = 1e-9
 """By how much a sum of shares may be above one."""
 
 
-class Choice(Protocol):
+class MaskingStrategy(Protocol):
     """Which places of a clean batch are hidden."""
 
     def __call__(
@@ -34,7 +34,7 @@ class Choice(Protocol):
 
 
 @dataclass(frozen=True)
-class EachToken:
+class IndependentMasking:
     """Every token by itself with probability `rate` (Devlin et al. 2019: 0.15)."""
 
     rate: float = 0.15
@@ -42,11 +42,11 @@ class EachToken:
     def __call__(
         self, batch: Batch, allowed: Tensor, *, generator: torch.Generator | None = None
     ) -> Tensor:
-        drawn = numbers(allowed.shape, allowed.device, generator=generator)
-        return at_least_one(drawn.masked_fill(~allowed, 2.0), drawn < self.rate, allowed)
+        drawn = per_example_uniform(allowed.shape, allowed.device, generator=generator)
+        return ensure_one_masked(drawn.masked_fill(~allowed, 2.0), drawn < self.rate, allowed)
 
 
-def at_least_one(drawn: Tensor, chosen: Tensor, allowed: Tensor) -> Tensor:
+def ensure_one_masked(drawn: Tensor, chosen: Tensor, allowed: Tensor) -> Tensor:
     """The chosen places (B, T); in a row without any, the allowed one that drew the lowest number.
 
     A text of which nothing is hidden teaches nothing, and short texts are often such: the published
@@ -59,7 +59,7 @@ def at_least_one(drawn: Tensor, chosen: Tensor, allowed: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Replacement:
+class MaskReplacement:
     """Hidden tokens become <mask> (0.8), a random token (0.1) or stay (Devlin et al. 2019).
 
     `together`: neighbours that are hidden share the lot, so that a span is masked, replaced or kept
@@ -72,8 +72,8 @@ class Replacement:
     together: bool = False
 
     def __post_init__(self) -> None:
-        needed_mask(self.vocabulary)
-        if min(self.mask, self.random) < 0 or self.mask + self.random > 1 + ROUNDED:
+        require_mask_token(self.vocabulary)
+        if min(self.mask, self.random) < 0 or self.mask + self.random > 1 + SHARE_TOLERANCE:
             raise UserError(
                 f"of the hidden tokens {self.mask:g} are masked and {self.random:g} swapped, and "
                 "the two shares are parts of one whole; give shares whose sum is at most 1."
@@ -83,21 +83,23 @@ class Replacement:
         self, tokens: Tensor, chosen: Tensor, *, generator: torch.Generator | None = None
     ) -> Tensor:
         """The tokens (B, T) with those at `chosen` replaced."""
-        drawn = numbers(tokens.shape, tokens.device, generator=generator)
+        drawn = per_example_uniform(tokens.shape, tokens.device, generator=generator)
         if self.together:
-            drawn = drawn.gather(1, first_places(~chosen | ~previous(chosen, fill=False)))
-        shown = tokens.masked_fill(chosen & (drawn < self.mask), needed_mask(self.vocabulary))
+            drawn = drawn.gather(1, run_starts(~chosen | ~shift_right(chosen, fill=False)))
+        shown = tokens.masked_fill(
+            chosen & (drawn < self.mask), require_mask_token(self.vocabulary)
+        )
         swapped = chosen & (drawn >= self.mask) & (drawn < self.mask + self.random)
         return torch.where(swapped, self._random(tokens, generator), shown)
 
     def _random(self, tokens: Tensor, generator: torch.Generator | None) -> Tensor:
         """Tokens drawn evenly from those that can be predicted."""
-        table = ordinary_tokens(self.vocabulary).to(tokens.device)
-        drawn = numbers(tokens.shape, tokens.device, generator=generator)
+        table = ordinary_token_ids(self.vocabulary).to(tokens.device)
+        drawn = per_example_uniform(tokens.shape, tokens.device, generator=generator)
         return table[(drawn * len(table)).long().clamp(max=len(table) - 1)]
 
 
-def needed_mask(vocabulary: Vocabulary) -> int:
+def require_mask_token(vocabulary: Vocabulary) -> int:
     """The id of the mask symbol, or the error that tells that there is none."""
     if vocabulary.mask is None:
         raise UserError(
@@ -108,13 +110,13 @@ def needed_mask(vocabulary: Vocabulary) -> int:
 
 
 @lru_cache(maxsize=8)
-def ordinary_tokens(vocabulary: Vocabulary) -> Tensor:
+def ordinary_token_ids(vocabulary: Vocabulary) -> Tensor:
     """The ids that stand for pieces of text: no symbol but the unknown one."""
     never = {*vocabulary.unpredictable, vocabulary.end}
     return torch.tensor([i for i in range(vocabulary.size) if i not in never])
 
 
-def ordinary_places(batch: Batch, vocabulary: Vocabulary) -> Tensor:
+def maskable_positions(batch: Batch, vocabulary: Vocabulary) -> Tensor:
     """(B, T) bool: the places that may be hidden: not padding, not the start, not the end."""
     kept = batch.mask()
     for symbol in (vocabulary.start, vocabulary.end):
@@ -124,20 +126,20 @@ def ordinary_places(batch: Batch, vocabulary: Vocabulary) -> Tensor:
     return kept & batch.targets_mask()
 
 
-def previous(values: Tensor, *, fill: bool) -> Tensor:
+def shift_right(values: Tensor, *, fill: bool) -> Tensor:
     """(B, T) what stood one place to the left, `fill` at the first place."""
     first = torch.full_like(values[:, :1], fill)
     return torch.cat([first, values[:, :-1]], 1)
 
 
-def first_places(starts: Tensor) -> Tensor:
+def run_starts(starts: Tensor) -> Tensor:
     """(B, T) the place at which each one's run began: the last of `starts` (B, T) up to it."""
     place = torch.arange(starts.shape[1], device=starts.device).expand_as(starts)
     return place.masked_fill(~starts, 0).cummax(1).values
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Masked:
+class MaskedBatch:
     """What was drawn for a batch."""
 
     chosen: Tensor
@@ -146,12 +148,12 @@ class Masked:
     """(B, T) the tokens, with what stands where the hidden ones were."""
 
 
-Draw = Callable[[Batch, torch.Generator | None], Masked]
+MaskSampler = Callable[[Batch, torch.Generator | None], MaskedBatch]
 """Hides some tokens of a clean batch."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Repeats:
+class StaticMasking:
     """Static masking: a text is always hidden in one of `duplicates` ways (Devlin et al. 2019: 10).
 
     What is hidden depends on `seed`, the text's number in its dataset (`batch.rows`) and which of
@@ -163,10 +165,13 @@ class Repeats:
     duplicates: int = 10
 
     def __call__(
-        self, draw: Draw, batch: Batch, *, generator: torch.Generator | None = None
-    ) -> Masked:
+        self, draw: MaskSampler, batch: Batch, *, generator: torch.Generator | None = None
+    ) -> MaskedBatch:
         """What `draw` gives, with numbers that are each row's own."""
         if batch.carries:
             return draw(batch, generator)
-        which = uniform((len(batch),), batch.tokens.device, generator=generator) * self.duplicates
-        return draw(batch, row_numbers(self.seed, batch.rows, which.long()))
+        which = (
+            sample_uniform((len(batch),), batch.tokens.device, generator=generator)
+            * self.duplicates
+        )
+        return draw(batch, per_example_generator(self.seed, batch.rows, which.long()))

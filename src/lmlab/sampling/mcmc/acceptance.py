@@ -13,16 +13,16 @@ import torch
 from torch import Tensor
 
 from lmlab.core.batch import Batch
-from lmlab.sampling.mcmc.energy import Target
+from lmlab.sampling.mcmc.energy import EnergyFunction
 from lmlab.sampling.mcmc.moves import ChainState
 from lmlab.sampling.mcmc.proposals import (
-    Proposed,
-    with_tokens,
+    ProposedTexts,
+    replace_tokens,
 )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Stepped:
+class TransitionResult:
     """Where the chains are after a step, and what became of each proposal."""
 
     state: ChainState
@@ -32,7 +32,7 @@ class Stepped:
     """(C,) bool: whether the text is another one now."""
 
 
-class Kernel(Protocol):
+class AcceptanceRule(Protocol):
     """What decides whether a proposal is taken."""
 
     @property
@@ -56,18 +56,18 @@ class Kernel(Protocol):
         likely each was to be proposed from the other."""
         ...
 
-    def decide(
+    def accept(
         self,
         state: ChainState,
-        proposed: Proposed,
+        proposed: ProposedTexts,
         *,
         temperature: float = 1.0,
         generator: torch.Generator | None = None,
-    ) -> Stepped: ...
+    ) -> TransitionResult: ...
 
 
 @dataclass(frozen=True)
-class Gibbs:
+class GibbsAcceptance:
     """Every proposal is taken (Geman and Geman 1984; Wang and Cho 2019 for masked models).
 
     If one place is drawn at a time and the conditionals are those of one distribution, that is the
@@ -89,21 +89,21 @@ class Gibbs:
     ) -> Tensor:
         return torch.zeros_like(forward)
 
-    def decide(
+    def accept(
         self,
         state: ChainState,
-        proposed: Proposed,
+        proposed: ProposedTexts,
         *,
         temperature: float = 1.0,
         generator: torch.Generator | None = None,
-    ) -> Stepped:
-        changed = differ(state.batch, proposed.batch)
+    ) -> TransitionResult:
+        changed = texts_differ(state.batch, proposed.batch)
         after = replace(state, batch=proposed.batch)
-        return Stepped(state=after, accepted=torch.ones_like(changed), changed=changed)
+        return TransitionResult(state=after, accepted=torch.ones_like(changed), changed=changed)
 
 
 @dataclass(frozen=True)
-class Metropolis:
+class MetropolisHastings:
     """Taken with probability min(1, exp((E(x) - E(x')) / τ) q(x | x') / q(x' | x)).
 
     Metropolis et al. 1953, Hastings 1970; for masked models Goyal et al. 2022. Its law is
@@ -111,7 +111,7 @@ class Metropolis:
     of the texts that were proposed and are others than the present ones.
     """
 
-    target: Target
+    target: EnergyFunction
     name: str = "metropolis"
 
     def begin(self, state: ChainState) -> ChainState:
@@ -131,16 +131,16 @@ class Metropolis:
         ratio = (energies - proposed) / temperature + backward - forward
         return ratio.nan_to_num(nan=0.0, posinf=0.0, neginf=-torch.inf).clamp(max=0.0)
 
-    def decide(
+    def accept(
         self,
         state: ChainState,
-        proposed: Proposed,
+        proposed: ProposedTexts,
         *,
         temperature: float = 1.0,
         generator: torch.Generator | None = None,
-    ) -> Stepped:
+    ) -> TransitionResult:
         assert state.energies is not None, "begin(state) gives the energies"
-        other = differ(state.batch, proposed.batch)
+        other = texts_differ(state.batch, proposed.batch)
         energies = state.energies.clone()
         if other.any():
             rows = other.nonzero()[:, 0]
@@ -156,10 +156,10 @@ class Metropolis:
             batch=_chosen(accepted, proposed.batch, state.batch),
             energies=torch.where(accepted, energies, state.energies),
         )
-        return Stepped(state=after, accepted=accepted, changed=accepted & other)
+        return TransitionResult(state=after, accepted=accepted, changed=accepted & other)
 
 
-def differ(one: Batch, other: Batch) -> Tensor:
+def texts_differ(one: Batch, other: Batch) -> Tensor:
     """(C,) bool: which rows hold another text."""
     width = min(one.tokens.shape[1], other.tokens.shape[1])
     # Rows of one length agree on all that lies behind the narrower batch: it is padding.
@@ -176,4 +176,4 @@ def _chosen(first: Tensor, one: Batch, other: Batch) -> Batch:
     )
     lengths = torch.where(first, one.lengths, other.lengths)
     chosen = torch.where(first[:, None], mine, theirs)[:, : int(lengths.max())]
-    return with_tokens(other, chosen, lengths)
+    return replace_tokens(other, chosen, lengths)

@@ -15,17 +15,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lmlab.sampling.mcmc.acceptance import Stepped
+from lmlab.sampling.mcmc.acceptance import TransitionResult
 from lmlab.sampling.mcmc.moves import ChainState
 
-Readings = NDArray[np.float64]
-LEAST_READINGS = 4
+ChainValues = NDArray[np.float64]
+MIN_VALUES = 4
 """Of a chain, for any of these figures: two halves of two."""
-MIXED = 1.1
+MAX_R_HAT = 1.1
 """R-hat above which chains have not forgotten where they began (Gelman and Rubin 1992)."""
 
 
-def split_r_hat(readings: Readings) -> float:
+def split_r_hat(readings: ChainValues) -> float:
     """√(V / W) over the halves of all chains: 1 where they agree (Gelman et al. 2013).
 
     W is the mean variance inside a half of N / 2 readings, V = (N/2 - 1)/(N/2) W + B / (N/2) with B
@@ -43,7 +43,7 @@ def split_r_hat(readings: Readings) -> float:
     return math.sqrt(((length - 1) / length * within + between / length) / within)
 
 
-def r_hat(readings: Readings) -> float:
+def r_hat(readings: ChainValues) -> float:
     """Split R-hat of the readings' ranks, or of how far they are from the median, if that is more.
 
     Vehtari et al. 2021: ranks make it fit for any law, and the second finds chains that have one
@@ -57,7 +57,7 @@ def r_hat(readings: Readings) -> float:
     return max(known) if known else math.nan
 
 
-def effective_size(readings: Readings) -> float:
+def effective_sample_size(readings: ChainValues) -> float:
     """How many independent readings tell the mean as well as these (Vehtari et al. 2021).
 
     C N / (1 + 2 Σ_t ρ_t), where ρ_t is the autocorrelation at lag t over the halves of all chains,
@@ -81,7 +81,7 @@ def effective_size(readings: Readings) -> float:
     return min(chains * length / max(total, 1e-12), most)
 
 
-def autocorrelation(readings: Readings, lags: int) -> list[float]:
+def autocorrelation(readings: ChainValues, lags: int) -> list[float]:
     """ρ_0 … ρ_lags inside the chains, over all of them; nothing where nothing moves."""
     if readings.shape[1] < 2 or not np.isfinite(readings).all():
         return []
@@ -91,35 +91,35 @@ def autocorrelation(readings: Readings, lags: int) -> list[float]:
     return [float(value) for value in covariances / covariances[0]]
 
 
-def _halves(readings: Readings) -> Readings | None:
+def _halves(readings: ChainValues) -> ChainValues | None:
     """(2 C, N / 2) the halves of each chain, the middle reading left out where N is odd."""
     chains, length = readings.shape
-    if length < LEAST_READINGS or chains < 1:
+    if length < MIN_VALUES or chains < 1:
         return None
     half = length // 2
     return np.concatenate([readings[:, :half], readings[:, length - half :]])
 
 
-def _normal_scores(readings: Readings) -> Readings:
+def _normal_scores(readings: ChainValues) -> ChainValues:
     """Ranks r of S readings as Φ^-1((r - 3/8) / (S + 1/4)), equals sharing their mean rank."""
     _, inverse, counts = np.unique(readings, return_inverse=True, return_counts=True)
     last = counts.cumsum()
     ranks = (last - (counts - 1) / 2)[inverse.reshape(readings.shape)]
     shares = torch.from_numpy((ranks - 0.375) / (readings.size + 0.25))
-    scores: Readings = torch.special.ndtri(shares).numpy()
+    scores: ChainValues = torch.special.ndtri(shares).numpy()
     return scores
 
 
-def _autocovariances(readings: Readings) -> Readings:
+def _autocovariances(readings: ChainValues) -> ChainValues:
     """(C, N) of each chain at all lags, each divided by N; by Fourier transform."""
     length = readings.shape[1]
     apart = readings - readings.mean(axis=1, keepdims=True)
     spectrum = np.fft.rfft(apart, n=2 * length, axis=1)
-    found: Readings = np.fft.irfft(np.abs(spectrum) ** 2, axis=1)[:, :length] / length
+    found: ChainValues = np.fft.irfft(np.abs(spectrum) ** 2, axis=1)[:, :length] / length
     return found
 
 
-def _initial_monotone_sum(correlations: Readings) -> float:
+def _initial_monotone_sum(correlations: ChainValues) -> float:
     """1 + 2 Σ_t ρ_t over Geyer's initial monotone sequence of pairs."""
     total, lowest = -1.0, math.inf
     for lag in range(0, len(correlations) - 1, 2):
@@ -131,12 +131,12 @@ def _initial_monotone_sum(correlations: Readings) -> float:
     return total
 
 
-LAGS = 40
+MAX_LAG = 40
 """Readings that the autocorrelation is given for."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChainText:
+class ChainSample:
     """A text that a chain came to."""
 
     text: str
@@ -148,17 +148,17 @@ class ChainText:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mixing:
+class ConvergenceDiagnostics:
     """How chains moved, and whether they forgot where they began; all after the burn-in."""
 
-    acceptance: float
+    acceptance_rate: float
     """Share of the proposals that were taken; Gibbs takes all."""
     changed: float
     """Share of the steps after which the text was another one."""
-    resize_acceptance: float | None
+    resize_acceptance_rate: float | None
     """Share of the changes of length that were taken; None where there were none."""
     energy_mean: float
-    energy_deviation: float
+    energy_std: float
     r_hat: float
     """Of the energy, split and rank-normalised (Vehtari et al. 2021); the worst over lengths where
     chains of different lengths ran. Near 1 if they have mixed; infinite if they stand still."""
@@ -171,7 +171,7 @@ class Mixing:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trace:
+class ChainTrace:
     """What was read along the way, every `every` steps from the start on."""
 
     every: int
@@ -184,10 +184,10 @@ class Trace:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Chains:
+class McmcResult:
     """Texts of Markov chains, what law they are meant to have, and how far to trust that."""
 
-    texts: tuple[ChainText, ...]
+    texts: tuple[ChainSample, ...]
     method: str
     law: str
     """A sentence: what distribution the chain has in the end."""
@@ -215,8 +215,8 @@ class Chains:
     lengths: tuple[int, int] | None
     token_cost: float
     seed: int
-    mixing: Mixing
-    trace: Trace
+    mixing: ConvergenceDiagnostics
+    trace: ChainTrace
     seconds: float
     interrupted: bool = False
     warnings: tuple[str, ...] = field(default=())
@@ -226,7 +226,7 @@ class Chains:
         return asdict(self)
 
 
-class Watch:
+class ChainMonitor:
     """Reads energies and decisions while chains run."""
 
     def __init__(self, every: int) -> None:
@@ -237,7 +237,7 @@ class Watch:
         self._refills = torch.zeros(3, dtype=torch.float64)
         self._resizes = torch.zeros(3, dtype=torch.float64)
 
-    def count(self, stepped: Stepped, *, burning: bool, resizing: bool) -> None:
+    def count(self, stepped: TransitionResult, *, burning: bool, resizing: bool) -> None:
         """One step of all chains: taken and changed."""
         taken, changed = int(stepped.accepted.sum()), int(stepped.changed.sum())
         found = torch.tensor([taken, changed, len(stepped.accepted)], dtype=torch.float64)
@@ -253,9 +253,9 @@ class Watch:
         self.shares.append((taken / steps, changed / steps) if steps else (math.nan, math.nan))
         self._since.zero_()
 
-    def trace(self) -> Trace:
+    def trace(self) -> ChainTrace:
         readings = self.matrix()
-        return Trace(
+        return ChainTrace(
             every=self.every,
             energies=tuple(tuple(row) for row in readings.tolist()),
             # The first reading is before any step.
@@ -263,11 +263,11 @@ class Watch:
             changed=tuple(share for _, share in self.shares[1:]),
         )
 
-    def matrix(self) -> Readings:
+    def matrix(self) -> ChainValues:
         """(C, readings)."""
         return torch.stack(self.energies, 1).numpy()
 
-    def mixing(self, state: ChainState, burn_in: int) -> Mixing:
+    def mixing(self, state: ChainState, burn_in: int) -> ConvergenceDiagnostics:
         """Figures over the readings after the burn-in."""
         kept = self.matrix()[:, -(-burn_in // self.every) :]
         lengths = [0] * len(kept) if self._resizes.any() else state.batch.lengths.tolist()
@@ -277,16 +277,16 @@ class Watch:
         ]
         taken, changed, steps = (self._refills + self._resizes).tolist()
         moved = kept[np.isfinite(kept)]
-        return Mixing(
-            acceptance=_share(taken, steps),
+        return ConvergenceDiagnostics(
+            acceptance_rate=_share(taken, steps),
             changed=_share(changed, steps),
-            resize_acceptance=self._resize_share(),
+            resize_acceptance_rate=self._resize_share(),
             energy_mean=float(moved.mean()) if moved.size else math.nan,
-            energy_deviation=float(moved.std()) if moved.size else math.nan,
+            energy_std=float(moved.std()) if moved.size else math.nan,
             r_hat=_worst([r_hat(group) for group in groups]),
-            effective_size=float(sum(effective_size(group) for group in groups)),
+            effective_size=float(sum(effective_sample_size(group) for group in groups)),
             readings=int(kept.size),
-            autocorrelation=tuple(autocorrelation(kept, LAGS)),
+            autocorrelation=tuple(autocorrelation(kept, MAX_LAG)),
         )
 
     def _resize_share(self) -> float | None:
@@ -304,12 +304,12 @@ def _worst(found: Sequence[float]) -> float:
     return max(known) if known else math.nan
 
 
-def mixing_warnings(mixing: Mixing) -> list[str]:
+def mixing_warnings(mixing: ConvergenceDiagnostics) -> list[str]:
     """Sentences for chains that are not to be believed."""
-    if mixing.r_hat > MIXED:
+    if mixing.r_hat > MAX_R_HAT:
         return [
             f"the chains have not mixed: R-hat of their energies is {mixing.r_hat:.2f} and should "
-            f"be below {MIXED}, so the texts still tell where each chain began; run more --steps, "
+            f"be below {MAX_R_HAT}, so the texts still tell where each chain began; run more --steps, "
             "raise the temperature, or --anneal from a higher one."
         ]
     if mixing.readings and mixing.changed == 0:

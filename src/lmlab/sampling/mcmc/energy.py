@@ -17,14 +17,14 @@ from torch import Tensor
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError, unknown_name
 from lmlab.core.protocols import Energy, Fill, Logits, LogProb, LogProbs, require
-from lmlab.data.collation import by_budget
-from lmlab.scoring.pseudo_log_likelihood import masked_scores
+from lmlab.data.collation import group_by_length
+from lmlab.scoring.pseudo_log_likelihood import masked_token_scores
 
-TOKENS_AT_ONCE = 8192
+TOKENS_PER_BATCH = 8192
 """Tokens that are read together."""
 
 
-class Target(Protocol):
+class EnergyFunction(Protocol):
     """The energy of texts."""
 
     @property
@@ -47,7 +47,7 @@ class Target(Protocol):
 
 
 @dataclass(frozen=True)
-class RawEnergy:
+class LogitEnergy:
     """E(x) = -Σ_t logit(x_t | x without x_t): scores of a masked model before they are normalised.
 
     Goyal et al. 2022, their E_raw. The end symbol is not summed. Cost: a pass for each token.
@@ -61,12 +61,12 @@ class RawEnergy:
         require(self.system, Logits, "the raw energy")
 
     def energies(self, batch: Batch, blanks: Tensor | None = None) -> Tensor:
-        scores = masked_scores(self.system, batch, method="raw")
+        scores = masked_token_scores(self.system, batch, method="raw")
         return _checked(-scores.double().sum(1))
 
 
 @dataclass(frozen=True)
-class NormalisedEnergy:
+class PseudoLikelihoodEnergy:
     """E(x) = -Σ_t log p(x_t | x without x_t): minus the pseudo-log-likelihood.
 
     Goyal et al. 2022, their E_norm; Salazar et al. 2020. Cost: a pass for each token.
@@ -80,12 +80,12 @@ class NormalisedEnergy:
         require(self.system, Fill, "the normalised energy")
 
     def energies(self, batch: Batch, blanks: Tensor | None = None) -> Tensor:
-        scores = masked_scores(self.system, batch, method="norm")
+        scores = masked_token_scores(self.system, batch, method="norm")
         return _checked(-scores.double().sum(1))
 
 
 @dataclass(frozen=True)
-class OwnEnergy:
+class SystemEnergy:
     """E(x) of a system that has one, or E(x, blanks) where it tells a template from its blanks.
 
     The template's tokens are the same in all texts of a chain, but a pooling that leaves them out
@@ -135,7 +135,7 @@ class LogProbEnergy:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LengthWeighted:
+class LengthPenalisedEnergy:
     """E(x) + cost · |x|, for chains that change the length of a text.
 
     An energy says nothing of how likely lengths are: under π(x) ∝ exp(-E(x) / τ) over texts of all
@@ -143,7 +143,7 @@ class LengthWeighted:
     With a cost for each token that is exp(-cost L / τ) Z_L.
     """
 
-    target: Target
+    target: EnergyFunction
     cost: float = 0.0
     around: int = 2
     """Symbols around a text in its row: <s>, and </s> where there is one."""
@@ -161,7 +161,7 @@ class LengthWeighted:
         return energies + self.cost * (batch.lengths - self.around).to(energies)
 
 
-def target_of(system: Any, name: str | None = None) -> Target:
+def make_energy(system: Any, name: str | None = None) -> EnergyFunction:
     """The energy of that name, or the one that a system is best described by.
 
     own for systems with `Energy` and those with an exact log-probability, else raw, else norm.
@@ -173,12 +173,12 @@ def target_of(system: Any, name: str | None = None) -> Target:
     if name not in ("raw", "norm", "own"):
         raise unknown_name("energy", name, ("raw", "norm", "own"))
     if name == "raw":
-        return RawEnergy(system)
+        return LogitEnergy(system)
     if name == "norm":
-        return NormalisedEnergy(system)
+        return PseudoLikelihoodEnergy(system)
     if exact and not isinstance(system, Energy):
         return LogProbEnergy(system)
-    return OwnEnergy(system)
+    return SystemEnergy(system)
 
 
 def _says_exact(system: Any) -> bool:
@@ -190,7 +190,7 @@ def _in_groups(batch: Batch, energies_of: Callable[[list[int]], Tensor]) -> Tens
     """(B,) energies, from those of some rows: no more tokens in a pass than the budget allows."""
     lengths = batch.lengths.tolist()
     found = torch.zeros(len(batch), dtype=torch.float64, device=batch.tokens.device)
-    for group in by_budget([batch.tokens.shape[1]] * len(lengths), TOKENS_AT_ONCE):
+    for group in group_by_length([batch.tokens.shape[1]] * len(lengths), TOKENS_PER_BATCH):
         found[group] = energies_of(group).double()
     return _checked(found)
 

@@ -12,23 +12,23 @@ from torch import Tensor
 from lmlab.core.errors import UserError
 from lmlab.core.protocols import Fill
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.data.collation import batch_of
-from lmlab.sampling.masked_text import read_gaps
+from lmlab.data.collation import pad_rows
+from lmlab.sampling.masked_text import parse_masked_text
 from lmlab.sampling.mcmc.moves import (
     ChainState,
-    drawn_one_by_one,
+    sample_sequentially,
 )
 from lmlab.sampling.mcmc.proposals import (
-    FromFill,
+    MaskedLMProposal,
     allowed_tokens,
-    draw,
-    uniform,
+    sample_tokens,
+    uniform_proposal,
 )
 from lmlab.sampling.prompt_encoding import encode_prefix
 
 
 @dataclass(frozen=True, kw_only=True)
-class Form:
+class ChainTemplate:
     """What all texts of a chain have in common: its tokens, and which of their places move."""
 
     tokens: tuple[int | None, ...]
@@ -39,26 +39,28 @@ class Form:
     """A sentence for the user, on words that the model does not know."""
 
 
-def blank_form(length: int, prefix: str, tokenizer: Any) -> Form:
+def blank_template(length: int, prefix: str, tokenizer: Any) -> ChainTemplate:
     """As many blanks as are asked for, after the tokens of a prefix."""
     if length < 1:
         raise UserError(f"a text needs a length of 1 or more, and {length} came.")
     read = encode_prefix(prefix, tokenizer)
     fixed: list[int | None] = list(read.ids)
-    return Form(
+    return ChainTemplate(
         tokens=(*fixed, *[None] * length),
         moves=(*[False] * len(fixed), *[True] * length),
         note=read.note,
     )
 
 
-def template_form(text: str, tokenizer: Any) -> Form:
+def masked_template(text: str, tokenizer: Any) -> ChainTemplate:
     """A text with <mask> or [MASK] where tokens move; a UserError where it has none."""
-    read = read_gaps(text, tokenizer)
-    return Form(tokens=read.ids, moves=tuple(id is None for id in read.ids), note=read.note)
+    read = parse_masked_text(text, tokenizer)
+    return ChainTemplate(
+        tokens=read.ids, moves=tuple(id is None for id in read.ids), note=read.note
+    )
 
 
-def text_form(text: str, positions: Sequence[int], tokenizer: Any) -> Form:
+def text_template(text: str, positions: Sequence[int], tokenizer: Any) -> ChainTemplate:
     """A given text, all of whose tokens move, or those at some positions, counted from 1."""
     read = encode_prefix(text, tokenizer)
     if not read.ids:
@@ -71,10 +73,10 @@ def text_form(text: str, positions: Sequence[int], tokenizer: Any) -> Form:
             )
     asked = set(positions) or set(range(1, len(read.ids) + 1))
     moves = tuple(place in asked for place, _ in enumerate(read.ids, 1))
-    return Form(tokens=read.ids, moves=moves, note=read.note)
+    return ChainTemplate(tokens=read.ids, moves=moves, note=read.note)
 
 
-class Start(Protocol):
+class Initialisation(Protocol):
     """What fills the blanks of all chains before their first step."""
 
     @property
@@ -90,7 +92,7 @@ class Start(Protocol):
 
 
 @dataclass(frozen=True)
-class RandomStart:
+class RandomInitialisation:
     """Any token that can stand in a text, each as likely: chains far apart, as R-hat wants them."""
 
     vocabulary: Vocabulary
@@ -99,15 +101,15 @@ class RandomStart:
     def fill(
         self, state: ChainState, blank: Tensor, *, generator: torch.Generator | None = None
     ) -> ChainState:
-        law = uniform(self.vocabulary).law.expand(int(blank.sum()), -1)
+        law = uniform_proposal(self.vocabulary).law.expand(int(blank.sum()), -1)
         if not len(law):
             return state
-        drawn = draw(law, generator).to(blank.device)
-        return with_text(state, state.batch.tokens.masked_scatter(blank, drawn))
+        drawn = sample_tokens(law, generator).to(blank.device)
+        return replace_text(state, state.batch.tokens.masked_scatter(blank, drawn))
 
 
 @dataclass(frozen=True)
-class MaskedStart:
+class MaskedInitialisation:
     """All blanks hidden, then drawn one by one in a random order given what stands there."""
 
     system: Any = field(repr=False)
@@ -123,21 +125,25 @@ class MaskedStart:
     def fill(
         self, state: ChainState, blank: Tensor, *, generator: torch.Generator | None = None
     ) -> ChainState:
-        return drawn_one_by_one(FromFill(self.system), state, blank, generator=generator)
+        return sample_sequentially(MaskedLMProposal(self.system), state, blank, generator=generator)
 
 
-STARTS = ("random", "masked", "text", "lm")
+INITIALISATIONS = ("random", "masked", "text", "lm")
 
 
-def begin(
-    forms: Sequence[Form], start: Start, layout: Any, system: Any, generator: torch.Generator
+def initial_state(
+    forms: Sequence[ChainTemplate],
+    start: Initialisation,
+    layout: Any,
+    system: Any,
+    generator: torch.Generator,
 ) -> ChainState:
     """The chains' first texts, a form each."""
     vocabulary: Vocabulary = system.vocabulary
     contiguous = layout.kind == "contiguous"
     first = vocabulary.end if contiguous or vocabulary.start is None else vocabulary.start
     assert first is not None, "a vocabulary needs a start or an end symbol"
-    around = around_of(layout, vocabulary)
+    around = special_tokens_in_row(layout, vocabulary)
     end = vocabulary.end
     tail = [] if end is None else [end] * (around - 1)
     rows = [
@@ -145,7 +151,7 @@ def begin(
         for form in forms
     ]
     system.check_length(max(map(len, rows)))
-    batch = batch_of(rows, system)
+    batch = pad_rows(rows, system)
     fixed = _marked(batch.tokens, [[not moves for moves in form.moves] for form in forms])
     state = ChainState(batch=batch, fixed=fixed if fixed.any() else None, around=around)
     blank = _marked(batch.tokens, [[id is None for id in form.tokens] for form in forms])
@@ -154,12 +160,12 @@ def begin(
     return state
 
 
-def around_of(layout: Any, vocabulary: Vocabulary) -> int:
+def special_tokens_in_row(layout: Any, vocabulary: Vocabulary) -> int:
     """Symbols around a text in its row: <s>, and </s> where there is one."""
     return 1 + (layout.end and vocabulary.end is not None)
 
 
-def with_text(state: ChainState, tokens: Tensor) -> ChainState:
+def replace_text(state: ChainState, tokens: Tensor) -> ChainState:
     """The same chains with other tokens."""
     return replace(state, batch=replace(state.batch, tokens=tokens))
 

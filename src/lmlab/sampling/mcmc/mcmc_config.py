@@ -8,16 +8,16 @@ from dataclasses import dataclass
 
 from lmlab.core.errors import UserError, unknown_name
 from lmlab.core.limits import check_limit
-from lmlab.sampling.mcmc.initialisation import STARTS
+from lmlab.sampling.mcmc.initialisation import INITIALISATIONS
 from lmlab.sampling.mcmc.proposals import PROPOSALS
-from lmlab.sampling.mcmc.schedule import ORDERS
+from lmlab.sampling.mcmc.schedule import SCAN_ORDERS
 
-METHODS = ("gibbs", "metropolis")
-MOST_CHAINS = 4096
+MCMC_METHODS = ("gibbs", "metropolis")
+MAX_CHAINS = 4096
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChainSettings:
+class McmcConfig:
     """What is asked of Markov chains; None where the rest decides."""
 
     n: int = 1
@@ -66,9 +66,9 @@ class ChainSettings:
 
     def __post_init__(self) -> None:
         for what, value, options in (
-            ("method", self.method, METHODS),
-            ("order", self.order, tuple(ORDERS)),
-            ("start", self.start or STARTS[0], STARTS),
+            ("method", self.method, MCMC_METHODS),
+            ("order", self.order, tuple(SCAN_ORDERS)),
+            ("start", self.start or INITIALISATIONS[0], INITIALISATIONS),
             ("proposal", PROPOSALS[0] if self.proposal is None else self.proposal, PROPOSALS),
         ):
             if value not in options:
@@ -85,8 +85,8 @@ class ChainSettings:
         check_limit("length", self.length or 1, called="the length")
         check_limit("length", max(self.lengths or (1,)), called="the length")
         check_limit("steps", self.steps or 1, called="the number of steps")
-        if self.chains is not None and self.chains > MOST_CHAINS:
-            raise UserError(f"at most {MOST_CHAINS} chains run at once, and {self.chains} came.")
+        if self.chains is not None and self.chains > MAX_CHAINS:
+            raise UserError(f"at most {MAX_CHAINS} chains run at once, and {self.chains} came.")
         if not 0 < self.proposal_temperature < math.inf:
             raise UserError(
                 f"a temperature must be above 0, and {self.proposal_temperature:g} came."
@@ -108,7 +108,7 @@ class ChainSettings:
         return min(max(self.n, 4), 64) if self.chains is None else self.chains
 
 
-def _check_forms(settings: ChainSettings) -> None:
+def _check_forms(settings: McmcConfig) -> None:
     """One way to say what the texts are like, and what goes with it."""
     given = {
         "template": settings.template is not None,
@@ -132,7 +132,7 @@ def _check_forms(settings: ChainSettings) -> None:
         raise UserError("a template or a text has its own length; leave --length out.")
 
 
-def _check_corrected(settings: ChainSettings) -> None:
+def _check_corrected(settings: McmcConfig) -> None:
     """What only a chain with a law of its own can have."""
     if settings.lengths is not None:
         least, most = settings.lengths

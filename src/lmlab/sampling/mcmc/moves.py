@@ -14,12 +14,12 @@ from torch import Tensor
 
 from lmlab.core.batch import Batch
 from lmlab.sampling.mcmc.proposals import (
-    Proposal,
-    Proposed,
-    refilled,
-    with_tokens,
+    ProposalDistribution,
+    ProposedTexts,
+    replace_tokens,
+    resample_positions,
 )
-from lmlab.sampling.mcmc.schedule import Order
+from lmlab.sampling.mcmc.schedule import ScanOrder
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -48,7 +48,7 @@ class ChainState:
         return None if self.fixed is None else self.free
 
 
-class Move(Protocol):
+class ProposalMove(Protocol):
     """What proposes a new text to each chain."""
 
     def propose(
@@ -58,18 +58,18 @@ class Move(Protocol):
         step: int,
         temperature: float = 1.0,
         generator: torch.Generator | None = None,
-    ) -> Proposed: ...
+    ) -> ProposedTexts: ...
 
 
 @dataclass(frozen=True, kw_only=True)
-class Refill:
+class ResampleMove:
     """Hide the places that an order names and draw each of them given all the rest.
 
     Which places these are does not depend on the tokens, so that its probability cancels.
     """
 
-    proposal: Proposal
-    order: Order
+    proposal: ProposalDistribution
+    order: ScanOrder
 
     def propose(
         self,
@@ -78,15 +78,15 @@ class Refill:
         step: int,
         temperature: float = 1.0,
         generator: torch.Generator | None = None,
-    ) -> Proposed:
+    ) -> ProposedTexts:
         masked = self.order.places(state.free, step=step, generator=generator)
-        return refilled(
+        return resample_positions(
             self.proposal, state.batch, masked, temperature=temperature, generator=generator
         )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Resize:
+class InsertDeleteMove:
     """Put a token in or take one out, each in half of the cases (reversible jump, Green 1995).
 
     From a text of L tokens: a token w ~ q(· | x around a new place) at one of L + 1 places, or one
@@ -96,7 +96,7 @@ class Resize:
     elsewhere.
     """
 
-    proposal: Proposal
+    proposal: ProposalDistribution
     least: int
     most: int
     """Tokens of a text, the symbols around it not counted."""
@@ -108,7 +108,7 @@ class Resize:
         step: int,
         temperature: float = 1.0,
         generator: torch.Generator | None = None,
-    ) -> Proposed:
+    ) -> ProposedTexts:
         batch, device = state.batch, state.batch.tokens.device
         tokens = batch.lengths - state.around
         coins = torch.rand(len(batch), 2, generator=generator, dtype=torch.float64).to(device)
@@ -116,11 +116,11 @@ class Resize:
         # Places are counted from 1; one more of them where a token is put in.
         chosen = 1 + (coins[:, 1] * (tokens + grows)).long().clamp(max=tokens + grows - 1)
         stays = torch.where(grows, tokens >= self.most, tokens <= self.least)
-        return self.resized(
+        return self.propose_resized(
             batch, chosen, grows, stays, temperature=temperature, generator=generator
         )
 
-    def resized(
+    def propose_resized(
         self,
         batch: Batch,
         places: Tensor,
@@ -129,7 +129,7 @@ class Resize:
         *,
         temperature: float = 1.0,
         generator: torch.Generator | None = None,
-    ) -> Proposed:
+    ) -> ProposedTexts:
         """Each row with a token put in at its place (C,), its token there taken out, or as it is.
 
         One pass serves all: a row that grows is read with the new place hidden, a row that shrinks
@@ -140,15 +140,15 @@ class Resize:
         opened = _opened(batch, places, grows & ~stays)
         place = torch.arange(opened.tokens.shape[1], device=places.device)
         masked = place == places[:, None]
-        proposed = refilled(
+        proposed = resample_positions(
             self.proposal, opened, masked, temperature=temperature, generator=generator
         )
         shrinks = ~grows & ~stays
         grown, zero = proposed.batch, torch.zeros_like(proposed.forward)
         kept = torch.where((grows & ~stays)[:, None], grown.tokens, opened.tokens)
         lengths = opened.lengths - shrinks.long()
-        return Proposed(
-            batch=with_tokens(batch, *_closed(kept, lengths, places, shrinks)),
+        return ProposedTexts(
+            batch=replace_tokens(batch, *_closed(kept, lengths, places, shrinks)),
             forward=torch.where(grows & ~stays, proposed.forward, zero),
             backward=torch.where(shrinks, proposed.backward, zero),
         )
@@ -160,7 +160,7 @@ def _opened(batch: Batch, places: Tensor, grows: Tensor) -> Batch:
     place = torch.arange(wide.shape[1], device=wide.device)
     after = grows[:, None] & (place > places[:, None])
     source = (place - after.long()).clamp(min=0)
-    return with_tokens(batch, wide.gather(1, source), batch.lengths + grows.long())
+    return replace_tokens(batch, wide.gather(1, source), batch.lengths + grows.long())
 
 
 def _closed(
@@ -173,8 +173,8 @@ def _closed(
     return tokens.gather(1, source)[:, : int(lengths.max())], lengths
 
 
-def drawn_one_by_one(
-    proposal: Proposal,
+def sample_sequentially(
+    proposal: ProposalDistribution,
     state: ChainState,
     hidden: Tensor,
     *,
@@ -191,7 +191,9 @@ def drawn_one_by_one(
         now = ranks.masked_fill(~hidden, -1.0).argmax(1)
         place = torch.arange(hidden.shape[1], device=hidden.device)
         one = (place == now[:, None]) & hidden
-        some = refilled(proposal, batch, hidden, temperature=temperature, generator=generator)
-        batch = with_tokens(batch, torch.where(one, some.batch.tokens, batch.tokens))
+        some = resample_positions(
+            proposal, batch, hidden, temperature=temperature, generator=generator
+        )
+        batch = replace_tokens(batch, torch.where(one, some.batch.tokens, batch.tokens))
         hidden &= ~one
     return replace(state, batch=batch)

@@ -15,13 +15,13 @@ from lmlab.core.errors import UserError, unknown_name
 from lmlab.core.protocols import Fill, require
 from lmlab.core.vocabulary import Vocabulary
 
-TOKENS_AT_ONCE = 8192
+TOKENS_PER_BATCH = 8192
 """Tokens of texts that are read together."""
-MOST_NUMBERS = 16_000_000
+MAX_PROPOSAL_NUMBERS = 16_000_000
 """Hidden places times vocabulary whose probabilities stand in memory together."""
 
 
-class Proposal(Protocol):
+class ProposalDistribution(Protocol):
     """A law of tokens for each hidden place, independent of what stood there."""
 
     @property
@@ -44,7 +44,7 @@ class Proposal(Protocol):
 
 
 @dataclass(frozen=True)
-class FromFill:
+class MaskedLMProposal:
     """What a system with `Fill` says of each hidden place given all that is not hidden."""
 
     system: Any = field(repr=False)
@@ -72,7 +72,7 @@ class FromFill:
 
 
 @dataclass(frozen=True, eq=False)
-class FromTokens:
+class IndependentProposal:
     """The same law of tokens at every place, whatever stands around it: uniform, or unigram."""
 
     law: Tensor
@@ -87,14 +87,16 @@ class FromTokens:
         return self.law.to(masked.device).expand(int(masked.sum()), -1)
 
 
-def uniform(vocabulary: Vocabulary) -> FromTokens:
+def uniform_proposal(vocabulary: Vocabulary) -> IndependentProposal:
     """All tokens that can stand in a text, each as often."""
     allowed = allowed_tokens(vocabulary, vocabulary.size)
     law = torch.zeros(vocabulary.size, dtype=torch.float64).masked_fill(~allowed, -torch.inf)
-    return FromTokens(torch.log_softmax(law, -1))
+    return IndependentProposal(torch.log_softmax(law, -1))
 
 
-def unigram(texts: Iterable[str], tokenizer: Any, vocabulary: Vocabulary) -> FromTokens:
+def unigram_proposal(
+    texts: Iterable[str], tokenizer: Any, vocabulary: Vocabulary
+) -> IndependentProposal:
     """Tokens as often as in some texts, one added to each count so that none is out of reach."""
     counts: Counter[int] = Counter()
     for text in texts:
@@ -104,7 +106,7 @@ def unigram(texts: Iterable[str], tokenizer: Any, vocabulary: Vocabulary) -> Fro
         law[token] += count
     allowed = allowed_tokens(vocabulary, vocabulary.size)
     law = law.log().masked_fill(~allowed, -torch.inf)
-    return FromTokens(torch.log_softmax(law, -1), name="unigram")
+    return IndependentProposal(torch.log_softmax(law, -1), name="unigram")
 
 
 def allowed_tokens(vocabulary: Vocabulary, size: int) -> Tensor:
@@ -117,7 +119,7 @@ def allowed_tokens(vocabulary: Vocabulary, size: int) -> Tensor:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Proposed:
+class ProposedTexts:
     """A text to go to from each chain's present one, and how likely it was to be proposed."""
 
     batch: Batch
@@ -127,14 +129,14 @@ class Proposed:
     """(C,) log-probability of proposing the present text from it, up to the same."""
 
 
-def refilled(
-    proposal: Proposal,
+def resample_positions(
+    proposal: ProposalDistribution,
     batch: Batch,
     masked: Tensor,
     *,
     temperature: float = 1.0,
     generator: torch.Generator | None = None,
-) -> Proposed:
+) -> ProposedTexts:
     """The texts with the tokens of `masked` (C, T) drawn anew, each place by itself.
 
     The law is q^(1/temperature), normalised; forward and backward are those of all places of a row
@@ -145,16 +147,16 @@ def refilled(
     backward = torch.zeros_like(forward)
     for rows in _rows_at_once(batch, masked, proposal):
         some, hidden = batch.select(rows), masked[rows]
-        law = tempered(proposal.log_probs(some, hidden), temperature)
-        drawn = draw(law, generator)
+        law = apply_temperature(proposal.log_probs(some, hidden), temperature)
+        drawn = sample_tokens(law, generator)
         owner = rows[hidden.nonzero()[:, 0]]
         forward.index_add_(0, owner, _at(law, drawn).double())
         backward.index_add_(0, owner, _at(law, some.tokens[hidden]).double())
         tokens[rows] = some.tokens.masked_scatter(hidden, drawn)
-    return Proposed(batch=with_tokens(batch, tokens), forward=forward, backward=backward)
+    return ProposedTexts(batch=replace_tokens(batch, tokens), forward=forward, backward=backward)
 
 
-def tempered(log_probs: Tensor, temperature: float) -> Tensor:
+def apply_temperature(log_probs: Tensor, temperature: float) -> Tensor:
     """p^(1/temperature), normalised (…, V)."""
     if temperature == 1.0:
         return log_probs
@@ -162,7 +164,7 @@ def tempered(log_probs: Tensor, temperature: float) -> Tensor:
     return torch.log_softmax(above / temperature, -1)
 
 
-def draw(log_probs: Tensor, generator: torch.Generator | None) -> Tensor:
+def sample_tokens(log_probs: Tensor, generator: torch.Generator | None) -> Tensor:
     """(N,) a token from each row (N, V): the first whose cumulative probability reaches a coin.
 
     Several times as fast as torch.multinomial over a large vocabulary. The coin is in (0, total],
@@ -174,7 +176,7 @@ def draw(log_probs: Tensor, generator: torch.Generator | None) -> Tensor:
     return torch.searchsorted(reached, (1 - coins.to(reached.device)) * reached[:, -1:])[:, 0]
 
 
-def with_tokens(batch: Batch, tokens: Tensor, lengths: Tensor | None = None) -> Batch:
+def replace_tokens(batch: Batch, tokens: Tensor, lengths: Tensor | None = None) -> Batch:
     """The same rows with other tokens, and other lengths where they are given."""
     return Batch(
         tokens=tokens,
@@ -187,9 +189,9 @@ def with_tokens(batch: Batch, tokens: Tensor, lengths: Tensor | None = None) -> 
 PROPOSALS = ("fill", "uniform", "unigram")
 
 
-def proposal_of(
+def make_proposal(
     system: Any, name: str | None, texts: Callable[[], Iterable[str]], tokenizer: Any
-) -> Proposal:
+) -> ProposalDistribution:
     """The proposal of that name; fill where a system has it, else uniform, unless one is named.
 
     `texts` are counted for the unigram law, and not asked for otherwise.
@@ -199,19 +201,19 @@ def proposal_of(
     if name not in PROPOSALS:
         raise unknown_name("proposal", name, PROPOSALS)
     if name == "fill":
-        return FromFill(system)
+        return MaskedLMProposal(system)
     if name == "uniform":
-        return uniform(system.vocabulary)
-    return unigram(texts(), tokenizer, system.vocabulary)
+        return uniform_proposal(system.vocabulary)
+    return unigram_proposal(texts(), tokenizer, system.vocabulary)
 
 
 def _at(law: Tensor, tokens: Tensor) -> Tensor:
     return law.gather(-1, tokens[:, None]).squeeze(-1)
 
 
-def _rows_at_once(batch: Batch, masked: Tensor, proposal: Proposal) -> Iterable[Tensor]:
+def _rows_at_once(batch: Batch, masked: Tensor, proposal: ProposalDistribution) -> Iterable[Tensor]:
     """Rows in groups that fit the budget of tokens and of numbers."""
     rows = torch.arange(len(batch), device=masked.device)
     numbers = proposal.size * max(int(masked.sum(1).max()), 1)
-    most = min(TOKENS_AT_ONCE // batch.tokens.shape[1], MOST_NUMBERS // numbers)
+    most = min(TOKENS_PER_BATCH // batch.tokens.shape[1], MAX_PROPOSAL_NUMBERS // numbers)
     return rows.split(max(1, most))

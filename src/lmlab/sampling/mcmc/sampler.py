@@ -3,7 +3,7 @@
 Gibbs draws what a masked model says of a place and takes it; Metropolis takes it as often as makes
 exp(-E / τ) the law (Goyal et al. 2022, Exposing the Implicit Energy Networks behind Masked Language
 Models via Metropolis-Hastings). The parts are objects: a target, a proposal, an order of places, a
-kernel, a schedule and a start; `ChainSettings` names them for the command line.
+kernel, a schedule and a start; `McmcConfig` names them for the command line.
 """
 
 from __future__ import annotations
@@ -16,63 +16,63 @@ import torch
 from torch import Tensor
 
 from lmlab.core.errors import UserError
-from lmlab.core.evaluation_mode import evaluating
+from lmlab.core.evaluation_mode import evaluation_mode
 from lmlab.core.protocols import Energy, Fill, Sample, Step, require
 from lmlab.core.registry import catalogue
 from lmlab.sampling import decoding
 from lmlab.sampling.mcmc.acceptance import (
-    Gibbs,
-    Kernel,
-    Metropolis,
+    AcceptanceRule,
+    GibbsAcceptance,
+    MetropolisHastings,
 )
 from lmlab.sampling.mcmc.diagnostics import (
-    Chains,
-    ChainText,
-    Watch,
+    ChainMonitor,
+    ChainSample,
+    McmcResult,
     mixing_warnings,
 )
 from lmlab.sampling.mcmc.energy import (
-    LengthWeighted,
-    Target,
-    target_of,
+    EnergyFunction,
+    LengthPenalisedEnergy,
+    make_energy,
 )
 from lmlab.sampling.mcmc.initialisation import (
-    Form,
-    MaskedStart,
-    RandomStart,
-    Start,
-    around_of,
-    begin,
-    blank_form,
-    template_form,
-    text_form,
+    ChainTemplate,
+    Initialisation,
+    MaskedInitialisation,
+    RandomInitialisation,
+    blank_template,
+    initial_state,
+    masked_template,
+    special_tokens_in_row,
+    text_template,
 )
-from lmlab.sampling.mcmc.mcmc_config import ChainSettings
+from lmlab.sampling.mcmc.mcmc_config import McmcConfig
 from lmlab.sampling.mcmc.moves import (
     ChainState,
-    Move,
-    Refill,
-    Resize,
+    InsertDeleteMove,
+    ProposalMove,
+    ResampleMove,
 )
 from lmlab.sampling.mcmc.proposals import (
-    Proposal,
-    proposal_of,
+    ProposalDistribution,
+    make_proposal,
 )
 from lmlab.sampling.mcmc.schedule import (
-    ORDERS,
-    Schedule,
+    SCAN_ORDERS,
+    ChainSchedule,
 )
 
-SWEEPS = 50
+DEFAULT_SWEEPS = 50
 """How often a chain comes by every place, unless told otherwise."""
-LENGTH = 10
-MOST_READINGS = 2000
+DEFAULT_LENGTH = 10
+MAX_RECORDED = 2000
 """Of a chain; a longer one is read less often."""
-RESIZES = 0.2
+RESIZE_SHARE = 0.2
 """Share of the steps that change the length, where it may change."""
 
 
-class ChainRunner:
+class McmcSampler:
     """Runs chains of one system; a tokeniser and a layout say how texts are read."""
 
     def __init__(
@@ -80,7 +80,7 @@ class ChainRunner:
         system: Any,
         tokenizer: Any,
         layout: Any,
-        settings: ChainSettings,
+        settings: McmcConfig,
         *,
         corpus_texts: Callable[[], Iterable[str]] = tuple,
         lm: tuple[Any, Any] | None = None,
@@ -93,83 +93,87 @@ class ChainRunner:
         self.system, self.tokenizer, self.layout = system, tokenizer, layout
         self.settings, self.lm = settings, lm
         self.generator = torch.Generator().manual_seed(settings.seed)
-        self.target: Target = target_of(system, settings.energy)
+        self.target: EnergyFunction = make_energy(system, settings.energy)
         if settings.lengths is not None:
-            around = around_of(layout, system.vocabulary)
-            self.target = LengthWeighted(
+            around = special_tokens_in_row(layout, system.vocabulary)
+            self.target = LengthPenalisedEnergy(
                 target=self.target, cost=settings.token_cost, around=around
             )
-        self.proposal: Proposal = proposal_of(system, settings.proposal, corpus_texts, tokenizer)
-        self.order = ORDERS[settings.order](settings.masks)
+        self.proposal: ProposalDistribution = make_proposal(
+            system, settings.proposal, corpus_texts, tokenizer
+        )
+        self.order = SCAN_ORDERS[settings.order](settings.masks)
 
-    def run(self, progress: Callable[[int, int], None] = lambda done, of: None) -> Chains:
+    def run(self, progress: Callable[[int, int], None] = lambda done, of: None) -> McmcResult:
         """All steps of all chains; Ctrl-C gives what there is by then."""
         began = time.perf_counter()
-        with evaluating(self.system):
+        with evaluation_mode(self.system):
             forms, start = self._forms(), self._start()
-            state = begin(forms, start, self.layout, self.system, self.generator)
+            state = initial_state(forms, start, self.layout, self.system, self.generator)
             self._check_state(state)
             schedule = self._schedule(state)
             kernel, resize = self._kernel()
-            watch = Watch(self._reading_interval(schedule, state))
+            watch = ChainMonitor(self._reading_interval(schedule, state))
             found, done = self._steps(state, schedule, kernel, resize, watch, progress)
         return self._record(forms, start, schedule, watch, found, done, time.perf_counter() - began)
 
     # What to run -------------------------------------------------------------------------------
 
-    def _forms(self) -> list[Form]:
+    def _forms(self) -> list[ChainTemplate]:
         """One for each chain."""
         settings, count = self.settings, self.settings.chain_count
         if settings.start == "lm":
             return self._sampled_forms()
         if settings.template is not None:
-            form = template_form(settings.template, self.tokenizer)
+            form = masked_template(settings.template, self.tokenizer)
         elif settings.text is not None:
-            form = text_form(settings.text, settings.positions, self.tokenizer)
+            form = text_template(settings.text, settings.positions, self.tokenizer)
         else:
-            form = blank_form(self._length(), settings.prefix, self.tokenizer)
+            form = blank_template(self._length(), settings.prefix, self.tokenizer)
         return [form] * count
 
     def _length(self) -> int:
         """Tokens of a new text: as asked, or 10, or the nearest to 10 that may be."""
         if self.settings.length is not None:
             return self.settings.length
-        least, most = self.settings.lengths or (LENGTH, LENGTH)
-        return min(max(LENGTH, least), most)
+        least, most = self.settings.lengths or (DEFAULT_LENGTH, DEFAULT_LENGTH)
+        return min(max(DEFAULT_LENGTH, least), most)
 
-    def _sampled_forms(self) -> list[Form]:
+    def _sampled_forms(self) -> list[ChainTemplate]:
         """Texts that a language model wrote, one for each chain; empty ones are drawn again."""
         system, tokenizer = self.lm or (self.system, self.tokenizer)
         if not isinstance(system, (Step, Sample)):
             require(system, Step, "a start from samples (say by --lm of which run)")
-        most = self.settings.length or 2 * LENGTH
-        forms: list[Form] = []
+        most = self.settings.length or 2 * DEFAULT_LENGTH
+        forms: list[ChainTemplate] = []
         for _ in range(20):
-            drawn = decoding.sample(
+            drawn = decoding.sample_sequences(
                 system,
                 self.settings.chain_count - len(forms),
                 max_length=most,
                 generator=self.generator,
             )
             texts = [tokenizer.decoding(each.tokens) for each in drawn]
-            forms += [text_form(text, (), self.tokenizer) for text in texts if text.strip()]
+            forms += [text_template(text, (), self.tokenizer) for text in texts if text.strip()]
             if len(forms) == self.settings.chain_count:
                 return forms
         raise UserError("the language model writes only empty texts; choose another start.")
 
-    def _start(self) -> Start:
+    def _start(self) -> Initialisation:
         named = self.settings.start
         if named == "masked" or (named is None and isinstance(self.system, Fill)):
-            return MaskedStart(self.system)
-        return RandomStart(self.system.vocabulary)
+            return MaskedInitialisation(self.system)
+        return RandomInitialisation(self.system.vocabulary)
 
-    def _kernel(self) -> tuple[Kernel, Resize | None]:
+    def _kernel(self) -> tuple[AcceptanceRule, InsertDeleteMove | None]:
         if self.settings.method == "gibbs":
-            return Gibbs(), None
+            return GibbsAcceptance(), None
         if self.settings.lengths is None:
-            return Metropolis(self.target), None
+            return MetropolisHastings(self.target), None
         least, most = self.settings.lengths
-        return Metropolis(self.target), Resize(proposal=self.proposal, least=least, most=most)
+        return MetropolisHastings(self.target), InsertDeleteMove(
+            proposal=self.proposal, least=least, most=most
+        )
 
     def _check_state(self, state: ChainState) -> None:
         fewest = int(state.free.sum(1).min())
@@ -192,50 +196,50 @@ class ChainRunner:
         """Steps in which every place has had its turn."""
         return -(-int(state.free.sum(1).max()) // self.settings.masks)
 
-    def _schedule(self, state: ChainState) -> Schedule:
+    def _schedule(self, state: ChainState) -> ChainSchedule:
         settings = self.settings
         keep = -(-settings.n // settings.chain_count)
         sweep = self._sweep(state)
-        steps = SWEEPS * sweep if settings.steps is None else settings.steps
+        steps = DEFAULT_SWEEPS * sweep if settings.steps is None else settings.steps
         if settings.steps is None:
             steps = max(steps, 2 * keep * (settings.thin or 1), 2 * (settings.burn_in or 0))
         burn_in = steps // 2 if settings.burn_in is None else settings.burn_in
         thin = settings.thin
         if thin is None:
             thin = max(1, (steps - burn_in) // keep)
-        return Schedule(
+        return ChainSchedule(
             steps=steps,
             burn_in=burn_in,
             thin=thin,
             keep=keep,
             temperature=settings.temperature,
-            hot=settings.anneal,
+            initial_temperature=settings.anneal,
         )
 
-    def _reading_interval(self, schedule: Schedule, state: ChainState) -> int:
+    def _reading_interval(self, schedule: ChainSchedule, state: ChainState) -> int:
         """Steps between two energies: Metropolis knows them, for Gibbs they cost many passes."""
         least = 1 if self.settings.method == "metropolis" else self._sweep(state)
-        return max(least, -(-schedule.steps // MOST_READINGS))
+        return max(least, -(-schedule.steps // MAX_RECORDED))
 
     # Running it --------------------------------------------------------------------------------
 
     def _steps(
         self,
         state: ChainState,
-        schedule: Schedule,
-        kernel: Kernel,
-        resize: Resize | None,
-        watch: Watch,
+        schedule: ChainSchedule,
+        kernel: AcceptanceRule,
+        resize: InsertDeleteMove | None,
+        watch: ChainMonitor,
         progress: Callable[[int, int], None],
     ) -> tuple[list[tuple[int, ChainState, Tensor]], int]:
         """The texts that are kept, with the step they are from, and how many steps were made."""
-        refill, kept, made = Refill(proposal=self.proposal, order=self.order), [], 0
+        refill, kept, made = ResampleMove(proposal=self.proposal, order=self.order), [], 0
         state = kernel.begin(state)
         watch.read(self._energies(state))
         try:
             for step in range(schedule.steps):
-                resizing = resize is not None and self._coin() < RESIZES
-                move: Move = resize if resizing and resize is not None else refill
+                resizing = resize is not None and self._coin() < RESIZE_SHARE
+                move: ProposalMove = resize if resizing and resize is not None else refill
                 temperature = schedule.temperature_at(step)
                 proposed = move.propose(
                     state,
@@ -243,7 +247,7 @@ class ChainRunner:
                     temperature=temperature * self.settings.proposal_temperature,
                     generator=self.generator,
                 )
-                stepped = kernel.decide(
+                stepped = kernel.accept(
                     state, proposed, temperature=temperature, generator=self.generator
                 )
                 state, made = stepped.state, step + 1
@@ -271,19 +275,19 @@ class ChainRunner:
 
     def _record(
         self,
-        forms: Sequence[Form],
-        start: Start,
-        schedule: Schedule,
-        watch: Watch,
+        forms: Sequence[ChainTemplate],
+        start: Initialisation,
+        schedule: ChainSchedule,
+        watch: ChainMonitor,
         found: Sequence[tuple[int, ChainState, Tensor]],
         done: int,
         seconds: float,
-    ) -> Chains:
+    ) -> McmcResult:
         settings = self.settings
         mixing = watch.mixing(found[-1][1], schedule.burn_in)
         notes = [form.note for form in forms if form.note]
         named = "text" if settings.text is not None else settings.start
-        return Chains(
+        return McmcResult(
             texts=tuple(self._texts(found)[-settings.n :]),
             method=settings.method,
             law=self._law(),
@@ -313,7 +317,7 @@ class ChainRunner:
             warnings=(*dict.fromkeys(notes), *mixing_warnings(mixing)),
         )
 
-    def _texts(self, found: Sequence[tuple[int, ChainState, Tensor]]) -> list[ChainText]:
+    def _texts(self, found: Sequence[tuple[int, ChainState, Tensor]]) -> list[ChainSample]:
         """Texts by the step they are from, chain by chain."""
         texts = []
         for step, state, energies in found:
@@ -324,7 +328,7 @@ class ChainRunner:
                 strict=True,
             )
             texts += [
-                ChainText(
+                ChainSample(
                     text=self.tokenizer.decoding(tokens[1 : 1 + length]),
                     energy=energy,
                     tokens=length,

@@ -12,7 +12,7 @@ from torch import Tensor
 from lmlab.core.errors import UserError
 
 
-class Order(Protocol):
+class ScanOrder(Protocol):
     """Which places are hidden, whatever their tokens are."""
 
     @property
@@ -28,7 +28,7 @@ class Order(Protocol):
 
 
 @dataclass(frozen=True)
-class RandomPlaces:
+class RandomScan:
     """Any `masks` of the free places, each set as likely."""
 
     masks: int = 1
@@ -43,7 +43,7 @@ class RandomPlaces:
 
 
 @dataclass(frozen=True)
-class Sequential:
+class SystematicScan:
     """The free places from left to right, `masks` neighbours at a time, and then again."""
 
     masks: int = 1
@@ -57,11 +57,14 @@ class Sequential:
         return free & (block == (step % blocks.clamp(min=1))[:, None])
 
 
-ORDERS: dict[str, Callable[[int], Order]] = {"sequential": Sequential, "random": RandomPlaces}
+SCAN_ORDERS: dict[str, Callable[[int], ScanOrder]] = {
+    "sequential": SystematicScan,
+    "random": RandomScan,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Schedule:
+class ChainSchedule:
     """How long chains run, at what temperature, and which of their texts are kept."""
 
     steps: int
@@ -74,7 +77,7 @@ class Schedule:
     """Texts that each chain gives: the last ones."""
     temperature: float = 1.0
     """τ of the law."""
-    hot: float | None = None
+    initial_temperature: float | None = None
     """The temperature that the burn-in begins with, where it is annealed."""
 
     def __post_init__(self) -> None:
@@ -85,10 +88,10 @@ class Schedule:
         ):
             if value < least:
                 raise UserError(f"the {what} must be {least} or more, and {value} came.")
-        for heat in (self.temperature, self.hot):
+        for heat in (self.temperature, self.initial_temperature):
             if heat is not None and not 0 < heat < float("inf"):
                 raise UserError(f"a temperature must be above 0, and {heat:g} came.")
-        if self.hot is not None and self.burn_in == 0:
+        if self.initial_temperature is not None and self.burn_in == 0:
             raise UserError("the burn-in is what is annealed, and there is none; give --burn-in.")
         needed = self.thin * (self.keep - 1) + 1
         if self.steps - self.burn_in < needed:
@@ -99,10 +102,13 @@ class Schedule:
             )
 
     def temperature_at(self, step: int) -> float:
-        """From `hot` to the law's own through the burn-in, by a constant factor; then constant."""
-        if self.hot is None or step >= self.burn_in:
+        """From `initial_temperature` to the law's own through the burn-in, by a constant factor; then constant."""
+        if self.initial_temperature is None or step >= self.burn_in:
             return self.temperature
-        return float(self.hot * (self.temperature / self.hot) ** (step / self.burn_in))
+        return float(
+            self.initial_temperature
+            * (self.temperature / self.initial_temperature) ** (step / self.burn_in)
+        )
 
     def keeps(self, done: int) -> bool:
         """Whether the texts after `done` steps are among those that are kept."""

@@ -8,19 +8,21 @@ from itertools import pairwise
 
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.tokenizers import Tokenizer
-from lmlab.tasks.task import Encoded, ends_of
+from lmlab.tasks.task import EncodedExample, special_tokens_of
 
-LINE, SENTENCE, CLAUSE, ANYWHERE = 0, 1, 2, 8
+LINE_END_COST, SENTENCE_END_COST, CLAUSE_END_COST, ANY_END_COST = 0, 1, 2, 8
 """What it costs to end a block at the end of a line, of a sentence, after a comma, elsewhere …"""
-EACH = 4
+BLOCK_COST = 4
 """… and what every block costs by itself, so that there are few."""
-MARKS = dict.fromkeys(".?!。？！", SENTENCE) | dict.fromkeys(",;:，；：、", CLAUSE)
+PUNCTUATION_COSTS = dict.fromkeys(".?!。？！", SENTENCE_END_COST) | dict.fromkeys(
+    ",;:，；：、", CLAUSE_END_COST
+)
 CLOSING = "\"'”’)]」』）"
 """What may follow a mark and still belongs to its sentence."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Block:
+class TextBlock:
     """A stretch of a text."""
 
     tokens: tuple[int, ...]
@@ -32,11 +34,11 @@ class Block:
         """Characters [start, end) of the text."""
         return self.spans[0][0], self.spans[-1][1]
 
-    def part(self, low: int, high: int) -> Block:
+    def part(self, low: int, high: int) -> TextBlock:
         """Its tokens from `low` to before `high`."""
-        return Block(tokens=self.tokens[low:high], spans=self.spans[low:high])
+        return TextBlock(tokens=self.tokens[low:high], spans=self.spans[low:high])
 
-    def blank(self) -> Block:
+    def blank(self) -> TextBlock:
         """The same tokens, of which no answer is asked."""
         return replace(self, spans=((0, 0),) * len(self.tokens))
 
@@ -50,13 +52,13 @@ def end_costs(text: str, spans: Sequence[tuple[int, int]]) -> list[int]:
     costs = []
     for place, (low, high) in enumerate(spans):
         if place + 1 == len(spans):
-            costs.append(LINE)
+            costs.append(LINE_END_COST)
             continue
         between = text[high : spans[place + 1][0]]
-        marked = MARKS.get(text[low:high].rstrip(CLOSING)[-1:], ANYWHERE)
+        marked = PUNCTUATION_COSTS.get(text[low:high].rstrip(CLOSING)[-1:], ANY_END_COST)
         following = text[high : high + 1]
-        inside = marked < ANYWHERE and following.isascii() and following.isalnum()
-        costs.append(LINE if "\n" in between else ANYWHERE if inside else marked)
+        inside = marked < ANY_END_COST and following.isascii() and following.isalnum()
+        costs.append(LINE_END_COST if "\n" in between else ANY_END_COST if inside else marked)
     return costs
 
 
@@ -73,7 +75,7 @@ def block_ends(costs: Sequence[int], longest: int) -> list[int]:
     for place in range(len(costs) - 1, -1, -1):
         ends = range(min(place + longest, len(costs)), place, -1)
         after[place] = min(ends, key=lambda end: best[end] + costs[end - 1])
-        best[place] = best[after[place]] + costs[after[place] - 1] + EACH
+        best[place] = best[after[place]] + costs[after[place] - 1] + BLOCK_COST
     found, place = [], 0
     while place < len(costs):
         place = after[place]
@@ -81,35 +83,37 @@ def block_ends(costs: Sequence[int], longest: int) -> list[int]:
     return found
 
 
-def whole_text(text: str, tokenizer: Tokenizer) -> Block:
+def text_as_block(text: str, tokenizer: Tokenizer) -> TextBlock:
     """A text as one block, however long."""
     ids, spans = tokenizer.encode_with_offsets(text)
-    return Block(tokens=tuple(ids), spans=tuple(spans))
+    return TextBlock(tokens=tuple(ids), spans=tuple(spans))
 
 
-def make_blocks(text: str, tokenizer: Tokenizer, longest: int) -> list[Block]:
+def make_blocks(text: str, tokenizer: Tokenizer, longest: int) -> list[TextBlock]:
     """The text as blocks of at most `longest` tokens, in its order; of no tokens, none."""
-    whole = whole_text(text, tokenizer)
+    whole = text_as_block(text, tokenizer)
     ends = block_ends(end_costs(text, whole.spans), longest)
     return [whole.part(low, high) for low, high in pairwise([0, *ends])]
 
 
-def side_by_side(query: Block | None, blocks: Sequence[Block], vocabulary: Vocabulary) -> Encoded:
+def concatenate_blocks(
+    query: TextBlock | None, blocks: Sequence[TextBlock], vocabulary: Vocabulary
+) -> EncodedExample:
     """`<s> query </s> block </s> block </s> …`, the blocks in the order given; no labels."""
-    start, end = ends_of(vocabulary)
+    start, end = special_tokens_of(vocabulary)
     tokens, spans = list(start), [(0, 0)] * len(start)
     for part in blocks if query is None else (query, *blocks):
         tokens += [*part.tokens, *end]
         spans += [*part.spans, *[(0, 0)] * len(end)]
-    return Encoded(tokens=tokens, labels=[], spans=spans)
+    return EncodedExample(tokens=tokens, labels=[], spans=spans)
 
 
-def size_of(query: Block | None, vocabulary: Vocabulary) -> int:
+def query_length(query: TextBlock | None, vocabulary: Vocabulary) -> int:
     """Tokens that the query takes, with the symbols around it."""
-    start, end = ends_of(vocabulary)
+    start, end = special_tokens_of(vocabulary)
     return len(start) if query is None else len(start) + len(query.tokens) + len(end)
 
 
-def cost_of(block: Block, vocabulary: Vocabulary) -> int:
+def block_length_with_end(block: TextBlock, vocabulary: Vocabulary) -> int:
     """Tokens that a block takes, with its end symbol."""
     return len(block.tokens) + (vocabulary.end is not None)

@@ -15,18 +15,18 @@ from lmlab.core.protocols import EncodeTokens, require
 from lmlab.core.state import State
 from lmlab.core.system import System
 from lmlab.tasks.finetuned_systems import (
-    WithHead,
-    vector_width,
+    TaskHeadModel,
+    encoder_width,
 )
-from lmlab.tasks.long_context.relevance_scorer import Judge
-from lmlab.tasks.tagging import Tag
+from lmlab.tasks.long_context.relevance_scorer import RelevanceScorer
+from lmlab.tasks.tagging import Tagging
 from lmlab.tasks.task import Task
 
-MARKS = "marks"
+RELEVANCE_BUFFER = "marks"
 """The buffer of what is relevant in the training examples, as far as is known."""
 
 
-class WithMemory(System):
+class CogLTX(System):
     """A judge and a reasoner, each an encoder of its own that starts as the trained system.
 
     A training batch holds memories with the task's labels; its `condition` what the judge is taught
@@ -41,11 +41,11 @@ class WithMemory(System):
     def __init__(self, base: System, task: Task, *, frozen: bool) -> None:
         super().__init__()
         require(base, EncodeTokens, "recalling blocks of a long text")
-        width = vector_width(base, task)
-        judge_width = width if task.needs_tokens else vector_width(base, Tag())
+        width = encoder_width(base, task)
+        judge_width = width if task.needs_tokens else encoder_width(base, Tagging())
         self.vocabulary, self.window = base.vocabulary, base.window
-        self.judge = Judge(deepcopy(base), width=judge_width, frozen=frozen)
-        self.reasoner = WithHead(base, task, width=width, frozen=frozen)
+        self.judge = RelevanceScorer(deepcopy(base), width=judge_width, frozen=frozen)
+        self.reasoner = TaskHeadModel(base, task, width=width, frozen=frozen)
 
     def loss(
         self,
@@ -71,15 +71,19 @@ class WithMemory(System):
     def answers(self, *given: Any) -> list[Any]:
         return self.reasoner.answers(*given)
 
-    def remember(self, marks: torch.Tensor) -> None:
+    def set_relevance(self, marks: torch.Tensor) -> None:
         """Keep the marks (examples, blocks) of the training with the weights, for its resuming."""
-        self.register_buffer(MARKS, marks)
+        self.register_buffer(RELEVANCE_BUFFER, marks)
 
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
     ) -> Any:
         """Marks of the training are left out where there is no training."""
-        wanted = {k: v for k, v in state_dict.items() if k != MARKS or hasattr(self, MARKS)}
+        wanted = {
+            k: v
+            for k, v in state_dict.items()
+            if k != RELEVANCE_BUFFER or hasattr(self, RELEVANCE_BUFFER)
+        }
         return super().load_state_dict(wanted, strict, assign)
 
 

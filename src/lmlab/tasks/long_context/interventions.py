@@ -6,18 +6,18 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from lmlab.core.memrecall_config import RecallSettings
+from lmlab.core.memrecall_config import MemRecallConfig
 from lmlab.retrieval.bm25 import token_scores, token_weights
 from lmlab.tasks.long_context.memrecall import (
     LongText,
-    Memory,
+    WorkingMemory,
 )
 
-Losses = Callable[[Sequence[Memory], Sequence[int]], list[float]]
+Losses = Callable[[Sequence[WorkingMemory], Sequence[int]], list[float]]
 """The reasoner's loss on each memory, in nats a label; beside them which example each is of."""
 
 
-def first_marks(text: LongText, count: int, generator: np.random.Generator) -> list[bool]:
+def initial_relevance(text: LongText, count: int, generator: np.random.Generator) -> list[bool]:
     """Which blocks are relevant at first: the `count` best by BM25 between query and blocks.
 
     A block that shares no token with the query is never among them. Where nothing is asked, any
@@ -43,7 +43,7 @@ def bm25_scores(text: LongText) -> list[float]:
     return [float(score) for score in found[:, 0]]
 
 
-def changed_mark(before: bool, increase: float, settings: RecallSettings) -> bool:
+def updated_relevance(before: bool, increase: float, settings: MemRecallConfig) -> bool:
     """The mark of a block after an intervention.
 
         increase = loss(z without the block) - loss(z)
@@ -57,11 +57,11 @@ def changed_mark(before: bool, increase: float, settings: RecallSettings) -> boo
 
 
 def intervene(
-    memories: Sequence[Memory],
+    memories: Sequence[WorkingMemory],
     marks: Sequence[Sequence[bool]],
     certain: Sequence[Sequence[bool]],
     losses: Losses,
-    settings: RecallSettings,
+    settings: MemRecallConfig,
 ) -> list[list[bool]]:
     """New marks, after each block of each memory was taken out once.
 
@@ -76,7 +76,7 @@ def intervene(
         if not certain[row][number]
     ]
     without = [
-        Memory(
+        WorkingMemory(
             text=memories[row].text,
             numbers=tuple(n for n in memories[row].numbers if n != number),
         )
@@ -87,5 +87,5 @@ def intervene(
     found = [[bool(m or c) for m, c in zip(*pair, strict=True)] for pair in
              zip(marks, certain, strict=True)]  # fmt: skip
     for (row, number), loss in zip(tried, less, strict=True):
-        found[row][number] = changed_mark(found[row][number], loss - whole[row], settings)
+        found[row][number] = updated_relevance(found[row][number], loss - whole[row], settings)
     return found

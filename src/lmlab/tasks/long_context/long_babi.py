@@ -10,24 +10,24 @@ from typing import Any
 import numpy as np
 
 from lmlab.core.errors import UserError
-from lmlab.core.integer_parsing import whole_number
+from lmlab.core.integer_parsing import parse_integer
 from lmlab.data.babi import Babi, Story
 from lmlab.tasks.task import Task
 
 Row = dict[str, Any]
 BABI_LONG = "babi-long:"
-FILES = {"train": "train", "validation": "valid", "test": "test"}
-ROWS = {"train": 4000, "validation": 250, "test": 500}
+BABI_FILES = {"train": "train", "validation": "valid", "test": "test"}
+SPLIT_ROWS = {"train": 4000, "validation": 250, "test": 500}
 """Questions of each split at most."""
-WORDS = 300
+TEXT_WORDS = 300
 """Words of a text at least, distractors and all."""
-KINDS = {"mice": "mouse", "wolves": "wolf", "cats": "cat", "sheep": "sheep"}
-THINGS = {*KINDS.values(), "apple", "football", "milk", "cake", "pyjamas"}
-ASKING = {"where", "what", "who", "is", "did", "how", "why"}
+ANIMALS = {"mice": "mouse", "wolves": "wolf", "cats": "cat", "sheep": "sheep"}
+THINGS = {*ANIMALS.values(), "apple", "football", "milk", "cake", "pyjamas"}
+QUESTION_WORDS = {"where", "what", "who", "is", "did", "how", "why"}
 
 
 def long_babi(
-    where: str, task: type[Task], *, words: int = WORDS, seed: int = 0
+    where: str, task: type[Task], *, words: int = TEXT_WORDS, seed: int = 0
 ) -> dict[str, list[Row]]:
     """Rows by split of the files `where`_train.txt, `where`_valid.txt and `where`_test.txt.
 
@@ -35,15 +35,15 @@ def long_babi(
     it is the label (for task 15, whose texts name animals in the plural).
     """
     where, _, given = where.partition(",")
-    if given and whole_number(given) is None:
+    if given and parse_integer(given) is None:
         raise UserError(f"expected a number of words after the comma, and {given!r} came.")
     splits: dict[str, list[Row]] = {}
-    for number, (split, name) in enumerate(FILES.items()):
+    for number, (split, name) in enumerate(BABI_FILES.items()):
         path = Path(f"{where}_{name}.txt")
         if path.exists():
             generator = np.random.default_rng([seed, number])
             stories = list(Babi(path=path).stories())
-            chosen = generator.permutation(len(stories))[: ROWS[split]]
+            chosen = generator.permutation(len(stories))[: SPLIT_ROWS[split]]
             found = long_rows(
                 [stories[index] for index in chosen],
                 sentences_of(stories),
@@ -76,7 +76,9 @@ def long_rows(
     told_of = {sentence: subjects_of(sentence) for sentence in pool}
     for story in stories:
         kept = set.union(
-            names_in(story.question), _asked(story), *map(subjects_of, story.supporting_sentences())
+            entities_in_sentence(story.question),
+            _asked(story),
+            *map(subjects_of, story.supporting_sentences()),
         )
         harmless = [sentence for sentence in pool if not told_of[sentence] & kept]
         yield _row(story, harmless, task, words, generator)
@@ -87,12 +89,12 @@ def sentences_of(stories: Sequence[Story]) -> list[str]:
     return list(dict.fromkeys(sentence for story in stories for sentence in story.sentences))
 
 
-def names_in(sentence: str) -> set[str]:
+def entities_in_sentence(sentence: str) -> set[str]:
     """Whom and what a sentence names: names of persons, things, and kinds of animals; no places."""
     found = set()
     for word in re.findall(r"\w+", sentence):
-        small = KINDS.get(word.lower(), word.lower())
-        if small in THINGS or (word[0].isupper() and small not in ASKING):
+        small = ANIMALS.get(word.lower(), word.lower())
+        if small in THINGS or (word[0].isupper() and small not in QUESTION_WORDS):
             found.add(small)
     return found
 
@@ -101,12 +103,12 @@ def subjects_of(sentence: str) -> set[str]:
     """Whom and what it tells something of: who fears, and not whom; who is a wolf, and no wolf; of
     what somebody does, all whom and what it names."""
     before, said, _ = re.split(r"( are afraid of | is an? |$)", sentence, maxsplit=1)
-    return names_in(before if said else sentence)
+    return entities_in_sentence(before if said else sentence)
 
 
 def _asked(story: Story) -> set[str]:
     """Persons of the story whom the question names in small letters (task 15)."""
-    persons = set.union(set(), *map(names_in, story.sentences))
+    persons = set.union(set(), *map(entities_in_sentence, story.sentences))
     return persons & set(re.findall(r"\w+", story.question.lower()))
 
 
@@ -117,12 +119,12 @@ def _row(
     words: int,
     generator: np.random.Generator,
 ) -> Row:
-    told = [(spaced(s), n in story.supporting) for s, n in
+    told = [(separate_punctuation(s), n in story.supporting) for s, n in
             zip(story.sentences, story.numbers, strict=True)]  # fmt: skip
     missing = words - sum(len(sentence.split()) for sentence, _ in told)
     strewn: list[str] = []
     while missing > 0 and harmless:
-        strewn.append(spaced(harmless[int(generator.integers(len(harmless)))]))
+        strewn.append(separate_punctuation(harmless[int(generator.integers(len(harmless)))]))
         missing -= len(strewn[-1].split())
     # Which sentences of the whole are the story's own: they keep their order.
     own = np.zeros(len(told) + len(strewn), dtype=bool)
@@ -134,7 +136,7 @@ def _row(
         low = len(text) + bool(text)
         text = f"{text} {sentence}" if text else sentence
         spans += [[low, len(text)]] if supports else []
-    row = {"text": text, "question": spaced(story.question), "relevant": spans}
+    row = {"text": text, "question": separate_punctuation(story.question), "relevant": spans}
     return {**row, **_answer(story, text, spans, task)}
 
 
@@ -152,7 +154,7 @@ def _answer(story: Story, text: str, spans: Sequence[Sequence[int]], task: str) 
     )
 
 
-def spaced(sentence: str) -> str:
+def separate_punctuation(sentence: str) -> str:
     """With its final mark as a word of its own."""
     sentence = sentence.strip()
     return f"{sentence[:-1].rstrip()} {sentence[-1]}" if sentence[-1:] in ".?!" else sentence

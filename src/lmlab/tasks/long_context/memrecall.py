@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from lmlab.core.memrecall_config import RecallSettings
+from lmlab.core.memrecall_config import MemRecallConfig
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.tasks.long_context.blocks import (
-    Block,
-    cost_of,
-    size_of,
+    TextBlock,
+    block_length_with_end,
+    query_length,
 )
 
 
@@ -19,13 +19,13 @@ from lmlab.tasks.long_context.blocks import (
 class LongText:
     """What is asked, and the blocks of the text that it is asked of."""
 
-    query: Block
+    query: TextBlock
     """The question; empty where there is none; where words are tagged, the block they stand in."""
-    blocks: tuple[Block, ...]
+    blocks: tuple[TextBlock, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Memory:
+class WorkingMemory:
     """z = [query, some blocks in the order of the text]."""
 
     text: LongText
@@ -33,18 +33,18 @@ class Memory:
     """Which blocks, ascending."""
 
     @property
-    def blocks(self) -> list[Block]:
+    def blocks(self) -> list[TextBlock]:
         return [self.text.blocks[number] for number in self.numbers]
 
 
-class Scores(Protocol):
+class BlockScorer(Protocol):
     """A judge: the score of every block of every memory, the mean of its tokens' scores."""
 
-    def __call__(self, memories: Sequence[Memory]) -> list[list[float]]: ...
+    def __call__(self, memories: Sequence[WorkingMemory]) -> list[list[float]]: ...
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step:
+class MemRecallStep:
     """What one step of MemRecall did with a text."""
 
     coarse: dict[int, float]
@@ -56,11 +56,11 @@ class Step:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recalled:
+class MemRecallResult:
     """What is left of a text in the working memory."""
 
-    memory: Memory
-    steps: tuple[Step, ...]
+    memory: WorkingMemory
+    steps: tuple[MemRecallStep, ...]
 
     @property
     def scores(self) -> dict[int, float]:
@@ -68,14 +68,14 @@ class Recalled:
         return self.steps[-1].fine
 
 
-def recall(
+def mem_recall(
     texts: Sequence[LongText],
-    judge: Scores,
-    settings: RecallSettings,
+    judge: BlockScorer,
+    settings: MemRecallConfig,
     *,
     longest: int,
     vocabulary: Vocabulary,
-) -> list[Recalled]:
+) -> list[MemRecallResult]:
     """The blocks of each text that a judge keeps, in as many steps as `settings.keep` has numbers.
 
     A step: every block that is not in z⁺ gets a coarse score beside z⁺ (retrieval competition), the
@@ -85,32 +85,32 @@ def recall(
 
     Cost: about one pass of the judge over the text and the memory for each step.
     """
-    room = Room(longest=longest, vocabulary=vocabulary)
-    memories = [Memory(text=text, numbers=()) for text in texts]
-    steps: list[list[Step]] = [[] for _ in texts]
+    room = MemoryBudget(longest=longest, vocabulary=vocabulary)
+    memories = [WorkingMemory(text=text, numbers=()) for text in texts]
+    steps: list[list[MemRecallStep]] = [[] for _ in texts]
     for keep in settings.keep:
-        coarse = compete(memories, judge, room, grouped=settings.grouped)
-        full = [room.fill(m, best_first(c)) for m, c in zip(memories, coarse, strict=True)]
+        coarse = coarse_scores(memories, judge, room, grouped=settings.grouped)
+        full = [room.fill(m, rank_blocks(c)) for m, c in zip(memories, coarse, strict=True)]
         fine = [
             dict(zip(memory.numbers, scores, strict=True))
             for memory, scores in zip(full, judge(full), strict=True)
         ]
         for row, memory in enumerate(full):
-            best = best_first(fine[row])[: keep or None]
+            best = rank_blocks(fine[row])[: keep or None]
             kept = tuple(sorted(best))
-            memories[row] = Memory(text=memory.text, numbers=kept)
-            steps[row].append(Step(coarse=coarse[row], fine=fine[row], kept=kept))
+            memories[row] = WorkingMemory(text=memory.text, numbers=kept)
+            steps[row].append(MemRecallStep(coarse=coarse[row], fine=fine[row], kept=kept))
     return [
-        Recalled(memory=memory, steps=tuple(done))
+        MemRecallResult(memory=memory, steps=tuple(done))
         for memory, done in zip(memories, steps, strict=True)
     ]
 
 
-def compete(
-    memories: Sequence[Memory], judge: Scores, room: Room, *, grouped: bool
+def coarse_scores(
+    memories: Sequence[WorkingMemory], judge: BlockScorer, room: MemoryBudget, *, grouped: bool
 ) -> list[dict[int, float]]:
     """The coarse score of every block that is not in its text's memory, judged beside it."""
-    asked: list[tuple[int, Memory]] = [
+    asked: list[tuple[int, WorkingMemory]] = [
         (row, contender)
         for row, memory in enumerate(memories)
         for contender in room.contenders(memory, grouped=grouped)
@@ -124,36 +124,36 @@ def compete(
     return found
 
 
-def best_first(scores: dict[int, float]) -> list[int]:
+def rank_blocks(scores: dict[int, float]) -> list[int]:
     """Numbers of blocks by falling score, equal ones in the order of the text."""
     return sorted(scores, key=lambda number: (-scores[number], number))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Room:
+class MemoryBudget:
     """How much a memory holds: `longest` tokens, symbols counted."""
 
     longest: int
     vocabulary: Vocabulary
 
-    def left(self, memory: Memory) -> int:
+    def left(self, memory: WorkingMemory) -> int:
         """Tokens that still fit."""
-        taken = sum(cost_of(block, self.vocabulary) for block in memory.blocks)
-        return self.longest - size_of(memory.text.query, self.vocabulary) - taken
+        taken = sum(block_length_with_end(block, self.vocabulary) for block in memory.blocks)
+        return self.longest - query_length(memory.text.query, self.vocabulary) - taken
 
-    def fill(self, memory: Memory, candidates: Sequence[int]) -> Memory:
+    def fill(self, memory: WorkingMemory, candidates: Sequence[int]) -> WorkingMemory:
         """The memory with the candidates in their order, until the next one does not fit."""
         left, added = self.left(memory), []
         for number in candidates:
             if number in memory.numbers:
                 continue
-            left -= cost_of(memory.text.blocks[number], self.vocabulary)
+            left -= block_length_with_end(memory.text.blocks[number], self.vocabulary)
             if left < 0:
                 break
             added.append(number)
-        return Memory(text=memory.text, numbers=tuple(sorted((*memory.numbers, *added))))
+        return WorkingMemory(text=memory.text, numbers=tuple(sorted((*memory.numbers, *added))))
 
-    def contenders(self, memory: Memory, *, grouped: bool) -> Iterator[Memory]:
+    def contenders(self, memory: WorkingMemory, *, grouped: bool) -> Iterator[WorkingMemory]:
         """The memory with blocks that it lacks, one at a time or as many neighbours as fit."""
         others = [n for n in range(len(memory.text.blocks)) if n not in memory.numbers]
         while others:
@@ -161,7 +161,7 @@ class Room:
             new = [number for number in joined.numbers if number not in memory.numbers]
             if not new:
                 # What is kept leaves no room: the block is judged beside the query alone.
-                alone = Memory(text=memory.text, numbers=())
+                alone = WorkingMemory(text=memory.text, numbers=())
                 joined, new = self.fill(alone, others[:1]), others[:1]
             yield joined
             others = others[len(new) :]

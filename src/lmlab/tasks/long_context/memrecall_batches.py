@@ -11,38 +11,38 @@ import numpy as np
 import torch
 
 from lmlab.core.batch import Batch
-from lmlab.tasks.finetuned_systems import WithHead
+from lmlab.tasks.finetuned_systems import TaskHeadModel
 from lmlab.tasks.input_pipeline import (
-    order_of,
-    scores_of,
+    head_scores,
+    length_ordered_batches,
 )
 from lmlab.tasks.long_context.cogltx_model import (
-    MARKS,
-    WithMemory,
+    RELEVANCE_BUFFER,
+    CogLTX,
 )
 from lmlab.tasks.long_context.interventions import (
     Losses,
     intervene,
 )
 from lmlab.tasks.long_context.memrecall import (
-    Memory,
-    Room,
-    best_first,
-    compete,
+    MemoryBudget,
+    WorkingMemory,
+    coarse_scores,
+    rank_blocks,
 )
-from lmlab.tasks.long_context.relevance_scorer import lessons
-from lmlab.tasks.task import LOST, Encoded, batch_of
+from lmlab.tasks.long_context.relevance_scorer import scorer_examples
+from lmlab.tasks.task import ANSWER_TRUNCATED_LABEL, EncodedExample, collate_examples
 from lmlab.training.config import TrainingConfig
 
 if TYPE_CHECKING:
     from lmlab.tasks.long_context.memrecall_pipeline import (
-        Example,
-        PreparedExamples,
-        Recalling,
+        EncodedMemRecallSplit,
+        MemRecallExample,
+        MemRecallPipeline,
     )
 
 
-class RecallBatches:
+class MemRecallBatches:
     """Memories that the judge of this moment recalls; in training with what belongs to it.
 
     In training a memory has all relevant blocks, and beside them the winners of one competition,
@@ -53,9 +53,9 @@ class RecallBatches:
 
     def __init__(
         self,
-        reading: Recalling,
-        prepared: PreparedExamples,
-        system: WithMemory,
+        reading: MemRecallPipeline,
+        prepared: EncodedMemRecallSplit,
+        system: CogLTX,
         config: TrainingConfig,
         *,
         training: bool,
@@ -63,7 +63,7 @@ class RecallBatches:
         self.reading, self.prepared, self.system = reading, prepared, system
         self.seed, self.training = config.seed, training
         sizes = [_size(example, reading) for example in prepared.examples]
-        self.order = order_of(sizes, config, shuffle=training)
+        self.order = length_ordered_batches(sizes, config, shuffle=training)
 
     def batches_per_epoch(self, number: int = 0) -> int:
         return self.order.batches_per_epoch(number)
@@ -79,20 +79,20 @@ class RecallBatches:
         recalled = self.reading.recall(self.system, examples)
         return self._batch(chosen, [each.memory for each in recalled])
 
-    def _batch(self, chosen: list[int], memories: Sequence[Memory]) -> Batch:
+    def _batch(self, chosen: list[int], memories: Sequence[WorkingMemory]) -> Batch:
         rows = [self.prepared.rows[self.prepared.examples[index].row] for index in chosen]
         read = [self.reading.read(row, m) for row, m in zip(rows, memories, strict=True)]
-        return batch_of(read, self.reading.vocabulary.pad, chosen)
+        return collate_examples(read, self.reading.vocabulary.pad, chosen)
 
     def _taught(self, chosen: list[int], epoch: int, generator: np.random.Generator) -> Batch:
         examples = [self.prepared.examples[index] for index in chosen]
         settings, marks = self.reading.settings, self._marks(chosen)
-        empty = [Memory(text=example.text, numbers=()) for example in examples]
-        scores = compete(
+        empty = [WorkingMemory(text=example.text, numbers=()) for example in examples]
+        scores = coarse_scores(
             empty, self.system.judge.score, self.reading.room, grouped=settings.grouped
         )
         memories = [
-            reasoners_memory(
+            reasoner_memory(
                 memory, mark, example.certain, won, self.reading.room, keep=settings.keep[-1]
             )
             for memory, mark, example, won in zip(empty, marks, examples, scores, strict=True)
@@ -103,17 +103,17 @@ class RecallBatches:
             self._mark(chosen, marks)
         room, pad = self.reading.room, self.reading.vocabulary.pad
         taught = [
-            lessons(example.text, mark, room, generator)
+            scorer_examples(example.text, mark, room, generator)
             for example, mark in zip(examples, marks, strict=True)
         ]
         condition: Batch | None = None
         for each in reversed(list(zip(*taught, strict=True))):
-            condition = replace(batch_of(each, pad, chosen), condition=condition)
+            condition = replace(collate_examples(each, pad, chosen), condition=condition)
         return replace(self._batch(chosen, memories), condition=condition)
 
     def _marks(self, chosen: list[int]) -> list[list[bool]]:
         """What is marked relevant in each example, and what is certain to be."""
-        kept = self.system.get_buffer(MARKS)[chosen].bool().tolist()
+        kept = self.system.get_buffer(RELEVANCE_BUFFER)[chosen].bool().tolist()
         examples = [self.prepared.examples[index] for index in chosen]
         return [
             [mark or certain for mark, certain in zip(row, each.certain, strict=False)]
@@ -121,14 +121,14 @@ class RecallBatches:
         ]
 
     def _mark(self, chosen: list[int], marks: Sequence[Sequence[bool]]) -> None:
-        kept = self.system.get_buffer(MARKS)
+        kept = self.system.get_buffer(RELEVANCE_BUFFER)
         for index, mark in zip(chosen, marks, strict=True):
             kept[index, : len(mark)] = torch.tensor(mark, dtype=kept.dtype, device=kept.device)
 
     def _losses(self, chosen: list[int]) -> Losses:
         """What `intervene` asks for: losses of memories of these examples."""
 
-        def losses(memories: Sequence[Memory], rows: Sequence[int]) -> list[float]:
+        def losses(memories: Sequence[WorkingMemory], rows: Sequence[int]) -> list[float]:
             owners = [self.prepared.examples[chosen[row]].row for row in rows]
             read = [
                 self.reading.read(self.prepared.rows[owner], memory)
@@ -139,15 +139,15 @@ class RecallBatches:
         return losses
 
 
-def reasoners_memory(
-    empty: Memory,
+def reasoner_memory(
+    empty: WorkingMemory,
     marks: Sequence[bool],
     certain: Sequence[bool],
     scores: dict[int, float],
-    room: Room,
+    room: MemoryBudget,
     *,
     keep: int,
-) -> Memory:
+) -> WorkingMemory:
     """What the reasoner is taught on: all relevant blocks, then the winners of the competition.
 
     Certain ones come first, should the relevant be too many. As many blocks as MemRecall keeps at
@@ -155,16 +155,16 @@ def reasoners_memory(
     """
     sure = [number for number, is_sure in enumerate(certain) if is_sure]
     marked = [n for n, mark in enumerate(marks) if mark and not certain[n]]
-    winners = [n for n in best_first(scores) if not marks[n] and not certain[n]]
+    winners = [n for n in rank_blocks(scores) if not marks[n] and not certain[n]]
     most = max(keep or len(scores), len(sure) + len(marked))
     return room.fill(empty, [*sure, *marked, *winners][:most])
 
 
-def row_losses(reasoner: WithHead, encoded: Sequence[Encoded]) -> list[float]:
+def row_losses(reasoner: TaskHeadModel, encoded: Sequence[EncodedExample]) -> list[float]:
     """-log p of the labels of each, in nats a label, without dropout."""
     found = []
-    for read, scores in zip(encoded, scores_of(reasoner, encoded), strict=True):
-        if LOST in read.labels:
+    for read, scores in zip(encoded, head_scores(reasoner, encoded), strict=True):
+        if ANSWER_TRUNCATED_LABEL in read.labels:
             found.append(math.log(len(read.tokens)))
             continue
         labels = torch.tensor([read.labels])
@@ -172,7 +172,7 @@ def row_losses(reasoner: WithHead, encoded: Sequence[Encoded]) -> list[float]:
     return found
 
 
-def _size(example: Example, reading: Recalling) -> int:
+def _size(example: MemRecallExample, reading: MemRecallPipeline) -> int:
     """Tokens of an example's memory at most."""
-    everything = Memory(text=example.text, numbers=tuple(range(len(example.places))))
+    everything = WorkingMemory(text=example.text, numbers=tuple(range(len(example.places))))
     return reading.longest - max(0, reading.room.left(everything))

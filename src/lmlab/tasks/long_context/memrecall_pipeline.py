@@ -15,50 +15,50 @@ import torch
 from lmlab.core.errors import UserError
 from lmlab.core.system import System
 from lmlab.tasks.input_pipeline import (
-    Answered,
-    Kept,
-    Prepared,
-    Reading,
+    EncodedSplit,
+    InputPipeline,
+    KeptBlock,
     Row,
-    seen_of,
-    too_small,
+    TaskAnswer,
+    spans_read,
+    window_too_small_error,
 )
 from lmlab.tasks.long_context.blocks import (
-    Block,
+    TextBlock,
+    concatenate_blocks,
     make_blocks,
-    side_by_side,
-    size_of,
+    query_length,
 )
-from lmlab.tasks.long_context.cogltx_model import WithMemory
-from lmlab.tasks.long_context.interventions import first_marks
+from lmlab.tasks.long_context.cogltx_model import CogLTX
+from lmlab.tasks.long_context.interventions import initial_relevance
 from lmlab.tasks.long_context.memrecall import (
     LongText,
-    Memory,
-    Recalled,
-    Room,
-    recall,
+    MemoryBudget,
+    MemRecallResult,
+    WorkingMemory,
+    mem_recall,
 )
-from lmlab.tasks.long_context.memrecall_batches import RecallBatches
-from lmlab.tasks.prediction import answer_rows
+from lmlab.tasks.long_context.memrecall_batches import MemRecallBatches
+from lmlab.tasks.prediction import predict_rows
 from lmlab.tasks.span_extraction import (
-    Span,
+    SpanExtraction,
     answer_span,
 )
 from lmlab.tasks.tagging import (
-    OUTSIDE,
-    Tag,
+    OUTSIDE_TAG,
+    Tagging,
     first_tokens,
 )
-from lmlab.tasks.task import Encoded
+from lmlab.tasks.task import EncodedExample
 from lmlab.training.config import TrainingConfig
-from lmlab.training.data_loaders import BatchSource
+from lmlab.training.data_loaders import BatchLoader
 
-ROWS_AT_ONCE = 64
+EXAMPLES_PER_BATCH = 64
 """Examples whose blocks are recalled together, which bounds the memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Example:
+class MemRecallExample:
     """A row, or a block of a row that is tagged, as MemRecall takes it."""
 
     row: int
@@ -74,12 +74,12 @@ class Example:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PreparedExamples(Prepared):
-    examples: list[Example]
+class EncodedMemRecallSplit(EncodedSplit):
+    examples: list[MemRecallExample]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Recalling(Reading):
+class MemRecallPipeline(InputPipeline):
     """Blocks that a judge keeps, read by the task's own head.
 
     span and classify: the question (or nothing) is the query, and the answer lies in the blocks.
@@ -90,9 +90,9 @@ class Recalling(Reading):
     told: ClassVar[str] = "the sentences that a judge finds relevant"
 
     def build(self, base: System, *, frozen: bool) -> System:
-        return WithMemory(base, self.task, frozen=frozen)
+        return CogLTX(base, self.task, frozen=frozen)
 
-    def prepare(self, rows: Sequence[Row], *, training: bool) -> PreparedExamples:
+    def prepare(self, rows: Sequence[Row], *, training: bool) -> EncodedMemRecallSplit:
         examples = [made for number, row in enumerate(rows) for made in self.examples(number, row)]
         if training and self.judge == "labels":
             lacking = [each.row for each in examples if each.relevant is None]
@@ -101,18 +101,18 @@ class Recalling(Reading):
                     f"row {lacking[0] + 1} of the training split has no relevant, which a judge "
                     "taught by labels needs; give it, or take --judge interventions."
                 )
-        return PreparedExamples(rows=list(rows), encoded=[], dropped=0, examples=examples)
+        return EncodedMemRecallSplit(rows=list(rows), encoded=[], dropped=0, examples=examples)
 
-    def examples(self, number: int, row: Row) -> Iterator[Example]:
+    def examples(self, number: int, row: Row) -> Iterator[MemRecallExample]:
         """One for a row; where words are tagged, one for each of its blocks."""
         length = self.settings.block_length(self.longest)
         blocks = make_blocks(self.task.text(row), self.tokenizer, length)
-        nothing = Block(tokens=(), spans=())
+        nothing = TextBlock(tokens=(), spans=())
         query = self.query(row) or nothing
-        asked = blocks[0] if isinstance(self.task, Tag) and blocks else query
-        if size_of(asked, self.vocabulary) + length + 1 > self.longest:
-            raise too_small(self.longest, length)
-        if not isinstance(self.task, Tag):
+        asked = blocks[0] if isinstance(self.task, Tagging) and blocks else query
+        if query_length(asked, self.vocabulary) + length + 1 > self.longest:
+            raise window_too_small_error(self.longest, length)
+        if not isinstance(self.task, Tagging):
             if not blocks:
                 raise UserError(f"row {number + 1} has an empty text.")
             yield self._example(number, row, query, blocks, None)
@@ -125,16 +125,18 @@ class Recalling(Reading):
         self,
         number: int,
         row: Row,
-        query: Block,
-        blocks: Sequence[Block],
+        query: TextBlock,
+        blocks: Sequence[TextBlock],
         asked: tuple[int, int] | None,
-    ) -> Example:
+    ) -> MemRecallExample:
         places = tuple(block.place for block in blocks)
         told = [(low, high) for low, high in row["relevant"]] if "relevant" in row else None
-        answer = [answer_span(row)] if isinstance(self.task, Span) and "answer" in row else []
+        answer = (
+            [answer_span(row)] if isinstance(self.task, SpanExtraction) and "answer" in row else []
+        )
         # The words to be tagged are those of the query: of no other is an answer asked.
         read = blocks if asked is None else [block.blank() for block in blocks]
-        return Example(
+        return MemRecallExample(
             row=number,
             text=LongText(query=query, blocks=tuple(read)),
             places=places,
@@ -144,11 +146,11 @@ class Recalling(Reading):
         )
 
     @property
-    def room(self) -> Room:
-        return Room(longest=self.longest, vocabulary=self.vocabulary)
+    def room(self) -> MemoryBudget:
+        return MemoryBudget(longest=self.longest, vocabulary=self.vocabulary)
 
-    def recall(self, system: WithMemory, examples: Sequence[Example]) -> list[Recalled]:
-        return recall(
+    def recall(self, system: CogLTX, examples: Sequence[MemRecallExample]) -> list[MemRecallResult]:
+        return mem_recall(
             [each.text for each in examples],
             system.judge.score,
             self.settings,
@@ -156,10 +158,10 @@ class Recalling(Reading):
             vocabulary=self.vocabulary,
         )
 
-    def begin(self, system: System, prepared: Mapping[str, Prepared], seed: int) -> None:
+    def begin(self, system: System, prepared: Mapping[str, EncodedSplit], seed: int) -> None:
         """The marks at the beginning: what the rows say, or BM25's best."""
         train = prepared["train"]
-        assert isinstance(system, WithMemory) and isinstance(train, PreparedExamples)
+        assert isinstance(system, CogLTX) and isinstance(train, EncodedMemRecallSplit)
         generator = np.random.default_rng([seed, len(train.examples)])
         marks = torch.zeros(len(train.examples), max(len(each.places) for each in train.examples))
         for index, example in enumerate(train.examples):
@@ -167,51 +169,51 @@ class Recalling(Reading):
                 assert example.relevant is not None
                 first: Sequence[bool] = example.relevant
             else:
-                first = first_marks(example.text, self.settings.first_relevant, generator)
+                first = initial_relevance(example.text, self.settings.first_relevant, generator)
             marks[index, : len(first)] = torch.tensor(first, dtype=torch.float32)
-        system.remember(marks)
+        system.set_relevance(marks)
 
     def batches(
-        self, prepared: Prepared, system: System, config: TrainingConfig, *, training: bool
-    ) -> BatchSource:
-        assert isinstance(system, WithMemory) and isinstance(prepared, PreparedExamples)
-        return RecallBatches(self, prepared, system, config, training=training)
+        self, prepared: EncodedSplit, system: System, config: TrainingConfig, *, training: bool
+    ) -> BatchLoader:
+        assert isinstance(system, CogLTX) and isinstance(prepared, EncodedMemRecallSplit)
+        return MemRecallBatches(self, prepared, system, config, training=training)
 
-    def read(self, row: Row, memory: Memory) -> Encoded:
+    def read(self, row: Row, memory: WorkingMemory) -> EncodedExample:
         """A memory with the labels of its row."""
-        read = side_by_side(memory.text.query, memory.blocks, self.vocabulary)
-        return self.labelled(row, read)
+        read = concatenate_blocks(memory.text.query, memory.blocks, self.vocabulary)
+        return self.with_labels(row, read)
 
-    def answer(self, system: Any, prepared: Prepared) -> list[Answered]:
-        assert isinstance(prepared, PreparedExamples)
-        recalled: list[Recalled] = []
-        for low in range(0, len(prepared.examples), ROWS_AT_ONCE):
-            recalled += self.recall(system, prepared.examples[low : low + ROWS_AT_ONCE])
+    def answer(self, system: Any, prepared: EncodedSplit) -> list[TaskAnswer]:
+        assert isinstance(prepared, EncodedMemRecallSplit)
+        recalled: list[MemRecallResult] = []
+        for low in range(0, len(prepared.examples), EXAMPLES_PER_BATCH):
+            recalled += self.recall(system, prepared.examples[low : low + EXAMPLES_PER_BATCH])
         rows = [prepared.rows[example.row] for example in prepared.examples]
         read = [self.read(row, each.memory) for row, each in zip(rows, recalled, strict=True)]
-        found = answer_rows(system.reasoner, self.task, self.tokenizer, rows, read)
+        found = predict_rows(system.reasoner, self.task, self.tokenizer, rows, read)
         mine: list[list[int]] = [[] for _ in prepared.rows]
         for index, example in enumerate(prepared.examples):
             mine[example.row].append(index)
         return [
-            Answered(
+            TaskAnswer(
                 answer=self._of_row(row, [(found[i], read[i]) for i in own]),
                 kept=tuple(
                     kept
                     for i in own
                     for kept in kept_blocks(self.task.text(row), prepared.examples[i], recalled[i])
                 ),
-                seen=seen_of_examples([(prepared.examples[i], recalled[i]) for i in own]),
+                seen=spans_read_by_examples([(prepared.examples[i], recalled[i]) for i in own]),
             )
             for row, own in zip(prepared.rows, mine, strict=True)
         ]
 
-    def _of_row(self, row: Row, found: Sequence[tuple[Any, Encoded]]) -> Any:
+    def _of_row(self, row: Row, found: Sequence[tuple[Any, EncodedExample]]) -> Any:
         """The one answer; of tags, each word's from the example that asked for it."""
-        if not isinstance(self.task, Tag):
+        if not isinstance(self.task, Tagging):
             return found[0][0]
         words = [str(word) for word in row["words"]]
-        tags = [OUTSIDE] * len(words)
+        tags = [OUTSIDE_TAG] * len(words)
         for answer, read in found:
             for word, place in enumerate(first_tokens(words, read)):
                 tags[word] = tags[word] if place is None else answer[word]
@@ -225,11 +227,13 @@ def _touched(
     return tuple(any(a < high and b > low for low, high in spans) for a, b in places)
 
 
-def kept_blocks(text: str, example: Example, recalled: Recalled) -> Iterator[Kept]:
+def kept_blocks(
+    text: str, example: MemRecallExample, recalled: MemRecallResult
+) -> Iterator[KeptBlock]:
     """The blocks that were kept, with their last fine scores."""
     for number in recalled.memory.numbers:
         low, high = example.places[number]
-        yield Kept(
+        yield KeptBlock(
             start=low,
             end=high,
             text=text[low:high],
@@ -238,9 +242,11 @@ def kept_blocks(text: str, example: Example, recalled: Recalled) -> Iterator[Kep
         )
 
 
-def seen_of_examples(each: Sequence[tuple[Example, Recalled]]) -> tuple[tuple[int, int], ...]:
+def spans_read_by_examples(
+    each: Sequence[tuple[MemRecallExample, MemRecallResult]],
+) -> tuple[tuple[int, int], ...]:
     """Characters of the text that any of these read."""
     places = [
         example.places[number] for example, recalled in each for number in recalled.memory.numbers
     ] + [example.asked for example, _ in each if example.asked is not None]
-    return seen_of([Encoded(tokens=[], labels=[], spans=places)])
+    return spans_read([EncodedExample(tokens=[], labels=[], spans=places)])

@@ -25,7 +25,9 @@ def check_relevant(row: Mapping[str, Any], text: str) -> None:
             raise UserError(f"{said}, and {list(span)} is not within its {len(text)} characters.")
 
 
-def kept_shares(rows: Sequence[Mapping[str, Any]], seen: Sequence[Spans]) -> dict[str, float]:
+def relevant_text_recall(
+    rows: Sequence[Mapping[str, Any]], seen: Sequence[Spans]
+) -> dict[str, float]:
     """Of rows that tell what is relevant: the share of it that was read, and of the rows of which
     all of it was; nothing where no row tells.
 

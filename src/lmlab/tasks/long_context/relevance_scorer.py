@@ -11,27 +11,28 @@ from torch import Tensor, nn
 from lmlab.core.batch import Batch
 from lmlab.core.evaluation_mode import (
     device_of,
-    evaluating,
+    evaluation_mode,
 )
+from lmlab.core.loss import IGNORE_LABEL
 from lmlab.core.system import System
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.data.collation import by_budget
+from lmlab.data.collation import group_by_length
 from lmlab.tasks.long_context.blocks import (
-    cost_of,
-    side_by_side,
-    size_of,
+    block_length_with_end,
+    concatenate_blocks,
+    query_length,
 )
 from lmlab.tasks.long_context.memrecall import (
     LongText,
-    Memory,
-    Room,
+    MemoryBudget,
+    WorkingMemory,
 )
-from lmlab.tasks.task import NO_LABEL, Encoded, batch_of
+from lmlab.tasks.task import EncodedExample, collate_examples
 
-TOKENS_AT_ONCE = 8192
+TOKENS_PER_BATCH = 8192
 
 
-class Judge(nn.Module):
+class RelevanceScorer(nn.Module):
     """judge(z) = sigmoid(MLP(encoder(z))), a number in (0, 1) for each token of z.
 
     The score of a block is the mean over its tokens, its end symbol left out.
@@ -47,7 +48,7 @@ class Judge(nn.Module):
             for parameter in base.parameters():
                 parameter.requires_grad_(False)
 
-    def train(self, mode: bool = True) -> Judge:
+    def train(self, mode: bool = True) -> RelevanceScorer:
         super().train(mode)
         if self.frozen:
             self.base.eval()
@@ -62,48 +63,54 @@ class Judge(nn.Module):
     def loss(self, batch: Batch) -> Tensor:
         """(B,) cross-entropy with the labels (B, T) of 0 and 1, the mean over each row's tokens."""
         assert batch.labels is not None
-        told = (batch.labels != NO_LABEL).float()
+        told = (batch.labels != IGNORE_LABEL).float()
         target = batch.labels.clamp(min=0).float()
         each = F.binary_cross_entropy_with_logits(self.log_odds(batch), target, reduction="none")
         return (each * told).sum(1) / told.sum(1)
 
-    def score(self, memories: Sequence[Memory]) -> list[list[float]]:
+    def score(self, memories: Sequence[WorkingMemory]) -> list[list[float]]:
         """The score of every block of every memory."""
         vocabulary = self.base.vocabulary
         found: list[list[float]] = [[] for _ in memories]
-        read = [side_by_side(m.text.query, m.blocks, vocabulary) for m in memories]
-        for group in by_budget([len(each.tokens) for each in read], TOKENS_AT_ONCE):
-            with evaluating(self):
-                batch = batch_of([read[index] for index in group], vocabulary.pad)
+        read = [concatenate_blocks(m.text.query, m.blocks, vocabulary) for m in memories]
+        for group in group_by_length([len(each.tokens) for each in read], TOKENS_PER_BATCH):
+            with evaluation_mode(self):
+                batch = collate_examples([read[index] for index in group], vocabulary.pad)
                 scores = self.log_odds(batch.to(device_of(self))).sigmoid().cpu().numpy()
             for row, index in enumerate(group):
-                found[index] = block_means(scores[row], memories[index], vocabulary)
+                found[index] = mean_block_scores(scores[row], memories[index], vocabulary)
         return found
 
 
-def block_means(scores: np.ndarray, memory: Memory, vocabulary: Vocabulary) -> list[float]:
+def mean_block_scores(
+    scores: np.ndarray, memory: WorkingMemory, vocabulary: Vocabulary
+) -> list[float]:
     """The mean score of the tokens of each block; `scores` (T,) of all places of the memory."""
-    means, low = [], size_of(memory.text.query, vocabulary)
+    means, low = [], query_length(memory.text.query, vocabulary)
     for block in memory.blocks:
         means.append(float(scores[low : low + len(block.tokens)].mean()))
-        low += cost_of(block, vocabulary)
+        low += block_length_with_end(block, vocabulary)
     return means
 
 
-def relevance_labels(memory: Memory, relevant: Sequence[bool], vocabulary: Vocabulary) -> Encoded:
+def relevance_labels(
+    memory: WorkingMemory, relevant: Sequence[bool], vocabulary: Vocabulary
+) -> EncodedExample:
     """The memory with what its judge should say of each token: [1 … 1 | 0 … 0 | 1 … 1 | …].
 
     The query's tokens and the symbols around it are relevant, a block's with its end symbol are as
     the block is.
     """
-    read = side_by_side(memory.text.query, memory.blocks, vocabulary)
-    labels = [1] * size_of(memory.text.query, vocabulary)
+    read = concatenate_blocks(memory.text.query, memory.blocks, vocabulary)
+    labels = [1] * query_length(memory.text.query, vocabulary)
     for number, block in zip(memory.numbers, memory.blocks, strict=True):
-        labels += [int(relevant[number])] * cost_of(block, vocabulary)
-    return Encoded(tokens=read.tokens, labels=labels, spans=read.spans)
+        labels += [int(relevant[number])] * block_length_with_end(block, vocabulary)
+    return EncodedExample(tokens=read.tokens, labels=labels, spans=read.spans)
 
 
-def random_stretch(text: LongText, room: Room, generator: np.random.Generator) -> Memory:
+def random_blocks(
+    text: LongText, room: MemoryBudget, generator: np.random.Generator
+) -> WorkingMemory:
     """z_rand: neighbouring blocks from a random one on, as many as fit.
 
     Where the text ends before the memory is full, those before them come too.
@@ -111,25 +118,25 @@ def random_stretch(text: LongText, room: Room, generator: np.random.Generator) -
     count = len(text.blocks)
     first = int(generator.integers(max(count, 1)))
     return room.fill(
-        Memory(text=text, numbers=()), [*range(first, count), *range(first - 1, -1, -1)]
+        WorkingMemory(text=text, numbers=()), [*range(first, count), *range(first - 1, -1, -1)]
     )
 
 
 def relevant_and_random(
-    text: LongText, relevant: Sequence[bool], room: Room, generator: np.random.Generator
-) -> Memory:
+    text: LongText, relevant: Sequence[bool], room: MemoryBudget, generator: np.random.Generator
+) -> WorkingMemory:
     """z_relv: all relevant blocks (as many as fit, in random order), and random others."""
     order = [int(number) for number in generator.permutation(len(text.blocks))]
     order.sort(key=lambda number: not relevant[number])
-    return room.fill(Memory(text=text, numbers=()), order)
+    return room.fill(WorkingMemory(text=text, numbers=()), order)
 
 
-def lessons(
-    text: LongText, relevant: Sequence[bool], room: Room, generator: np.random.Generator
-) -> list[Encoded]:
+def scorer_examples(
+    text: LongText, relevant: Sequence[bool], room: MemoryBudget, generator: np.random.Generator
+) -> list[EncodedExample]:
     """What the judge is taught on by one visit of a text: z_rand and z_relv."""
     memories = (
-        random_stretch(text, room, generator),
+        random_blocks(text, room, generator),
         relevant_and_random(text, relevant, room, generator),
     )
     return [relevance_labels(memory, relevant, room.vocabulary) for memory in memories]

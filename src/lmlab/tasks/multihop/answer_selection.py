@@ -10,30 +10,30 @@ import torch
 
 from lmlab.core.evaluation_mode import (
     device_of,
-    evaluating,
+    evaluation_mode,
 )
 from lmlab.tasks.multihop.cognitive_graph import (
     CognitiveGraph,
-    Step,
+    EdgeNames,
 )
 from lmlab.tasks.multihop.cogqa_model import CogQA
 from lmlab.tasks.multihop.graph_expansion import (
-    Grown,
-    grow,
+    ExpandedGraph,
+    expand_graphs,
 )
 from lmlab.tasks.multihop.multihop_rows import (
-    HopRow,
-    Question,
+    MultihopQuestion,
+    MultihopRow,
     QuestionKind,
 )
 from lmlab.tasks.multihop.node_inputs import NodeEncoder
 
-AT_ONCE = 64
+QUESTIONS_PER_BATCH = 64
 """Questions whose graphs grow side by side."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class HopAnswer:
+class MultihopAnswer:
     """An answer with its evidence."""
 
     question: str
@@ -42,7 +42,7 @@ class HopAnswer:
     kind: QuestionKind
     probability: float
     """Of the answer among the candidates."""
-    path: tuple[Step, ...]
+    path: tuple[EdgeNames, ...]
     """The likeliest steps to the answer; all steps, where two entities are compared."""
     graph: CognitiveGraph
     evidence: tuple[tuple[str, str], ...]
@@ -64,19 +64,21 @@ class HopAnswer:
 
 
 def answer_questions(
-    system: CogQA, encoder: NodeEncoder, questions: Sequence[Question]
-) -> list[HopAnswer]:
+    system: CogQA, encoder: NodeEncoder, questions: Sequence[MultihopQuestion]
+) -> list[MultihopAnswer]:
     """Grow a graph for each question and choose among its nodes."""
-    found: list[HopAnswer] = []
-    for low in range(0, len(questions), AT_ONCE):
-        asked = questions[low : low + AT_ONCE]
-        grown = grow(system.reader, encoder, asked)
-        found += [choose(system, one, each) for one, each in zip(asked, grown, strict=True)]
+    found: list[MultihopAnswer] = []
+    for low in range(0, len(questions), QUESTIONS_PER_BATCH):
+        asked = questions[low : low + QUESTIONS_PER_BATCH]
+        grown = expand_graphs(system.reader, encoder, asked)
+        found += [select_answer(system, one, each) for one, each in zip(asked, grown, strict=True)]
     return found
 
 
 @torch.no_grad()
-def choose(system: CogQA, question: Question, grown: Grown) -> HopAnswer:
+def select_answer(
+    system: CogQA, question: MultihopQuestion, grown: ExpandedGraph
+) -> MultihopAnswer:
     """The answer that system 2 gives on a graph."""
     graph, kind = grown.graph, question.kind
     places = graph.answers() if kind == "special" else graph.starts()[:2]
@@ -84,7 +86,7 @@ def choose(system: CogQA, question: Question, grown: Grown) -> HopAnswer:
         kind, places = "special", graph.answers()
     if not places:
         return _answered(question, kind, graph, answer="", probability=0.0, path=())
-    with evaluating(system):
+    with evaluation_mode(system):
         nodes = system.reason(grown.semantics.to(device_of(system)), graph.adjacency())
         scores = system.scores(nodes, kind, places)
     if kind == "special":
@@ -114,18 +116,18 @@ def choose(system: CogQA, question: Question, grown: Grown) -> HopAnswer:
 
 
 def _answered(
-    question: Question,
+    question: MultihopQuestion,
     kind: QuestionKind,
     graph: CognitiveGraph,
     *,
     answer: str,
     probability: float,
-    path: tuple[Step, ...],
-) -> HopAnswer:
+    path: tuple[EdgeNames, ...],
+) -> MultihopAnswer:
     clues = {
         (graph.nodes[a].name, graph.nodes[b].name): e.clue for (a, b), e in graph.links.items()
     }
-    return HopAnswer(
+    return MultihopAnswer(
         question=question.text,
         answer=answer,
         kind=kind,
@@ -136,7 +138,7 @@ def _answered(
     )
 
 
-def path_is_right(row: HopRow, path: Sequence[Step]) -> bool:
+def path_is_right(row: MultihopRow, path: Sequence[EdgeNames]) -> bool:
     """Whether every step is one of the row's, and they lead all the way.
 
     To the answer of a special question by one of the right ways; of a comparison all of its steps.
@@ -147,11 +149,13 @@ def path_is_right(row: HopRow, path: Sequence[Step]) -> bool:
     return bool(path) and steps <= right and path[-1][1].lower() == row.answer.lower()
 
 
-def _lower(step: Step) -> Step:
+def _lower(step: EdgeNames) -> EdgeNames:
     return step[0].lower(), step[1].lower()
 
 
-def measure(rows: Sequence[HopRow], found: Sequence[HopAnswer]) -> dict[str, float]:
+def multihop_metrics(
+    rows: Sequence[MultihopRow], found: Sequence[MultihopAnswer]
+) -> dict[str, float]:
     """Shares of right answers, of right paths and of both; and of both for each sort of question.
 
     `reached` says in how many graphs the right answer was among the candidates at all.
@@ -179,6 +183,6 @@ def measure(rows: Sequence[HopRow], found: Sequence[HopAnswer]) -> dict[str, flo
     return figures
 
 
-def as_prediction(row: Mapping[str, Any], answer: HopAnswer) -> dict[str, Any]:
+def prediction_record(row: Mapping[str, Any], answer: MultihopAnswer) -> dict[str, Any]:
     """A row as it is written beside its answer, without its paragraphs."""
     return {**{k: v for k, v in row.items() if k != "paragraphs"}, "answered": answer.as_dict()}

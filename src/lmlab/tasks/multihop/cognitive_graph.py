@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-Step = tuple[str, str]
+EdgeNames = tuple[str, str]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Node:
+class GraphNode:
     """An entity that can be read on from, or a candidate answer."""
 
     name: str
@@ -22,7 +22,7 @@ class Node:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Link:
+class GraphEdge:
     """A step from one node to another."""
 
     clue: str
@@ -38,8 +38,8 @@ class CognitiveGraph:
     """
 
     def __init__(self) -> None:
-        self.nodes: list[Node] = []
-        self.links: dict[tuple[int, int], Link] = {}
+        self.nodes: list[GraphNode] = []
+        self.links: dict[tuple[int, int], GraphEdge] = {}
         self._places: dict[tuple[str, bool], int] = {}
 
     def __len__(self) -> int:
@@ -54,19 +54,19 @@ class CognitiveGraph:
         key = (name.lower(), answer)
         if key not in self._places:
             self._places[key] = len(self.nodes)
-            self.nodes.append(Node(name=name, answer=answer, start=start))
+            self.nodes.append(GraphNode(name=name, answer=answer, start=start))
         return self._places[key]
 
     def connect(self, origin: int, target: int, clue: str, probability: float = 1.0) -> bool:
         """Whether the link is a new one."""
         if (origin, target) in self.links:
             return False
-        self.links[origin, target] = Link(clue=clue, probability=probability)
+        self.links[origin, target] = GraphEdge(clue=clue, probability=probability)
         return True
 
-    def step_probabilities(self) -> dict[Step, float]:
+    def step_probabilities(self) -> dict[EdgeNames, float]:
         """How sure system 1 was of each step; of two links between the same names, the surer."""
-        found: dict[Step, float] = {}
+        found: dict[EdgeNames, float] = {}
         for (origin, target), link in self.links.items():
             step = self.nodes[origin].name, self.nodes[target].name
             found[step] = max(link.probability, found.get(step, 0.0))
@@ -92,10 +92,10 @@ class CognitiveGraph:
         """Places of the entities that the question names."""
         return [place for place, node in enumerate(self.nodes) if node.start]
 
-    def best_path(self, goal: int) -> tuple[Step, ...]:
+    def best_path(self, goal: int) -> tuple[EdgeNames, ...]:
         """The likeliest way from a start to a node, by the product of its links' probabilities."""
         starts = self.starts()
-        ways: dict[int, tuple[float, tuple[Step, ...]]] = dict.fromkeys(starts, (0.0, ()))
+        ways: dict[int, tuple[float, tuple[EdgeNames, ...]]] = dict.fromkeys(starts, (0.0, ()))
         for _ in self.nodes:
             for (origin, target), link in self.links.items():
                 if origin not in ways or target in starts:
@@ -106,7 +106,7 @@ class CognitiveGraph:
                     ways[target] = (cost, (*ways[origin][1], step))
         return ways[goal][1] if goal in ways else ()
 
-    def steps(self) -> tuple[Step, ...]:
+    def steps(self) -> tuple[EdgeNames, ...]:
         """All links by names."""
         return tuple((self.nodes[a].name, self.nodes[b].name) for a, b in self.links)
 

@@ -13,10 +13,10 @@ from lmlab.core.batch import Batch
 from lmlab.core.loss import Loss
 from lmlab.core.state import State
 from lmlab.core.system import System
-from lmlab.layers.cogqa_config import HopSettings
+from lmlab.layers.cogqa_config import CogQAConfig
 from lmlab.layers.graph_network import GraphNetwork, NodePredictor
 from lmlab.layers.span_pointers import pointer_loss
-from lmlab.tasks.multihop.cogqa_reader import HopReader
+from lmlab.tasks.multihop.cogqa_reader import CogQAReader
 from lmlab.tasks.multihop.graph_examples import (
     GraphExample,
     block_diagonal,
@@ -32,18 +32,18 @@ class CogQA(System):
     yes or no:    yes if F_y(X[x] - X[y]) > 0
     """
 
-    def __init__(self, reader: HopReader) -> None:
+    def __init__(self, reader: CogQAReader) -> None:
         super().__init__()
         settings, width = reader.settings, reader.width
         self.vocabulary, self.window = reader.vocabulary, reader.window
         self.reader = reader
-        self.network = GraphNetwork(width, rounds=settings.graph_rounds)
+        self.network = GraphNetwork(width, rounds=settings.graph_steps)
         self.special = NodePredictor(width, settings.predictor_width)
         self.alternative = NodePredictor(width, settings.predictor_width)
         self.yes_no = NodePredictor(width, settings.predictor_width)
 
     @property
-    def settings(self) -> HopSettings:
+    def settings(self) -> CogQAConfig:
         return self.reader.settings
 
     @property
@@ -65,7 +65,7 @@ class CogQA(System):
         return predictor(nodes[first] - nodes[second])
 
 
-def node_loss(scores: Tensor, kind: QuestionKind, target: int) -> Tensor:
+def answer_loss(scores: Tensor, kind: QuestionKind, target: int) -> Tensor:
     """Minus the log-probability of the right answer."""
     if kind == "special":
         return -torch.log_softmax(scores, 0)[target]
@@ -74,7 +74,7 @@ def node_loss(scores: Tensor, kind: QuestionKind, target: int) -> Tensor:
     return F.softplus(-scores if yes else scores)
 
 
-class SecondStage(System):
+class CogQANodeTraining(System):
     """What the second stage trains: the nodes of right graphs and of graphs that have grown.
 
     Its batches are nodes, `rows` the numbers of their graphs. The reader rests, and its meanings
@@ -120,7 +120,7 @@ class SecondStage(System):
         for each in graphs:
             own = nodes[first : first + len(each.inputs)]
             scores = self.whole.scores(own, each.kind, each.candidates)
-            total = total + node_loss(scores, each.kind, each.target)
+            total = total + answer_loss(scores, each.kind, each.target)
             first += len(each.inputs)
         count = torch.tensor(float(len(graphs)), device=total.device)
         answers = Loss(total, count)

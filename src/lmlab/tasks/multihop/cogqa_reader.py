@@ -13,37 +13,37 @@ from torch import Tensor, nn
 from lmlab.core.batch import Batch
 from lmlab.core.evaluation_mode import (
     device_of,
-    evaluating,
+    evaluation_mode,
 )
 from lmlab.core.loss import Loss
 from lmlab.core.protocols import EncodeTokens, require
 from lmlab.core.state import State
 from lmlab.core.system import System
-from lmlab.data.collation import by_budget
-from lmlab.layers.cogqa_config import HopSettings
+from lmlab.data.collation import group_by_length
+from lmlab.layers.cogqa_config import CogQAConfig
 from lmlab.layers.span_pointers import (
-    ANSWER,
-    HOP,
-    POINTERS,
-    Span,
+    ANSWER_POINTER,
+    HOP_POINTER,
+    POINTER_COUNT,
+    PointedSpan,
     best_spans,
     pointer_log_probs,
     pointer_loss,
 )
-from lmlab.layers.transformer_block import Block
-from lmlab.models.masked_lm import Filling
+from lmlab.layers.transformer_block import TransformerBlock
+from lmlab.models.masked_lm import MaskedLM
 from lmlab.tasks.multihop.multihop_rows import TASK
 from lmlab.tasks.multihop.node_inputs import (
     SEPARATORS,
     NodeInput,
-    needed_end,
+    require_end_token,
 )
 
-TOKENS_AT_ONCE = 8192
+TOKENS_PER_BATCH = 8192
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Reading:
+class ReaderOutput:
     """What system 1 finds in some inputs."""
 
     log_probs: Tensor
@@ -55,18 +55,18 @@ class Reading:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Found:
+class ExtractedSpans:
     """What system 1 finds in one input."""
 
-    hops: list[Span]
-    answers: list[Span]
+    hops: list[PointedSpan]
+    answers: list[PointedSpan]
     nothing: float
     """The probability that no answer stands there: that of place 0."""
     semantics: Tensor
     """(W,)"""
 
 
-class HopReader(System):
+class CogQAReader(System):
     """Four pointers on an encoder's hidden states (Ding et al. 2019).
 
         P[i] = softmax_i(S · T_i),   sem[x] = the hidden state at place 0 of an earlier layer
@@ -77,15 +77,15 @@ class HopReader(System):
 
     watched = "loss"
 
-    def __init__(self, base: System, settings: HopSettings, *, dropout: float = 0.1) -> None:
+    def __init__(self, base: System, settings: CogQAConfig, *, dropout: float = 0.1) -> None:
         super().__init__()
         require(base, EncodeTokens, f"the task {TASK}")
         self.vocabulary, self.window = base.vocabulary, base.window
         self.base, self.settings = base, settings
-        self.end = needed_end(base.vocabulary)
+        self.end = require_end_token(base.vocabulary)
         self.dropout = nn.Dropout(dropout)
         last, inner = self._encode(_nothing(base))
-        self.pointers = nn.Linear(last.shape[-1], POINTERS, bias=False)
+        self.pointers = nn.Linear(last.shape[-1], POINTER_COUNT, bias=False)
         self.width = int(inner.shape[-1])
         """Numbers of a node's meaning."""
 
@@ -99,7 +99,7 @@ class HopReader(System):
         ended = batch.tokens.eq(self.end).long()
         return ended.cumsum(1) - ended
 
-    def paragraph_places(self, batch: Batch) -> Tensor:
+    def paragraph_mask(self, batch: Batch) -> Tensor:
         """(B, T) bool: the places of the paragraph."""
         words = batch.tokens != self.end
         return (self._parts(batch) == 2) & words & batch.mask()
@@ -108,7 +108,7 @@ class HopReader(System):
         """(B, T, W) hidden states of the last layer, and of the one that meanings are taken of."""
         base: Any = self.base
         with _noting(base) as layers:
-            if isinstance(base, Filling):
+            if isinstance(base, MaskedLM):
                 nothing = torch.zeros_like(batch.tokens, dtype=torch.bool)
                 segments = (self._parts(batch) >= 2).long()
                 view = replace(base.objective.fill_view(batch, nothing), segments=segments)
@@ -122,11 +122,11 @@ class HopReader(System):
         asked = self.settings.semantics_layer or layers - 1
         return min(max(asked, 1), layers) - 1
 
-    def read(self, batch: Batch) -> Reading:
+    def read(self, batch: Batch) -> ReaderOutput:
         last, inner = self._encode(batch)
-        allowed = self.paragraph_places(batch)
+        allowed = self.paragraph_mask(batch)
         scores = self.pointers(self.dropout(last))
-        return Reading(
+        return ReaderOutput(
             log_probs=pointer_log_probs(scores, allowed), allowed=allowed, semantics=inner[:, 0]
         )
 
@@ -142,19 +142,19 @@ class HopReader(System):
         return pointer_loss(self.read(batch).log_probs, batch.labels), None
 
     @torch.no_grad()
-    def find(self, inputs: Sequence[NodeInput]) -> list[Found]:
+    def find(self, inputs: Sequence[NodeInput]) -> list[ExtractedSpans]:
         """Spans and meanings of some inputs, in their order."""
-        found: list[Found | None] = [None] * len(inputs)
-        for group in by_budget([len(each.tokens) for each in inputs], TOKENS_AT_ONCE):
+        found: list[ExtractedSpans | None] = [None] * len(inputs)
+        for group in group_by_length([len(each.tokens) for each in inputs], TOKENS_PER_BATCH):
             tokens = [inputs[index].tokens for index in group]
-            with evaluating(self):
-                batch = Batch.from_sequences(tokens, self.vocabulary.pad)
+            with evaluation_mode(self):
+                batch = Batch.collate(tokens, self.vocabulary.pad)
                 reading = self.read(batch.to(device_of(self)))
             for row, index in enumerate(group):
                 found[index] = self._found(reading, row)
         return [each for each in found if each is not None]
 
-    def _found(self, reading: Reading, row: int) -> Found:
+    def _found(self, reading: ReaderOutput, row: int) -> ExtractedSpans:
         log_probs, allowed = reading.log_probs[row].cpu(), reading.allowed[row].cpu()
         hops, answers = (
             best_spans(
@@ -162,14 +162,14 @@ class HopReader(System):
                 log_probs[:, kind + 1],
                 allowed,
                 top=self.settings.starts,
-                longest=self.settings.longest_span,
+                longest=self.settings.max_span_length,
             )
-            for kind in (HOP, ANSWER)
+            for kind in (HOP_POINTER, ANSWER_POINTER)
         )
-        return Found(
+        return ExtractedSpans(
             hops=hops,
             answers=answers,
-            nothing=float(log_probs[0, ANSWER].exp()),
+            nothing=float(log_probs[0, ANSWER_POINTER].exp()),
             semantics=reading.semantics[row].cpu(),
         )
 
@@ -183,7 +183,9 @@ def _noting(base: nn.Module) -> Iterator[list[Tensor]]:
         if isinstance(output, Tensor):
             noted.append(output)
 
-    handles = [m.register_forward_hook(note) for m in base.modules() if isinstance(m, Block)]
+    handles = [
+        m.register_forward_hook(note) for m in base.modules() if isinstance(m, TransformerBlock)
+    ]
     try:
         yield noted
     finally:
@@ -193,6 +195,6 @@ def _noting(base: nn.Module) -> Iterator[list[Tensor]]:
 
 def _nothing(base: System) -> Batch:
     """An input of no words, by which widths are found."""
-    ends = [base.vocabulary.opening] + [needed_end(base.vocabulary)] * SEPARATORS
+    ends = [base.vocabulary.opening] + [require_end_token(base.vocabulary)] * SEPARATORS
     device = next(base.parameters()).device
-    return Batch.from_sequences([ends], base.vocabulary.pad).to(device)
+    return Batch.collate([ends], base.vocabulary.pad).to(device)

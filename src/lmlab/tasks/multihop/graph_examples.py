@@ -9,19 +9,19 @@ import torch
 from torch import Tensor
 
 from lmlab.data.name_matching import (
-    find_name,
+    find_entity_name,
     sentence_around,
 )
 from lmlab.layers.span_pointers import (
     NO_LABELS,
-    Places,
+    SpanPositions,
     pointer_labels,
 )
 from lmlab.tasks.multihop.cognitive_graph import CognitiveGraph
-from lmlab.tasks.multihop.graph_expansion import Grown
+from lmlab.tasks.multihop.graph_expansion import ExpandedGraph
 from lmlab.tasks.multihop.multihop_rows import (
     Edge,
-    HopRow,
+    MultihopRow,
     QuestionKind,
 )
 from lmlab.tasks.multihop.node_inputs import (
@@ -29,7 +29,7 @@ from lmlab.tasks.multihop.node_inputs import (
     NodeInput,
 )
 
-Labels = list[list[int]]
+PointerLabels = list[list[int]]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -37,7 +37,7 @@ class SpanExample:
     """An input of system 1 with the right places of its pointers."""
 
     input: NodeInput
-    labels: Labels
+    labels: PointerLabels
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -45,7 +45,7 @@ class GraphExample:
     """A graph with what is to be told of it."""
 
     inputs: list[NodeInput]
-    labels: list[Labels]
+    labels: list[PointerLabels]
     """The right places of the pointers of each node, none of candidate answers."""
     adjacency: Tensor
     kind: QuestionKind
@@ -57,7 +57,7 @@ class GraphExample:
     """(N, W) what system 1 knows of each node, where it learns no more."""
 
 
-def gold_graph(row: HopRow) -> CognitiveGraph:
+def gold_graph(row: MultihopRow) -> CognitiveGraph:
     """The right steps with the irrelevant ones, whose entities are wrong hops and wrong answers."""
     graph = CognitiveGraph()
     for name in row.start:
@@ -71,27 +71,27 @@ def gold_graph(row: HopRow) -> CognitiveGraph:
     return graph
 
 
-def _step(graph: CognitiveGraph, row: HopRow, edge: Edge, *, answer: bool) -> None:
+def _step(graph: CognitiveGraph, row: MultihopRow, edge: Edge, *, answer: bool) -> None:
     origin, text = graph.add(edge[0]), row.paragraphs[edge[0]]
-    found = find_name(text, edge[1])
+    found = find_entity_name(text, edge[1])
     assert found is not None, "rows are checked"
     target = graph.add(edge[1], answer=answer)
     if origin != target:
         graph.connect(origin, target, sentence_around(text, *found))
 
 
-def node_labels(row: HopRow, name: str, read: NodeInput) -> Labels | None:
+def node_labels(row: MultihopRow, name: str, read: NodeInput) -> PointerLabels | None:
     """Where the pointers should point in a node's paragraph; None where that was cut away.
 
     k next hops are each as right as the others. An entity with no step onward is irrelevant, and
     its pointers stand at place 0.
     """
-    hops: list[Places] = []
-    answer: Places | None = None
+    hops: list[SpanPositions] = []
+    answer: SpanPositions | None = None
     for a, b in (*row.path, *row.hops):
         if a != name:
             continue
-        found = find_name(row.paragraphs[a], b)
+        found = find_entity_name(row.paragraphs[a], b)
         places = None if found is None else read.places(*found)
         if places is None:
             return None
@@ -102,9 +102,9 @@ def node_labels(row: HopRow, name: str, read: NodeInput) -> Labels | None:
     return pointer_labels(hops, answer)
 
 
-def inputs_of(
-    row: HopRow, graph: CognitiveGraph, encoder: NodeEncoder
-) -> tuple[list[NodeInput], list[Labels | None]]:
+def node_inputs(
+    row: MultihopRow, graph: CognitiveGraph, encoder: NodeEncoder
+) -> tuple[list[NodeInput], list[PointerLabels | None]]:
     """What system 1 reads of each node, and what it should find there; of answers nothing."""
     inputs, labels = [], []
     for place, node in enumerate(graph.nodes):
@@ -114,7 +114,9 @@ def inputs_of(
     return inputs, labels
 
 
-def span_examples(rows: Sequence[HopRow], encoder: NodeEncoder) -> tuple[list[SpanExample], int]:
+def span_examples(
+    rows: Sequence[MultihopRow], encoder: NodeEncoder
+) -> tuple[list[SpanExample], int]:
     """The inputs of the right graphs that have something to find, or to find nothing in.
 
     And how many were left out, because what was to be found was cut away.
@@ -123,7 +125,7 @@ def span_examples(rows: Sequence[HopRow], encoder: NodeEncoder) -> tuple[list[Sp
     cut = 0
     for row in rows:
         graph = gold_graph(row)
-        for node, read, labels in zip(graph.nodes, *inputs_of(row, graph, encoder), strict=True):
+        for node, read, labels in zip(graph.nodes, *node_inputs(row, graph, encoder), strict=True):
             if node.answer:
                 continue
             if labels is None:
@@ -134,11 +136,11 @@ def span_examples(rows: Sequence[HopRow], encoder: NodeEncoder) -> tuple[list[Sp
 
 
 def graph_example(
-    row: HopRow, encoder: NodeEncoder, grown: Grown | None = None
+    row: MultihopRow, encoder: NodeEncoder, grown: ExpandedGraph | None = None
 ) -> GraphExample | None:
     """The right graph of a row, or one that has grown; None where the answer is not in it."""
     graph = gold_graph(row) if grown is None else grown.graph
-    inputs, labels = inputs_of(row, graph, encoder)
+    inputs, labels = node_inputs(row, graph, encoder)
     told = _told(row, graph)
     if told is None:
         return None
@@ -154,7 +156,7 @@ def graph_example(
     )
 
 
-def _told(row: HopRow, graph: CognitiveGraph) -> tuple[list[int], int] | None:
+def _told(row: MultihopRow, graph: CognitiveGraph) -> tuple[list[int], int] | None:
     if row.kind == "special":
         right, candidates = graph.place(row.answer, answer=True), graph.answers()
         return None if right is None else (candidates, candidates.index(right))

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from lmlab.data.name_matching import sentence_around
-from lmlab.layers.span_pointers import Span
+from lmlab.layers.span_pointers import PointedSpan
 from lmlab.tasks.multihop.cognitive_graph import CognitiveGraph
 from lmlab.tasks.multihop.cogqa_reader import (
-    Found,
-    HopReader,
+    CogQAReader,
+    ExtractedSpans,
 )
-from lmlab.tasks.multihop.multihop_rows import Question
+from lmlab.tasks.multihop.multihop_rows import MultihopQuestion
 from lmlab.tasks.multihop.node_inputs import (
     NodeEncoder,
     NodeInput,
@@ -23,7 +23,7 @@ from lmlab.tasks.multihop.node_inputs import (
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Grown:
+class ExpandedGraph:
     """A graph that has grown, and what system 1 knows of its nodes."""
 
     graph: CognitiveGraph
@@ -37,7 +37,7 @@ class Grown:
 class _Growing:
     """One question on its way."""
 
-    question: Question
+    question: MultihopQuestion
     names: Mapping[str, str]
     """Entities with a paragraph, by their names in lower case."""
     graph: CognitiveGraph = field(default_factory=CognitiveGraph)
@@ -54,12 +54,14 @@ class _Growing:
         return "" if name is None else self.question.paragraphs[name]
 
 
-def grow(reader: HopReader, encoder: NodeEncoder, questions: Sequence[Question]) -> list[Grown]:
+def expand_graphs(
+    reader: CogQAReader, encoder: NodeEncoder, questions: Sequence[MultihopQuestion]
+) -> list[ExpandedGraph]:
     """The graph of each question, grown until no frontier is left or it is large enough.
 
     Every node of the frontier is read with its clues; its hop spans become nodes that are read
     next, its answer spans candidate answers. A node that a new link leads to is read again, since
-    its clues have changed. Once a graph has `graph_limit` nodes no more are added. Nodes of all
+    its clues have changed. Once a graph has `max_graph_nodes` nodes no more are added. Nodes of all
     questions that are due at the same time are read together.
     """
     names = _NameTables()
@@ -76,11 +78,11 @@ def grow(reader: HopReader, encoder: NodeEncoder, questions: Sequence[Question])
         for (each, place), seen in zip(due, found, strict=True):
             each.semantics[place] = seen.semantics
             if not each.graph.nodes[place].answer:
-                _expand(each, place, seen, limit=reader.settings.graph_limit)
+                _expand(each, place, seen, limit=reader.settings.max_graph_nodes)
     return [_grown(each) for each in growing]
 
 
-def _expand(each: _Growing, place: int, seen: Found, *, limit: int) -> None:
+def _expand(each: _Growing, place: int, seen: ExtractedSpans, *, limit: int) -> None:
     """New nodes and links of what was found in a node's paragraph."""
     for spans, answer in ((seen.hops, False), (seen.answers, True)):
         for span in spans:
@@ -94,7 +96,7 @@ def _expand(each: _Growing, place: int, seen: Found, *, limit: int) -> None:
                 each.frontier.append(target)
 
 
-def _named(each: _Growing, place: int, span: Span) -> tuple[str, str]:
+def _named(each: _Growing, place: int, span: PointedSpan) -> tuple[str, str]:
     """What a span says, and the sentence it stands in."""
     text, spans = each.paragraph(place), each.inputs[place].spans
     low, high = spans[span.first][0], spans[span.last][1]
@@ -102,9 +104,9 @@ def _named(each: _Growing, place: int, span: Span) -> tuple[str, str]:
     return each.names.get(said.lower(), said), sentence_around(text, low, high)
 
 
-def _grown(each: _Growing) -> Grown:
+def _grown(each: _Growing) -> ExpandedGraph:
     places = range(len(each.graph))
-    return Grown(
+    return ExpandedGraph(
         graph=each.graph,
         inputs=[each.inputs[place] for place in places],
         semantics=torch.stack([each.semantics[place] for place in places]),

@@ -13,13 +13,13 @@ from lmlab.data.batches import LengthBatches
 from lmlab.layers.span_pointers import label_tensor
 from lmlab.tasks.multihop.graph_examples import (
     GraphExample,
-    Labels,
+    PointerLabels,
     SpanExample,
 )
 from lmlab.training.config import TrainingConfig
 
 
-class SpanBatches:
+class SpanExampleBatches:
     """Inputs of like length side by side, as `LengthBatches` makes them, with their labels."""
 
     def __init__(
@@ -42,7 +42,7 @@ class SpanBatches:
             yield replace(batch, labels=label_tensor([each.labels for each in chosen]))
 
 
-class GraphBatches:
+class GraphExampleBatches:
     """Whole graphs, as many as fit into the budget of tokens on average, in a random order."""
 
     def __init__(
@@ -73,13 +73,13 @@ class GraphBatches:
     def _batch(self, chosen: Sequence[int]) -> Batch:
         tokens: list[list[int]] = []
         rows: list[int] = []
-        labels: list[Labels] = []
+        labels: list[PointerLabels] = []
         for number in chosen:
             example = self.examples[number]
             tokens += [each.tokens for each in example.inputs]
             rows += [self.first + number] * len(example.inputs)
             labels += example.labels
-        batch = Batch.from_sequences(tokens, self.pad, rows=rows)
+        batch = Batch.collate(tokens, self.pad, rows=rows)
         return replace(batch, labels=label_tensor(labels))
 
 

@@ -13,33 +13,33 @@ from lmlab.core.answers import Answer, Evidence
 from lmlab.core.errors import UserError
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.tokenizers import Tokenizer
-from lmlab.layers.cogqa_config import HopSettings
+from lmlab.layers.cogqa_config import CogQAConfig
 from lmlab.tasks.multihop.answer_selection import (
-    HopAnswer,
+    MultihopAnswer,
     answer_questions,
 )
 from lmlab.tasks.multihop.cogqa_model import CogQA
-from lmlab.tasks.multihop.cogqa_reader import HopReader
+from lmlab.tasks.multihop.cogqa_reader import CogQAReader
 from lmlab.tasks.multihop.multihop_rows import (
     TASK,
-    Question,
+    MultihopQuestion,
 )
 from lmlab.tasks.multihop.node_inputs import NodeEncoder
 from lmlab.tasks.multihop.paragraph_store import (
     load_paragraphs,
-    starts_of,
+    start_entities,
 )
-from lmlab.training.external_memory import load_memories
-from lmlab.training.run_config import building_stored
+from lmlab.training.external_memory import load_external_memory
+from lmlab.training.run_config import stored_model_guard
 from lmlab.training.run_folder import (
     RunFolder,
-    build_described,
+    build_from_config,
     load_weights,
 )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class HopModel:
+class MultihopModel:
     """CogQA with its paragraphs, ready to answer."""
 
     system: CogQA
@@ -62,7 +62,7 @@ class HopModel:
         reader = self.system.reader
         return NodeEncoder(self.tokenizer, reader.vocabulary, reader.longest)
 
-    def answer(self, question: str) -> HopAnswer:
+    def answer(self, question: str) -> MultihopAnswer:
         """The answer to a bare question about entities that the run has paragraphs of."""
         return self.predict([{"question": question}])[0]
 
@@ -76,7 +76,7 @@ class HopModel:
         found = self.predict([{"question": question} for question in questions])
         return [[_told(each)] if each.answer else [] for each in found]
 
-    def predict(self, rows: Sequence[Mapping[str, Any]]) -> list[HopAnswer]:
+    def predict(self, rows: Sequence[Mapping[str, Any]]) -> list[MultihopAnswer]:
         """The answer to each row; of what a row has only question, start and paragraphs are used.
 
         Without `start` entities are looked for in the question, without `paragraphs` those of the
@@ -85,7 +85,7 @@ class HopModel:
         asked = [self._question(number, row) for number, row in enumerate(rows, start=1)]
         return answer_questions(self.system, self._encoder, asked)
 
-    def _question(self, number: int, row: Mapping[str, Any]) -> Question:
+    def _question(self, number: int, row: Mapping[str, Any]) -> MultihopQuestion:
         text = row.get("question")
         if not isinstance(text, str) or not text.strip():
             raise UserError(f"row {number} of {TASK} needs a question.")
@@ -96,16 +96,16 @@ class HopModel:
         start = row.get("start")
         if start is None:
             names = self._names if own is None else {name.lower(): name for name in own}
-            start = starts_of(text, names, self.common)
+            start = start_entities(text, names, self.common)
         if not start:
             raise UserError(
                 f"the question {text!r} names no entity that there is a paragraph of; give start "
                 "and paragraphs in a row, or ask about one of those the run was trained on."
             )
-        return Question(text=text, start=tuple(map(str, start)), paragraphs=paragraphs)
+        return MultihopQuestion(text=text, start=tuple(map(str, start)), paragraphs=paragraphs)
 
 
-def _told(found: HopAnswer) -> Answer:
+def _told(found: MultihopAnswer) -> Answer:
     """An answer over hops as any other: steps are what was looked up."""
     likely = found.graph.step_probabilities()
     evidence = tuple(
@@ -120,7 +120,7 @@ def is_hops(path: Path | str) -> bool:
     return bool(RunFolder(Path(path)).read_config().get("task", {}).get("name") == TASK)
 
 
-def load_hops(path: Path | str) -> HopModel:
+def load_hops(path: Path | str) -> MultihopModel:
     """The model of a run's folder."""
     run = RunFolder(Path(path))
     config = run.read_config()
@@ -130,14 +130,14 @@ def load_hops(path: Path | str) -> HopModel:
     run.verify()
     if not run.tokenizer.exists():
         raise UserError(f"the run {run.path} has lost its tokenizer.json.")
-    tokenizer, memories = Tokenizer.load(run.tokenizer), load_memories(config, run.memory)
-    with building_stored(run.path, run.weights):
-        base = build_described(config, Vocabulary(**config["vocabulary"]), memories)
+    tokenizer, memories = Tokenizer.load(run.tokenizer), load_external_memory(config, run.memory)
+    with stored_model_guard(run.path, run.weights):
+        base = build_from_config(config, Vocabulary(**config["vocabulary"]), memories)
         if memories.given():
-            base.meet_tokenizer(tokenizer)
-        system = CogQA(HopReader(base, HopSettings.of(told["settings"])))
+            base.setup_tokenizer(tokenizer)
+        system = CogQA(CogQAReader(base, CogQAConfig.of(told["settings"])))
     load_weights(system, run)
-    return HopModel(
+    return MultihopModel(
         system=system.eval(),
         tokenizer=tokenizer,
         path=run.path,

@@ -10,8 +10,8 @@ from typing import Any, Literal
 from lmlab.core.errors import UserError, unknown_name_or_path
 from lmlab.core.json_text import parse_json
 from lmlab.data.lines import ReadingReport, held_lines
-from lmlab.data.name_matching import find_name
-from lmlab.data.wordnet.multihop_questions import hop_questions
+from lmlab.data.name_matching import find_entity_name
+from lmlab.data.wordnet.multihop_questions import multihop_questions
 from lmlab.tasks.task_registry import HOPS
 from lmlab.tasks.task_rows import (
     Row,
@@ -23,11 +23,24 @@ Edge = tuple[str, str]
 QuestionKind = Literal["special", "alternative", "yes-no"]
 
 TASK = HOPS
-BUILTIN: Mapping[str, Callable[[], Splits]] = {"wordnet-hops": hop_questions}
+BUILTIN_MULTIHOP_SETS: Mapping[str, Callable[[], Splits]] = {"wordnet-hops": multihop_questions}
 """Sets of questions that need no file."""
-SHARED = "paragraphs.jsonl"
+PARAGRAPHS_FILE_NAME = "paragraphs.jsonl"
 """The file beside rows that holds paragraphs for all of them, {"entity": …, "text": …} a line."""
-VERBS = {"is", "are", "was", "were", "do", "does", "did", "has", "have", "had", "can", "could"}
+YES_NO_VERBS = {
+    "is",
+    "are",
+    "was",
+    "were",
+    "do",
+    "does",
+    "did",
+    "has",
+    "have",
+    "had",
+    "can",
+    "could",
+}
 """A question that begins with one of them is answered by yes or no."""
 
 
@@ -38,7 +51,7 @@ def question_kind(question: str, start: Sequence[str]) -> QuestionKind:
     any other is special, answered by words of a paragraph.
     """
     words = question.lower().split()
-    if len(start) >= 2 and words[:1] and words[0] in VERBS:
+    if len(start) >= 2 and words[:1] and words[0] in YES_NO_VERBS:
         return "yes-no"
     if len(start) >= 2 and "or" in words:
         return "alternative"
@@ -46,7 +59,7 @@ def question_kind(question: str, start: Sequence[str]) -> QuestionKind:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Question:
+class MultihopQuestion:
     """What is asked, where to begin, and what can be read."""
 
     text: str
@@ -60,7 +73,7 @@ class Question:
 
 
 @dataclass(frozen=True, kw_only=True)
-class HopRow(Question):
+class MultihopRow(MultihopQuestion):
     """A question with its answer and the way there."""
 
     answer: str
@@ -74,7 +87,7 @@ class HopRow(Question):
     """What the row calls its sort ("two-hop"), for tables; its kind, where it does not tell."""
 
     @classmethod
-    def of(cls, row: Mapping[str, Any]) -> HopRow:
+    def of(cls, row: Mapping[str, Any]) -> MultihopRow:
         """A checked row."""
         start = tuple(row["start"])
         return cls(
@@ -93,7 +106,7 @@ def _edges(pairs: Sequence[Sequence[str]]) -> tuple[Edge, ...]:
     return tuple((str(a), str(b)) for a, b in pairs)
 
 
-class HopRows:
+class MultihopRowChecker:
     """Checks rows; `shared` are the paragraphs that rows without their own stand on."""
 
     name = TASK
@@ -115,7 +128,7 @@ class HopRows:
         if not isinstance(own, dict) or not all(isinstance(text, str) for text in own.values()):
             raise UserError("paragraphs must be an object of texts by entity.")
         checked = {**row, "paragraphs": {**self.shared, **own} if own else self.shared}
-        _check_way(HopRow.of(checked))
+        _check_way(MultihopRow.of(checked))
         return checked
 
 
@@ -133,10 +146,10 @@ def _check_shapes(row: Mapping[str, Any]) -> None:
                 raise UserError(f"{name} is a list of [from, to], and {edge!r} is none.")
 
 
-def _check_way(row: HopRow) -> None:
+def _check_way(row: MultihopRow) -> None:
     """That every step is told by a paragraph, and that the way leads to the answer."""
     for a, b in (*row.path, *row.hops, *row.irrelevant):
-        if find_name(row.paragraphs.get(a, ""), b) is None:
+        if find_entity_name(row.paragraphs.get(a, ""), b) is None:
             raise UserError(f"the paragraph of {a!r} does not name {b!r}, to which a step leads.")
     met = {*row.start, *(b for _, b in (*row.path, *row.hops))}
     if strange := [a for a, _ in row.path if a not in met]:
@@ -149,7 +162,7 @@ def _check_way(row: HopRow) -> None:
         raise UserError(f"no step of the path leads to the answer {row.answer!r}.")
 
 
-def read_hop_rows(
+def read_multihop_rows(
     data: str | Path,
     *,
     seed: int = 0,
@@ -160,14 +173,14 @@ def read_hop_rows(
 
     Where a file `paragraphs.jsonl` stands beside them, it holds paragraphs for all rows.
     """
-    if str(data) in BUILTIN:
-        return BUILTIN[str(data)]()
+    if str(data) in BUILTIN_MULTIHOP_SETS:
+        return BUILTIN_MULTIHOP_SETS[str(data)]()
     path = Path(data)
     if not path.exists():
-        raise unknown_name_or_path("set of rows, file or folder", str(data), BUILTIN)
-    beside = (path if path.is_dir() else path.parent) / SHARED
+        raise unknown_name_or_path("set of rows, file or folder", str(data), BUILTIN_MULTIHOP_SETS)
+    beside = (path if path.is_dir() else path.parent) / PARAGRAPHS_FILE_NAME
     shared = read_paragraphs(beside) if beside.exists() else {}
-    rows: Any = HopRows(shared)
+    rows: Any = MultihopRowChecker(shared)
     return read_splits(data, rows, seed=seed, errors=errors, report=report)
 
 

@@ -35,7 +35,7 @@ class NodeEncoder:
     """Puts the three texts together, for a system that takes at most `longest` tokens."""
 
     def __init__(self, tokenizer: Tokenizer, vocabulary: Vocabulary, longest: int) -> None:
-        self.start, self.end = vocabulary.opening, needed_end(vocabulary)
+        self.start, self.end = vocabulary.opening, require_end_token(vocabulary)
         self.longest = longest
         self._read = lru_cache(maxsize=65536)(tokenizer.encode_with_offsets)
 
@@ -61,7 +61,7 @@ class NodeEncoder:
         )
 
 
-def needed_end(vocabulary: Vocabulary) -> int:
+def require_end_token(vocabulary: Vocabulary) -> int:
     """The end symbol, by which question, clues and paragraph are told apart."""
     if vocabulary.end is None:
         raise UserError("the task hops needs a tokeniser with an end symbol.")

@@ -16,8 +16,8 @@ from lmlab.core.gzip_data import unpack_gzip
 from lmlab.core.json_text import parse_json
 from lmlab.tasks.task_rows import Splits
 
-FILE = "memory/paragraphs.jsonl.gz"
-COMMON = 0.02
+PARAGRAPHS_FILE = "memory/paragraphs.jsonl.gz"
+COMMON_SHARE = 0.02
 """Share of the training questions that name something, from which on it is a word of asking."""
 
 
@@ -43,11 +43,15 @@ def paragraph_bytes(paragraphs: Mapping[str, str]) -> bytes:
 def load_paragraphs(run: Path) -> dict[str, str]:
     """Those of a run's folder."""
     try:
-        lines = unpack_gzip((run / FILE).read_bytes(), name=FILE).decode().splitlines()
+        lines = (
+            unpack_gzip((run / PARAGRAPHS_FILE).read_bytes(), name=PARAGRAPHS_FILE)
+            .decode()
+            .splitlines()
+        )
         rows = [parse_json(line) for line in lines]
         return {str(row["entity"]): str(row["text"]) for row in rows}
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{run / FILE} is damaged or missing ({error}).") from error
+        raise UserError(f"{run / PARAGRAPHS_FILE} is damaged or missing ({error}).") from error
 
 
 def common_names(rows: Sequence[Mapping[str, Any]], paragraphs: Mapping[str, str]) -> list[str]:
@@ -57,13 +61,13 @@ def common_names(rows: Sequence[Mapping[str, Any]], paragraphs: Mapping[str, str
     starting: Counter[str] = Counter()
     for row in rows:
         starts = {name.lower() for name in row["start"]}
-        for name, _, _ in names_in(str(row["question"]), names, ()):
+        for name, _, _ in entities_in_question(str(row["question"]), names, ()):
             (starting if name in starts else asking)[name] += 1
-    least = max(2, COMMON * len(rows))
+    least = max(2, COMMON_SHARE * len(rows))
     return sorted(name for name, n in asking.items() if n > max(least, starting[name]))
 
 
-def names_in(
+def entities_in_question(
     question: str, names: Mapping[str, Any] | set[str], common: Sequence[str]
 ) -> list[tuple[str, int, int]]:
     """Entities that a question names, in lower case, with their words [first, last), longest first
@@ -80,9 +84,11 @@ def names_in(
     return sorted(found, key=lambda each: each[1])
 
 
-def starts_of(question: str, names: Mapping[str, str], common: Sequence[str]) -> tuple[str, ...]:
+def start_entities(
+    question: str, names: Mapping[str, str], common: Sequence[str]
+) -> tuple[str, ...]:
     """The entities to begin from: two that stand on both sides of "and" or "or", else all."""
-    found = names_in(question, names, common)
+    found = entities_in_question(question, names, common)
     words = _words(question)
     for first, second in pairwise(found):
         between = set(words[first[2] : second[1]])

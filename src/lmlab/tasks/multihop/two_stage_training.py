@@ -17,66 +17,71 @@ from lmlab.core.atomic_files import (
 from lmlab.core.errors import UserError
 from lmlab.core.system import System
 from lmlab.data.lines import ReadingReport
-from lmlab.layers.cogqa_config import HopSettings
-from lmlab.tasks.confidence_intervals import wilson
-from lmlab.tasks.finetune import DEFAULTS, FineTuned, take_first, write_beginning
-from lmlab.tasks.finetune_settings import check_use
-from lmlab.tasks.load_pretrained import load_beginning
+from lmlab.layers.cogqa_config import CogQAConfig
+from lmlab.tasks.confidence_intervals import wilson_interval
+from lmlab.tasks.finetune import (
+    FINETUNE_DEFAULTS,
+    FinetuneResult,
+    limit_training_rows,
+    write_beginning,
+)
+from lmlab.tasks.finetune_settings import check_settings_apply
+from lmlab.tasks.load_pretrained import load_pretrained
 from lmlab.tasks.multihop.answer_selection import (
     answer_questions,
-    as_prediction,
-    measure,
+    multihop_metrics,
+    prediction_record,
 )
 from lmlab.tasks.multihop.cogqa_model import (
     CogQA,
-    SecondStage,
+    CogQANodeTraining,
 )
-from lmlab.tasks.multihop.cogqa_reader import HopReader
+from lmlab.tasks.multihop.cogqa_reader import CogQAReader
 from lmlab.tasks.multihop.graph_examples import (
     GraphExample,
     graph_example,
     span_examples,
 )
-from lmlab.tasks.multihop.graph_expansion import grow
+from lmlab.tasks.multihop.graph_expansion import expand_graphs
 from lmlab.tasks.multihop.multihop_batches import (
-    GraphBatches,
-    SpanBatches,
+    GraphExampleBatches,
+    SpanExampleBatches,
 )
 from lmlab.tasks.multihop.multihop_rows import (
     TASK,
-    HopRow,
-    read_hop_rows,
+    MultihopRow,
+    read_multihop_rows,
 )
 from lmlab.tasks.multihop.node_inputs import NodeEncoder
 from lmlab.tasks.multihop.paragraph_store import (
-    FILE,
+    PARAGRAPHS_FILE,
     common_names,
     paragraph_bytes,
     shared_paragraphs,
 )
 from lmlab.tasks.task_rows import (
     Splits,
-    data_seed,
+    split_seed,
 )
-from lmlab.training.config import TrainingConfig, apply_settings, given_budgets, with_budget
+from lmlab.training.config import TrainingConfig, apply_settings, replace_budgets, with_budget
 from lmlab.training.data_loaders import (
-    BatchSource,
-    Watched,
+    BatchLoader,
+    FitData,
 )
 from lmlab.training.distributed import make_accelerator
-from lmlab.training.loop import Job, fit_by_gradient
+from lmlab.training.loop import FitJob, fit_by_gradient
 from lmlab.training.reporting import Reporter
 from lmlab.training.run_folder import (
-    Model,
     RunFolder,
+    TrainedModel,
     load_weights,
 )
-from lmlab.training.train import check_validated, continues
+from lmlab.training.train import check_validation_split, resumes
 
 STAGES = ("spans", "nodes")
 """Folders of the two stages in a run's own, each with its metrics and checkpoints."""
-GROWN_AT_ONCE = 128
-AT_REST = 8
+GRAPHS_PER_BATCH = 128
+FROZEN_READER_FACTOR = 8
 """Times the tokens of a batch in the second stage where the reader rests: nothing is read anew."""
 
 
@@ -94,22 +99,24 @@ def finetune_hops(
     resume: bool = False,
     errors: str = "strict",
     quiet: bool = False,
-) -> FineTuned:
+) -> FinetuneResult:
     """Make the trained `run` system 1 of CogQA, put system 2 over it, and train both.
 
     `data` is the built-in set wordnet-hops, a file of JSON lines, or a folder with one for each
-    split; `tasks/multihop/multihop_rows.py` says what a row holds. `settings` are those of `HopSettings`, which
+    split; `tasks/multihop/multihop_rows.py` says what a row holds. `settings` are those of `CogQAConfig`, which
     a system may carry itself, and those of a training. Each of the two stages has the whole budget.
     """
     hop_settings, config = _settings(settings or {}, seed, epochs, steps, minutes)
     folder = RunFolder(Path(out))
-    before = folder.resumed_config() if continues(folder, resume) else None
-    model = load_beginning(run)
-    hops = replace(HopSettings.of(model.config["system_config"]), **hop_settings)
+    before = folder.resumed_config() if resumes(folder, resume) else None
+    model = load_pretrained(run)
+    hops = replace(CogQAConfig.of(model.config["system_config"]), **hop_settings)
     met = ReadingReport()
-    splits = read_hop_rows(data, seed=data_seed(model.config, data), errors=errors, report=met)
-    check_validated(config, selects="validation" in splits)
-    take_first(splits, examples)
+    splits = read_multihop_rows(
+        data, seed=split_seed(model.config, data), errors=errors, report=met
+    )
+    check_validation_split(config, selects="validation" in splits)
+    limit_training_rows(splits, examples)
     paragraphs = shared_paragraphs(splits)
     told = {
         "name": TASK,
@@ -128,14 +135,14 @@ def finetune_hops(
         )
     kept = {k: v for k, v in model.config.items() if k not in ("format", "lmlab")}
     described = {**kept, "seed": config.seed, "training": asdict(config), "task": told}
-    others = {FILE: paragraph_bytes(paragraphs)}
+    others = {PARAGRAPHS_FILE: paragraph_bytes(paragraphs)}
     write_beginning(folder, model, described, begins=before is None, others=others)
     torch.manual_seed(seed)
-    whole = CogQA(HopReader(model.system, hops))
-    fitting = Fitting(whole=whole, model=model, config=config, folder=folder, quiet=quiet)
-    rows = {name: [HopRow.of(row) for row in found] for name, found in splits.items()}
-    dropped = fitting.first_stage(rows)
-    fitting.second_stage(rows)
+    whole = CogQA(CogQAReader(model.system, hops))
+    fitting = TwoStageTraining(whole=whole, model=model, config=config, folder=folder, quiet=quiet)
+    rows = {name: [MultihopRow.of(row) for row in found] for name, found in splits.items()}
+    dropped = fitting.train_reader(rows)
+    fitting.train_graph_network(rows)
     folder.save_weights(whole)
     return _judge(fitting, rows, splits, dropped, met)
 
@@ -148,25 +155,27 @@ def _settings(
     minutes: float | None,
 ) -> tuple[dict[str, Any], TrainingConfig]:
     """Settings of the task, parsed, and the training's."""
-    own = {each.name for each in fields(HopSettings)}
+    own = {each.name for each in fields(CogQAConfig)}
     normal = {key.strip().replace("-", "_"): value for key, value in settings.items()}
-    hops = apply_settings(HopSettings(), {k: v for k, v in normal.items() if k in own})
+    hops = apply_settings(CogQAConfig(), {k: v for k, v in normal.items() if k in own})
     changed = {key: getattr(hops, key) for key in normal if key in own}
     of_training = {k: v for k, v in normal.items() if k not in own}
     see = f"lmlab settings --task {TASK}"
-    config = replace(apply_settings(DEFAULTS, given_budgets(of_training), see), seed=seed)
-    check_use(config, TASK)
+    config = replace(
+        apply_settings(FINETUNE_DEFAULTS, replace_budgets(of_training), see), seed=seed
+    )
+    check_settings_apply(config, TASK)
     budget = {"epochs": epochs, "steps": steps, "minutes": minutes}
     config = with_budget(config, beside=of_training, **budget)
     return changed, config
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Fitting:
+class TwoStageTraining:
     """The two stages of one training."""
 
     whole: CogQA
-    model: Model
+    model: TrainedModel
     config: TrainingConfig
     folder: RunFolder
     quiet: bool = False
@@ -176,42 +185,48 @@ class Fitting:
         reader = self.whole.reader
         return NodeEncoder(self.model.tokenizer, reader.vocabulary, reader.longest)
 
-    def first_stage(self, rows: Mapping[str, Sequence[HopRow]]) -> int:
+    def train_reader(self, rows: Mapping[str, Sequence[MultihopRow]]) -> int:
         """System 1 learns spans; gives how many inputs were left out, their spans cut away."""
         encoder, pad, dropped = self.encoder, self.whole.vocabulary.pad, 0
-        sources: dict[str, BatchSource] = {}
+        sources: dict[str, BatchLoader] = {}
         for name, found in rows.items():
             examples, cut = span_examples(found, encoder)
             dropped += cut
             if examples:
-                sources[name] = SpanBatches(examples, self.config, pad, shuffle=name == "train")
+                sources[name] = SpanExampleBatches(
+                    examples, self.config, pad, shuffle=name == "train"
+                )
         self._fit(self.whole.reader, sources, STAGES[0])
         return dropped
 
-    def second_stage(self, rows: Mapping[str, Sequence[HopRow]]) -> None:
+    def train_graph_network(self, rows: Mapping[str, Sequence[MultihopRow]]) -> None:
         """System 2 learns on the right graphs and on those that system 1 grows by itself."""
         pad, config = self.whole.vocabulary.pad, self.config
         if not self.whole.settings.together:
-            config = replace(config, tokens_per_batch=AT_REST * config.tokens_per_batch)
-        sources: dict[str, BatchSource] = {}
+            config = replace(
+                config, tokens_per_batch=FROZEN_READER_FACTOR * config.tokens_per_batch
+            )
+        sources: dict[str, BatchLoader] = {}
         every: list[GraphExample] = []
         for name in ("train", "validation"):
             if found := self.graphs(rows.get(name, ())):
-                sources[name] = GraphBatches(
+                sources[name] = GraphExampleBatches(
                     found, config, pad, first=len(every), shuffle=name == "train"
                 )
                 every += found
         if "train" not in sources:
             raise UserError("no question has an answer that its graph can lead to; check the rows.")
-        self._fit(SecondStage(self.whole, every), sources, STAGES[1])
+        self._fit(CogQANodeTraining(self.whole, every), sources, STAGES[1])
         self.whole.reader.requires_grad_(True)
 
-    def graphs(self, rows: Sequence[HopRow]) -> list[GraphExample]:
+    def graphs(self, rows: Sequence[MultihopRow]) -> list[GraphExample]:
         """The right graph of each row, and the one that grows, if the answer is in it."""
         encoder, found = self.encoder, []
-        for low in range(0, len(rows), GROWN_AT_ONCE):
-            some = rows[low : low + GROWN_AT_ONCE]
-            for row, grown in zip(some, grow(self.whole.reader, encoder, some), strict=True):
+        for low in range(0, len(rows), GRAPHS_PER_BATCH):
+            some = rows[low : low + GRAPHS_PER_BATCH]
+            for row, grown in zip(
+                some, expand_graphs(self.whole.reader, encoder, some), strict=True
+            ):
                 both = (graph_example(row, encoder), graph_example(row, encoder, grown))
                 found += [each for each in both if each is not None]
         return found if self.whole.settings.together else self._read(found)
@@ -229,7 +244,7 @@ class Fitting:
             for each in examples
         ]
 
-    def _fit(self, system: System, sources: Mapping[str, BatchSource], stage: str) -> None:
+    def _fit(self, system: System, sources: Mapping[str, BatchLoader], stage: str) -> None:
         fit_stage(
             system,
             sources,
@@ -243,7 +258,7 @@ class Fitting:
 
 def fit_stage(
     system: System,
-    sources: Mapping[str, BatchSource],
+    sources: Mapping[str, BatchLoader],
     *,
     folder: RunFolder,
     config: TrainingConfig,
@@ -258,7 +273,7 @@ def fit_stage(
         raise UserError(f"the task {TASK} is trained by one process, as a graph can't be parted.")
     folder.create()
     held = next((name for name in ("validation", "test") if name in sources), None)
-    data = Watched(
+    data = FitData(
         train=sources["train"],
         held_out=None if held is None else sources[held],
         held_out_split=held,
@@ -266,7 +281,7 @@ def fit_stage(
     reporter = Reporter(folder.metrics, config, quiet=quiet, unit=unit)
     reporter.tell(told)
     outcome = fit_by_gradient(
-        Job(
+        FitJob(
             system=system.to(accelerator.device),
             data=data,
             config=config,
@@ -275,30 +290,30 @@ def fit_stage(
             reporter=reporter,
         )
     )
-    outcome.check_whole(folder)
+    outcome.check_complete(folder)
     folder.verify()
     load_weights(system, folder)
     system.eval()
 
 
 def _judge(
-    fitting: Fitting,
-    rows: Mapping[str, Sequence[HopRow]],
+    fitting: TwoStageTraining,
+    rows: Mapping[str, Sequence[MultihopRow]],
     splits: Splits,
     dropped: int,
     met: ReadingReport,
-) -> FineTuned:
+) -> FinetuneResult:
     """Answer the test rows, write what was answered, and say how right it is."""
     split = next(name for name in ("test", "validation", "train") if rows.get(name))
     found = answer_questions(fitting.whole, fitting.encoder, rows[split])
     lines = [
-        json.dumps(as_prediction(row, answer), ensure_ascii=False)
+        json.dumps(prediction_record(row, answer), ensure_ascii=False)
         for row, answer in zip(splits[split], found, strict=True)
     ]
     write_text(fitting.folder.path / "predictions.jsonl", "\n".join(lines) + "\n")
-    metrics, count = measure(rows[split], found), len(found)
+    metrics, count = multihop_metrics(rows[split], found), len(found)
     shares = {name: metrics[name] for name in ("answer", "path", "joint", "reached")}
-    result = FineTuned(
+    result = FinetuneResult(
         path=fitting.folder.path,
         task=TASK,
         labels=(),
@@ -306,7 +321,9 @@ def _judge(
         cut=0,
         dropped=dropped,
         metrics=metrics,
-        intervals={name: wilson(round(each * count), count) for name, each in shares.items()},
+        intervals={
+            name: wilson_interval(round(each * count), count) for name, each in shares.items()
+        },
         split=split,
         skipped=met.empty_rows + met.bad_rows,
     )
