@@ -239,7 +239,6 @@ def _while_learning(system: Any, space: Any, truth: torch.Tensor, seed: int) -> 
 
 def draw_law(found: dict[str, Any], path: Path) -> None:
     """Total variation against the steps of training, a line for each pair of laws."""
-    from lmlab.objective_figures.objective_figure import standalone_svg
     from lmlab.plotting.canvas import (
         FOREGROUND_COLOUR,
         add_legend,
@@ -247,6 +246,7 @@ def draw_law(found: dict[str, Any], path: Path) -> None:
         canvas,
         line_style,
     )
+    from lmlab.plotting.figure import standalone_svg
 
     rows, widths = found["rows"], sorted({row["width"] for row in found["rows"]})
     names = ("gibbs to raw", "gibbs to norm", "gibbs to truth", "raw to truth", "norm to truth")

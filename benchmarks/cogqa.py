@@ -88,7 +88,7 @@ def run_cogqa(base: Path, work: Path, seed: int, steps: int, together: bool) -> 
 
 def run_plain(base: Path, work: Path, seed: int, steps: int) -> dict[str, dict[str, float]]:
     """Both readers without hops: one training, two ways to come by paragraphs."""
-    from lmlab.tasks.hops.plain import train_plain_reader
+    from plain_readers import train_plain_reader
 
     from lmlab.layers.cogqa_config import CogQAConfig
     from lmlab.tasks.finetune import FINETUNE_DEFAULTS

@@ -117,7 +117,6 @@ def draw(record: dict[str, Any], path: Path) -> None:
     import numpy as np
     from matplotlib.figure import Figure
 
-    from lmlab.objective_figures.objective_figure import standalone_svg
     from lmlab.plotting.charts import (
         HeatMap,
         HeatMapAxis,
@@ -127,6 +126,7 @@ def draw(record: dict[str, Any], path: Path) -> None:
     from lmlab.plotting.figure import (
         FigureSpec,
         render_figure,
+        standalone_svg,
     )
 
     scores = record["records"][0]["scores"]

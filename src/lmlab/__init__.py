@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from lmlab.core.errors import UserError as UserError
     from lmlab.language_model import LanguageModel as LanguageModel
     from lmlab.tasks.finetune import finetune as finetune
-    from lmlab.tasks.finetuned_model import load_finetuned
-    from lmlab.tasks.setting_listing import list_settings
+    from lmlab.tasks.finetuned_model import load_task
+    from lmlab.tasks.setting_listing import settings
 
 __version__ = "0.1.0"
 __all__ = [
@@ -47,11 +47,11 @@ __all__ = [
     "evaluate",
     "finetune",
     "inspect",
-    "list_settings",
     "load",
-    "load_finetuned",
+    "load_task",
     "open_index",
     "pairs",
+    "settings",
     "show_objective",
     "systems",
     "train",

@@ -156,7 +156,7 @@ def test_draws_are_those_of_the_distribution(case, enumerated, monkeypatch):
     """Exact ones, and a Gibbs sampler's after its sweeps: each token's share within five errors."""
     if not enumerated:
         monkeypatch.setattr(potts_joint, "MAX_ENUMERATED_FILLINGS", 1)
-        monkeypatch.setattr(potts_joint, "SWEEPS", 15)
+        monkeypatch.setattr(potts_joint, "GIBBS_SWEEPS", 15)
     system, _, expected = case
     draws = 1500
     batch, masked = asked()

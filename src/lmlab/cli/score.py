@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from dataclasses import asdict
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, replace
+from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,38 +14,21 @@ from lmlab.cli.arguments import parse_positions
 from lmlab.cli.options import ErrorsOption, JsonOption, NoVerify, RawOption, RunArgument
 from lmlab.cli.output import one_line, print, print_json_list, text_progress_bar
 from lmlab.cli.text_inputs import (
+    STDIN,
     FileOption,
-    TextOption,
-)
-from lmlab.core.errors import UserError
-
-if TYPE_CHECKING:
-    from lmlab.core.score import Score
-from collections.abc import Iterable
-from dataclasses import replace
-from typing import TYPE_CHECKING
-
-from lmlab.cli.text_inputs import (
     TextInput,
+    TextOption,
     process_lines,
     read_texts,
     require_single_text,
 )
+from lmlab.core.errors import UserError
 from lmlab.data.readers import Example
-
-if TYPE_CHECKING:
-    from lmlab.language_model import LanguageModel
-    from lmlab.scoring.conditional import ConditionalScore
-from itertools import chain
-
-from lmlab.cli.text_inputs import (
-    STDIN,
-)
-from lmlab.scoring.source_scoring import pair_with_sources
 
 if TYPE_CHECKING:
     from lmlab.core.score import Score
     from lmlab.language_model import LanguageModel
+    from lmlab.scoring.conditional import ConditionalScore
 
 
 def score(
@@ -252,6 +236,8 @@ def add_sources(texts: TextInput, given: list[str], sources: list[str]) -> None:
             "--source goes with --text; in a FILE a source stands before its text, with a tab "
             "between them."
         )
+    from lmlab.scoring.source_scoring import pair_with_sources
+
     pairs = zip(texts.reader, pair_with_sources(sources, given), strict=True)
     texts.reader = (replace(line, condition=pair.source) for line, pair in pairs)
 

@@ -29,9 +29,9 @@ def settings(
     as_json: JsonOption = False,
 ) -> None:
     """List the settings that --set NAME=VALUE takes: type, default and what each does."""
-    from lmlab.tasks.setting_listing import list_settings as list_settings
+    from lmlab.tasks.setting_listing import settings as settings
 
-    records = list_settings(system, recipe=recipe, task=task)
+    records = settings(system, recipe=recipe, task=task)
     if as_json:
         print_json([record.as_dict() for record in records])
     else:

@@ -83,7 +83,7 @@ def unknown_option_sentence(
 
 def settable_names(arguments: Sequence[str]) -> tuple[list[str], str]:
     """Names that `--set` takes in this command, and the command that lists them."""
-    from lmlab.tasks.setting_listing import list_settings
+    from lmlab.tasks.setting_listing import settings
 
     given: dict[str, str] = {}
     if "--task" in arguments[:-1]:
@@ -92,9 +92,9 @@ def settable_names(arguments: Sequence[str]) -> tuple[list[str], str]:
         systems = [name for name in map(_system_name, arguments[1:]) if name]
         given = {"system": systems[0]} if systems else {}
     try:
-        records = list_settings(**given)
+        records = settings(**given)
     except UserError:  # no such task, which the command itself will say
-        given, records = {}, list_settings()
+        given, records = {}, settings()
     if arguments[0] == SHOW_OBJECTIVE:
         records = [record for record in records if record.part == "system"]
     options = {"task": "--task {}", "system": "{}"}

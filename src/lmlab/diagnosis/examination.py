@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 
 from lmlab.data.corpus import Corpus
+from lmlab.diagnosis import checks as room
 from lmlab.diagnosis.findings import (
     Baseline,
     Examination,
@@ -27,7 +28,6 @@ from lmlab.diagnosis.run_evidence import (
     RunEvidence,
 )
 from lmlab.diagnosis.training_history import TrainingHistory
-from lmlab.diagnostics.doctor import checks as room
 
 Check = Callable[[RunEvidence], Finding | None]
 

@@ -21,7 +21,7 @@ from lmlab.inspection.inspected_models import (
     TokenizedSentence,
     collate_sentences,
 )
-from lmlab.objective_figures.figure_contents import (
+from lmlab.inspection.token_names import (
     NamesSpecialTokens,
     TokenNames,
 )

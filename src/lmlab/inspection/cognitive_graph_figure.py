@@ -15,7 +15,6 @@ from lmlab.core.atomic_files import (
     write_text,
 )
 from lmlab.core.errors import UserError
-from lmlab.objective_figures.objective_figure import standalone_svg
 from lmlab.plotting.canvas import (
     COLOURS,
     FOREGROUND_COLOUR,
@@ -26,6 +25,7 @@ from lmlab.plotting.figure import (
     FigureSpec,
     numbered_name,
     render_figure,
+    standalone_svg,
 )
 from lmlab.tasks.multihop.answer_selection import MultihopAnswer
 from lmlab.tasks.multihop.cognitive_graph import CognitiveGraph

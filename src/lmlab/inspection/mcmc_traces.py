@@ -15,7 +15,6 @@ from lmlab.core.atomic_files import (
     write_text,
 )
 from lmlab.core.errors import UserError
-from lmlab.objective_figures.objective_figure import standalone_svg
 from lmlab.plotting.canvas import (
     FOREGROUND_COLOUR,
     abbreviate_count,
@@ -26,6 +25,7 @@ from lmlab.plotting.canvas import (
 from lmlab.plotting.figure import (
     FigureSpec,
     render_figure,
+    standalone_svg,
 )
 from lmlab.sampling.mcmc.diagnostics import McmcResult
 

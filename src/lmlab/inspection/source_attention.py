@@ -23,7 +23,6 @@ from lmlab.core.evaluation_mode import (
 )
 from lmlab.core.locks import FolderLock
 from lmlab.inspection.inspected_models import encode_with_special_tokens
-from lmlab.objective_figures.objective_figure import standalone_svg
 from lmlab.plotting.charts import (
     HeatMap,
     HeatMapAxis,
@@ -34,6 +33,7 @@ from lmlab.plotting.charts import (
 from lmlab.plotting.figure import (
     FigureSpec,
     render_figure,
+    standalone_svg,
 )
 from lmlab.sampling.translation import Translation
 from lmlab.training.distributed import lock_output

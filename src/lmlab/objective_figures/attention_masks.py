@@ -10,10 +10,10 @@ from torch import Tensor
 
 from lmlab.core.attention_mask import AttentionMask, LayerMask
 from lmlab.core.view import NO_TARGET, View
+from lmlab.inspection.token_names import TokenNames
 from lmlab.objective_figures.figure_contents import (
     AttentionMaskGrid,
     TokenCell,
-    TokenNames,
     ViewAnnotations,
 )
 

@@ -10,7 +10,6 @@ from lmlab.backbones.backbone_interfaces import ImageTextBackbone
 from lmlab.core.attention_mask import LayerMask
 from lmlab.core.system import Assembly
 from lmlab.core.view import View
-from lmlab.core.vocabulary import Vocabulary
 
 CellStyle = Literal["plain", "hidden", "mask", "changed", "other", "answer", "target", "number"]
 
@@ -72,45 +71,6 @@ class ObjectiveContents:
         """What kinds of cells there are."""
         strips = (strip for panel in self.panels for strip in panel.strips)
         return {cell.look for strip in strips for cell in strip.cells if cell is not None}
-
-
-@runtime_checkable
-class NamesSpecialTokens(Protocol):
-    """An objective with symbols of its own, beyond the tokeniser's, that says how to call them."""
-
-    symbols: Mapping[int, str]
-
-
-@runtime_checkable
-class NamesOutcomes(Protocol):
-    """An emission whose outcomes are no tokens, and that says what they are."""
-
-    outcomes: tuple[str, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class TokenNames:
-    """How ids are written."""
-
-    token: Callable[[int], str]
-    """The text of an id of the tokeniser."""
-    vocabulary: Vocabulary
-    """The tokeniser's; what lies beyond are symbols of the system."""
-    symbols: Mapping[int, str]
-    """Names of such symbols, where the objective tells them; the others are numbered."""
-    outcomes: tuple[str, ...] = ()
-    """What targets are called where they are no tokens."""
-
-    def target(self, id: int) -> str:
-        """What is predicted."""
-        return self.outcomes[id] if self.outcomes else self.of(id)
-
-    def of(self, id: int) -> str:
-        """The text of any id."""
-        if id in self.symbols:
-            return self.symbols[id]
-        beyond = id - self.vocabulary.size
-        return self.token(id) if beyond < 0 else f"⟨{beyond + 1}⟩"
 
 
 @runtime_checkable

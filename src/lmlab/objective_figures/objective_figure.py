@@ -39,11 +39,13 @@ from lmlab.inspection.inspected_models import (
     tokenize_sentence,
     training_corpus,
 )
-from lmlab.objective_figures.figure_contents import (
+from lmlab.inspection.token_names import (
     NamesOutcomes,
     NamesSpecialTokens,
-    ObjectiveContents,
     TokenNames,
+)
+from lmlab.objective_figures.figure_contents import (
+    ObjectiveContents,
     annotate_view,
 )
 from lmlab.objective_figures.figure_layout import objective_figure_spec
@@ -52,6 +54,7 @@ from lmlab.plotting.figure import (
     FigureSpec,
     RenderedFigure,
     render_figure,
+    standalone_svg,
 )
 from lmlab.training.config import apply_settings
 from lmlab.training.external_memory import tiny_external_memory
@@ -171,16 +174,6 @@ def check_figure_path(path: Path) -> None:
         )
     if path.is_dir():
         raise UserError(f"{path} is a folder; give the name of a file to write.")
-
-
-def standalone_svg(svg: str) -> str:
-    """An SVG as a file by itself: letters dark on light pages and light on dark ones."""
-    style = (
-        "<style>svg { color: #1d2430; } "
-        "@media (prefers-color-scheme: dark) { svg { color: #e3e7ee; } }</style>"
-    )
-    head, mark, body = svg.partition(">")
-    return f"{head}{mark}\n {style}{body}"
 
 
 def _summary(card: Card) -> str:

@@ -80,3 +80,13 @@ def numbered_name(name: str, place: int, of: int) -> str:
 def join_remarks(parts: Sequence[str]) -> str:
     """Remarks one after another, those that are empty left out."""
     return " ".join(part.strip() for part in parts if part.strip())
+
+
+def standalone_svg(svg: str) -> str:
+    """An SVG as a file by itself: letters dark on light pages and light on dark ones."""
+    style = (
+        "<style>svg { color: #1d2430; } "
+        "@media (prefers-color-scheme: dark) { svg { color: #e3e7ee; } }</style>"
+    )
+    head, mark, body = svg.partition(">")
+    return f"{head}{mark}\n {style}{body}"

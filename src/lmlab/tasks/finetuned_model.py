@@ -88,7 +88,7 @@ OPTIONAL_FIELDS = ("question",)
 """Fields that may be read without being needed."""
 
 
-def load_finetuned(path: Path | str) -> FinetunedModel | MultihopModel:
+def load_task(path: Path | str) -> FinetunedModel | MultihopModel:
     """The fine-tuned system of a run's folder; of the task hops what `load_hops` gives.
 
     Both have `predict(rows)`: a `FinetunedModel` gives bare answers, a `MultihopModel` answers with the graph

@@ -7,7 +7,7 @@ from typing import Any
 
 from lmlab.core.registry import full_card, system_module
 from lmlab.data.corpus import Layout
-from lmlab.tasks.finetuned_model import load_finetuned
+from lmlab.tasks.finetuned_model import load_task
 from lmlab.training.external_memory import load_external_memory
 from lmlab.training.run_folder import (
     RunFolder,
@@ -29,7 +29,7 @@ def load_pretrained(path: Path | str) -> TrainedModel:
     config = run.read_config()
     if not config.get("task", {}).get("head"):
         return load_run(path)
-    fine_tuned = load_finetuned(path)
+    fine_tuned = load_task(path)
     under_head: Any = fine_tuned.system.base
     # Built anew, since a frozen fine-tuning has taken the gradients of its parameters away.
     memories = load_external_memory(config, run.memory)

@@ -1,4 +1,4 @@
-"""`lmlab.list_settings`: records of everything that `--set` takes, of trainings and of fine-tunings.
+"""`lmlab.settings`: records of everything that `--set` takes, of trainings and of fine-tunings.
 
 Importing this module, and listing the training settings, does not import torch.
 """
@@ -14,7 +14,7 @@ from lmlab.training.setting_records import (
 )
 
 
-def list_settings(
+def settings(
     system: str | None = None, *, recipe: str | None = None, task: str | None = None
 ) -> list[SettingRecord]:
     """Records of the training settings; with a system, its own settings come first.

@@ -153,7 +153,7 @@ class TransformerConfig:
         exact = exact_bucket_count(self.buckets, both_ways=not self.has_decoder)
         if self.positions == "buckets" and self.max_distance <= exact:
             raise UserError(
-                f"with {self.buckets} buckets each distance below {exact} has its own, so furthest "
+                f"with {self.buckets} buckets each distance below {exact} has its own, so max_distance "
                 f"must be larger than {exact}, and {self.max_distance} came; give a larger one, or "
                 "fewer buckets."
             )

@@ -78,7 +78,7 @@ def test_what_is_dropped_may_differ():
     ("settings", "told"),
     [
         ({"width": 24}, "(embedding.norm.bias is (12,) there and (24,) here)"),
-        ({"layers": 1}, "(stack.blocks.1 itself is Block there and missing here)"),
+        ({"layers": 1}, "(stack.blocks.1 itself is TransformerBlock there and missing here)"),
         ({"segments": 0}, "(embedding.segments itself is Embedding there and missing here)"),
         ({"pre_norm": True}, "is PostNorm there and PreNorm here"),
         # These have the same parameters, and would read otherwise.

@@ -9,6 +9,8 @@ import sys
 
 import pytest
 
+import lmlab.core.search as search_module
+
 from lmlab.core.search import (
     GLOSSARY,
     PACKAGE,
@@ -76,8 +78,8 @@ EXPECTED = {
 def index(tmp_path_factory: pytest.TempPathFactory) -> SearchIndex:
     """Of what a wheel holds: the pages of docs/ are not there."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(search, "DOCS", tmp_path_factory.mktemp("no-docs"))
-        return SearchIndex(search.entries(lambda source: True))
+        patch.setattr(search_module, "DOCS", tmp_path_factory.mktemp("no-docs"))
+        return SearchIndex(search_module.entries(lambda source: True))
 
 
 @pytest.mark.parametrize("query", EXPECTED)
@@ -89,7 +91,7 @@ def test_a_term_of_the_field_finds_where_it_is_in_three_results(
 
 
 def test_skipping_files_without_the_words_loses_nothing(monkeypatch, tmp_path, index) -> None:
-    monkeypatch.setattr(search, "DOCS", tmp_path)
+    monkeypatch.setattr(search_module, "DOCS", tmp_path)
     for query in ("vanishing gradient", "beam search", "gated recurrence"):
         quick = [(hit.name, hit.where) for hit in search(query, limit=3)]
         assert quick == [(hit.name, hit.where) for hit in index.search(query, limit=3)]
@@ -131,7 +133,7 @@ def test_json_has_the_same_results(lmlab) -> None:
 def test_pages_of_a_checkout_are_searched_by_section(monkeypatch, tmp_path) -> None:
     page = "# Wombats\n\nBurrows.\n\n## Their food\n\nEucalyptus is what quokkas do not eat.\n"
     (tmp_path / "animals.md").write_text(page, encoding="utf-8")
-    monkeypatch.setattr(search, "DOCS", tmp_path)
+    monkeypatch.setattr(search_module, "DOCS", tmp_path)
     [hit] = search("quokka")
     assert (hit.kind, hit.name, hit.where) == ("docs", "Their food", "docs/animals.md")
 

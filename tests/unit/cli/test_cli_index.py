@@ -107,7 +107,7 @@ def test_an_approximate_index_says_where_the_recall_was_not_reached(
     lmlab, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     pytest.importorskip("faiss")
-    monkeypatch.setattr("lmlab.retrieval.faiss_index.share_found", lambda found, truth: 0.9)
+    monkeypatch.setattr("lmlab.retrieval.faiss_index.recall_at_k", lambda found, truth: 0.9)
     built = ("--encoder", made / "bert", "--out", tmp_path / "i", "--kind", "hnsw")
     found = lmlab("index", "build", made / "docs.jsonl", *built)
     assert found.code == 0 and "recall: 90.0% of the ten nearest" in found.out

@@ -41,7 +41,7 @@ def same(first: list[Batch], second: list[Batch]) -> bool:
 @pytest.fixture(params=[2**20, 64])
 def shard(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
     """Datasets smaller than a shard, and of several shards."""
-    monkeypatch.setattr(batches, "SHARD", request.param)
+    monkeypatch.setattr(batches, "SHUFFLE_SHARD", request.param)
     return int(request.param)
 
 

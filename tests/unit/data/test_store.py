@@ -71,7 +71,7 @@ def test_an_interrupted_build_leaves_nothing(tmp_path: Path) -> None:
 def test_a_kill_leaves_the_place_empty(tmp_path: Path) -> None:
     program = (
         "import os, signal, sys, numpy, pathlib\n"
-        "from lmlab.data.store import ColumnWriter\n"
+        "from lmlab.data.column_store import ColumnWriter\n"
         "with ColumnWriter(pathlib.Path(sys.argv[1])) as writer:\n"
         "    writer.append({'tokens': numpy.arange(100_000)})\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"

@@ -259,7 +259,7 @@ def test_compact_file_gives_back_what_was_written(tmp_path: Path) -> None:
 def test_compact_file_of_another_format_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compact_format, "HEADER", "lmlab-wordnet 0")
+    monkeypatch.setattr(compact_format, "FILE_HEADER", "lmlab-wordnet 0")
     compact_format.write_compact(tmp_path / "old.gz", SMALL, {})
     monkeypatch.undo()
     with pytest.raises(UserError, match=r"lmlab-wordnet 1.*lmlab-wordnet 0"):

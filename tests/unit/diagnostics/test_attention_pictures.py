@@ -39,7 +39,7 @@ from lmlab.inspection.inspected_models import (
     InspectedModel,
     make_inspected_model,
 )
-from lmlab.objective_figures.figure_contents import TokenNames
+from lmlab.inspection.token_names import TokenNames
 from lmlab.objective_figures.objective_figure import show_objective
 from lmlab.plotting.canvas import (
     canvas,

@@ -59,7 +59,7 @@ def corpus(folder: Path, **splits: list[str]) -> Path:
 def trained(out: Path, system: str = "rnn", *, text: Path | str = "markov", **given: Any) -> Path:
     """A tiny run, with settings beside the budget."""
     budget = {name: given.pop(name) for name in ("epochs", "steps") if name in given}
-    train(system, corpus_quality=text, out=out, size="tiny", settings=given, quiet=True, **budget)
+    train(system, data=text, out=out, size="tiny", settings=given, quiet=True, **budget)
     return out
 
 

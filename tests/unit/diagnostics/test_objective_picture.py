@@ -20,10 +20,10 @@ from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.view import NO_TARGET, View, causal_view
 from lmlab.core.vocabulary import SPECIAL_TOKENS, Vocabulary
+from lmlab.inspection.token_names import TokenNames
 from lmlab.objective_figures.figure_contents import (
     CellPanel,
     ObjectiveContents,
-    TokenNames,
 )
 from lmlab.objective_figures.figure_layout import (
     ALLOWED_COLOUR,

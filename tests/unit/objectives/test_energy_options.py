@@ -187,7 +187,7 @@ def test_filling_in_small_pieces_changes_nothing(monkeypatch: pytest.MonkeyPatch
     masked = one_blank(batch, 2)
     with torch.no_grad():
         whole = system.fill(batch, masked).log_probs
-        monkeypatch.setattr("lmlab.models.energy.TOKENS_AT_ONCE", 5 * batch.tokens.shape[1])
+        monkeypatch.setattr("lmlab.models.energy.MAX_TOKENS_AT_ONCE", 5 * batch.tokens.shape[1])
         torch.testing.assert_close(system.fill(batch, masked).log_probs, whole)
 
 

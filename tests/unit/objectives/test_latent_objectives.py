@@ -63,7 +63,7 @@ def test_a_bound_does_not_depend_on_what_a_generator_drew_before():
 def test_points_are_decoded_in_groups_as_all_at_once(monkeypatch):
     system = build("gru-vae", samples=5).eval()
     at_once = system.log_prob(BATCH)
-    monkeypatch.setattr("lmlab.objectives.elbo.PLACES_AT_ONCE", 1)
+    monkeypatch.setattr("lmlab.objectives.elbo.POSITIONS_PER_CHUNK", 1)
     one_by_one = system.log_prob(BATCH)
     torch.testing.assert_close(one_by_one.per_token, at_once.per_token)
     torch.testing.assert_close(one_by_one.per_sequence, at_once.per_sequence)

@@ -127,7 +127,7 @@ def test_a_search_in_parts_is_the_same(memory: DocumentMemory, monkeypatch: pyte
     queries = torch.randn(7, 3, generator=torch.Generator().manual_seed(0))
     without = torch.tensor([[number % 3] for number in range(7)])
     whole = memory.search(queries, 2, without=without)
-    monkeypatch.setattr("lmlab.retrieval.document_memory.SCORES_AT_ONCE", 6)
+    monkeypatch.setattr("lmlab.retrieval.document_memory.SEARCH_CHUNK", 6)
     assert torch.equal(memory.search(queries, 2, without=without), whole)
 
 

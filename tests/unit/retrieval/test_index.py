@@ -182,7 +182,7 @@ def test_without_faiss_flat_works_and_the_others_name_the_extra(without_faiss: N
 @pytest.mark.parametrize("at_once", [1, 7, 10**6])
 def test_numpy_takes_some_vectors_at_a_time(monkeypatch: pytest.MonkeyPatch, at_once: int):
     """Few whole numbers, so that many scores are equal: the lower number comes first."""
-    monkeypatch.setattr(exact_search, "SCORES_AT_ONCE", at_once)
+    monkeypatch.setattr(exact_search, "SCORE_CHUNK", at_once)
     random = np.random.default_rng(0)
     vectors = random.integers(-1, 2, (50, 3)).astype(np.float32)
     queries = random.integers(-1, 2, (6, 3)).astype(np.float32)

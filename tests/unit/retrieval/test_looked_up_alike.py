@@ -160,7 +160,7 @@ def test_a_run_may_search_by_an_index_of_its_own(
     # What was built at the first search is kept, and read from then on.
     assert (tmp_path / "ivf" / "memory" / "index.faiss").is_file()
     assert not (tmp_path / "flat" / "memory" / "index.faiss").exists()
-    monkeypatch.setattr("lmlab.retrieval.faiss_index.build", None)
+    monkeypatch.setattr("lmlab.retrieval.faiss_index.build_faiss_index", None)
     again = lmlab.load(tmp_path / "ivf")
     assert list(map(told, again.ask(QUESTIONS))) == list(map(told, ivf))
     loaded: Any = again.model.system

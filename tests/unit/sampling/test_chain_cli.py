@@ -125,12 +125,10 @@ def test_mistakes_are_told_in_a_sentence(sample, arguments, said):
 
 def test_python_gives_the_record(bert_run):
     model = lmlab.load(bert_run)
-    found = model.sampler(
-        2, method="metropolis", text="the dog sees a cat", positions=(2,), steps=9
-    )
+    found = model.chains(2, method="metropolis", text="the dog sees a cat", positions=(2,), steps=9)
     assert [each.text.split()[0] for each in found.texts] == ["the", "the"]
     assert found.as_dict()["mixing"]["readings"] == 4 * 6
-    unigram = model.sampler(1, method="metropolis", proposal="unigram", length=3, steps=5)
+    unigram = model.chains(1, method="metropolis", proposal="unigram", length=3, steps=5)
     assert unigram.proposal == "unigram"
     with pytest.raises(UserError, match="call chains"):
         model.sample(1, method="gibbs")

@@ -99,7 +99,7 @@ def test_a_prefix_is_kept_and_not_counted(random_table):
 
 
 def test_many_rows_are_drawn_in_several_goes(random_table, monkeypatch):
-    monkeypatch.setattr(decode_module, "MOST_NUMBERS", 8 * 5)
+    monkeypatch.setattr(decode_module, "MAX_NUMBERS", 8 * 5)
     drawn = sample_sequences(random_table, 12, max_length=1, generator=generator())
     assert len(drawn) == 12
     assert random_table.steps == 3  # five rows, five rows, two

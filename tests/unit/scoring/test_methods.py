@@ -203,8 +203,8 @@ def test_tokens_of_long_texts_stand_in_the_middle_of_their_windows(
         laid_out.append(len(rows) * max(map(len, rows)))
         return whole(rows, of)
 
-    monkeypatch.setattr(masked_text_scoring, "batch_of", noted)
-    monkeypatch.setattr(masked_text_scoring, "PLACES_AT_ONCE", 14)
+    monkeypatch.setattr(masked_text_scoring, "pad_rows", noted)
+    monkeypatch.setattr(masked_text_scoring, "POSITIONS_PER_BATCH", 14)
     bounded = next(scorer.score([LONG]))
     assert [t.log_prob for t in bounded.per_token] == pytest.approx(expected, abs=1e-5)
     assert max(laid_out) <= 14 and len(laid_out) > 1

@@ -42,7 +42,7 @@ def test_pieces_are_bounded_where_the_text_allows(monkeypatch):
 
 def test_a_word_without_end_is_divided_for_subwords_only(monkeypatch):
     monkeypatch.setattr("lmlab.scoring.token_chunks.TOKEN_CHUNK_CHARACTERS", 50)
-    monkeypatch.setattr("lmlab.scoring.token_chunks.LONGEST_WORD", 100)
+    monkeypatch.setattr("lmlab.scoring.token_chunks.MAX_WORD_CHARACTERS", 100)
     endless = "x" * 1000
     words = train_tokenizer("word", TEXTS[:3])
     assert [piece.ids for piece in token_chunks(words, endless)] == [[words.vocabulary.unknown]]

@@ -23,7 +23,7 @@ from lmlab.tasks.classification import (
 )
 from lmlab.tasks.few_shot import predict_few_shot
 from lmlab.tasks.finetune import finetune
-from lmlab.tasks.finetuned_model import load_finetuned
+from lmlab.tasks.finetuned_model import load_task
 from lmlab.tasks.finetuned_systems import FinetunedGenerator
 from lmlab.tasks.generation import Generation
 from lmlab.tasks.prediction import generate_texts
@@ -114,7 +114,7 @@ def test_a_task_is_learned(task: str, system: str, runs: dict[str, Path], tmp_pa
         quiet=True,
     )
     assert found.metrics[MEASURE[task]] > 0.85
-    model = load_finetuned(found.path)
+    model = load_task(found.path)
     rows = [json.loads(line) for line in (found.path / "predictions.jsonl").open()]
     answered = [row.pop("answered") for row in rows]
     assert model.predict(rows) == answered
@@ -245,9 +245,7 @@ def test_a_source_is_read_by_its_own_tokeniser(tmp_path: Path):
     found = finetune(base, task="generate", out=tmp_path / "out", **words)
     model = lmlab.load(found.path).model
     source = "a b c"
-    [read] = (
-        load_finetuned(found.path).reading.prepare([{"source": source}], training=False).encoded
-    )
+    [read] = load_task(found.path).reading.prepare([{"source": source}], training=False).encoded
     vocabulary = model.reads_by.vocabulary
     assert read.given == [vocabulary.start, *model.reads_by.encode(source), vocabulary.end]
     assert len(read.given) == len(source) + 2
@@ -399,7 +397,7 @@ def test_other_mistakes_are_told(runs, tmp_path: Path):
     with pytest.raises(UserError, match="texts, and 7 came"):
         Tagging.check_row({"words": ["a", 7], "tags": ["O", "O"]})
     with pytest.raises(UserError, match="not fine-tuned"):
-        load_finetuned(runs["gpt"])
+        load_task(runs["gpt"])
     alike = write_rows(tmp_path / "alike.jsonl", [{"text": "a", "label": "x"}] * 20)
     with pytest.raises(UserError, match="all 18 rows to train on have the label 'x'"):
         finetune(runs["gpt"], task="classify", data=alike, out=tmp_path / "x", quiet=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from lmlab.tasks.hops.plain import Seen, chosen, plain_examples, train_plain_reader
+from benchmarks.plain_readers import Seen, chosen, plain_examples, train_plain_reader
 from typer.testing import CliRunner
 
 import lmlab

@@ -15,7 +15,7 @@ import lmlab
 from lmlab.cli.main import app
 from lmlab.core.errors import UserError
 from lmlab.tasks.finetune import finetune
-from lmlab.tasks.finetuned_model import load_finetuned
+from lmlab.tasks.finetuned_model import load_task
 from lmlab.tasks.long_context.cogltx_model import CogLTX
 from lmlab.tasks.long_context.memrecall_pipeline import (
     EncodedMemRecallSplit,
@@ -85,7 +85,7 @@ def test_the_judge_learns_what_is_relevant(task: str, base: Path, tmp_path: Path
         base, task=task, data=rows, out=tmp_path / "out", steps=60, settings=SETTINGS, quiet=True
     )
     assert found.metrics["relevant_read"] > 0.9
-    model = load_finetuned(found.path)
+    model = load_task(found.path)
     assert isinstance(model.reading, MemRecallPipeline)
     assert model.reading.settings.block == 3 and model.reading.settings.keep == (2, 2)
     assert model.reading.judge == "labels"
@@ -121,7 +121,7 @@ def test_interventions_find_the_block_that_tells_the_label(base: Path, tmp_path:
     assert set(marks.unique().tolist()) == {0.0, 1.0}
     # After the first epoch marks were changed: at first each text had two.
     assert not torch.equal(marks.sum(1), torch.full((144,), 2.0))
-    assert load_finetuned(found.path).reading.judge == "interventions"
+    assert load_task(found.path).reading.judge == "interventions"
 
 
 def test_a_resumed_run_ends_as_one_that_never_stopped(base: Path, tmp_path: Path):

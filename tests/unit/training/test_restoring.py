@@ -37,7 +37,7 @@ def change_state(run: Path, part: str, key: str, value: Any) -> None:
         ("lstm", "progress", "step", "x", "step must be a whole number"),
         ("lstm", "progress", "", 5, "expected numbers named step"),
         ("lstm", "schedule", "", True, "expected numbers named scale"),
-        ("lstm", "schedule", "stale_validations", -1, "waited must be a whole number, 0 or more"),
+        ("lstm", "schedule", "stale_validations", -1, "stale_validations must be a whole number, 0 or more"),
         ("lstm", "progress", "seconds", math.nan, "seconds must be a number"),
         ("hmm", "progress", "epoch", 1.5, "epoch must be a whole number"),
         ("cbow", "schedule", "scale", None, "scale must be a number"),

@@ -301,7 +301,7 @@ def held_out_lengths(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         found.extend(batch.tokens.shape[1] for batch in source.epoch(0))
         return held_out_loss(system, source, *rest, **words)
 
-    monkeypatch.setattr("lmlab.training.loop.evaluate", note)
+    monkeypatch.setattr("lmlab.training.loop.held_out_loss", note)
     return found
 
 

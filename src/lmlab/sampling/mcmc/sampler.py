@@ -153,7 +153,7 @@ class McmcSampler:
                 max_length=most,
                 generator=self.generator,
             )
-            texts = [tokenizer.decoding(each.tokens) for each in drawn]
+            texts = [tokenizer.decode(each.tokens) for each in drawn]
             forms += [text_template(text, (), self.tokenizer) for text in texts if text.strip()]
             if len(forms) == self.settings.chain_count:
                 return forms
@@ -329,7 +329,7 @@ class McmcSampler:
             )
             texts += [
                 ChainSample(
-                    text=self.tokenizer.decoding(tokens[1 : 1 + length]),
+                    text=self.tokenizer.decode(tokens[1 : 1 + length]),
                     energy=energy,
                     tokens=length,
                     chain=chain,

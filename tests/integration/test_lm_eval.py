@@ -17,7 +17,7 @@ import lmlab
 from lmlab.core.errors import UserError
 from lmlab.scoring.conditional import conditional_scores
 
-pytest.importorskip("lm_eval", reason="lm-eval is an extra: pip install 'lmlab[lm-eval]'")
+pytest.importorskip("lm_eval", reason="lm-eval is an extra: run make test-integration")
 
 from lmlab.interop.lm_eval import LmlabLM
 
