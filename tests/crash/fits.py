@@ -59,8 +59,9 @@ FITS: tuple[Fit, ...] = (
     Fit(
         name="questions over several hops",
         arguments=(
-            *("finetune", "{world}/bert", "--task", "hops"),
-            *("--data", "{world}/hop-rows/rows.jsonl", "--out", "{out}", "--steps", "2", "--set", "checkpoint_steps=1"),
+            *("finetune", "{world}/bert", "--task", "hops", "--out", "{out}"),
+            *("--data", "{world}/hop-rows/rows.jsonl"),
+            *("--steps", "2", "--set", "checkpoint_steps=1"),
         ),
     ),
     Fit(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import pytest
 
 from tests.crash.fits import FITS, results_of
 from tests.crash.run import check_fit, run_with_fault
-from tests.fuzz.server import prepare
+from tests.fuzz.server import in_server, prepare
 from tests.fuzz.world import write_files
 
 
@@ -30,13 +29,7 @@ def _serve(folder: Path, results: Any) -> None:
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
-    context = multiprocessing.get_context("spawn")
-    results: Any = context.Queue()
-    server = context.Process(target=_serve, args=(tmp_path_factory.mktemp("crash"), results))
-    server.start()
-    taken = [results.get(timeout=200) for _ in range(1 + sum(fit.short for fit in FITS))]
-    server.join()
-    return taken
+    return in_server(_serve, tmp_path_factory.mktemp("crash"))
 
 
 def test_a_killed_fit_ends_as_one_that_was_not(found: list[Any]):

@@ -154,6 +154,16 @@ TARGETS: tuple[Target, ...] = (
              "--out", "{out}"),
         ),
     ),
+    *(
+        Target(
+            name=f"rows of {task}", path=f"{task}.jsonl", mutate=mutate_lines_of_json, small=False,
+            commands=(
+                ("finetune", "{world}/" + run, "--task", task, "--data", "{it}", "--steps", "1",
+                 "--out", "{out}"),
+            ),
+        )
+        for task, run in (("pair", "bert"), ("tag", "bert"), ("span", "bert"), ("generate", "t5"))
+    ),
     _run("lstm", "config.json", mutate_json),
     _run("lstm", "config.json", mutate_json, RESUME, ("doctor", "{it}")),
     _run("lstm", "tokenizer.json", mutate_json),
@@ -201,7 +211,10 @@ TARGETS: tuple[Target, ...] = (
     ),
     *(
         _in_folder("encoder", "sentences", file, mutate_json, ENCODE)
-        for file in ("modules.json", "1_Pooling/config.json", "sentence_bert_config.json")
+        for file in (
+            *("modules.json", "1_Pooling/config.json", "sentence_bert_config.json"),
+            *("config.json", "tokenizer.json"),
+        )
     ),
     _in_folder(
         "ablation", "ablation", "ablation.json", mutate_json,

@@ -191,6 +191,21 @@ SCENARIOS: dict[str, tuple[Scenario, ...]] = {
             ),
             options=_words("--frozen --long --examples --set --seed --json --errors"),
         ),
+        *(
+            Scenario(
+                arguments=(
+                    *("{world}/" + run, "--task", task, "--data", "{world}/" + task + ".jsonl"),
+                    *("--out", "{out}", "--steps", "1"),
+                ),
+                options=_words("--set --seed --json --errors"),
+            )
+            for task, run in (
+                ("pair", "bert"),
+                ("tag", "bert"),
+                ("span", "bert"),
+                ("generate", "t5"),
+            )
+        ),
     ),
     "predict": (
         Scenario(arguments=("{world}/classifier", "--text", TEXT), options=("--json",)),

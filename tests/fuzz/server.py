@@ -6,7 +6,9 @@ memory, CPU time and wall time; what it prints goes into files, and how it ended
 
 from __future__ import annotations
 
+import multiprocessing
 import os
+import queue
 import resource
 import select
 import shutil
@@ -18,12 +20,14 @@ import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 MEMORY = 3 << 30
 """Bytes of address space that a child may add to what the server has."""
 SECONDS = 60.0
 """Wall time after which a child counts as hanging."""
+ENDED = None
+"""The last thing in a server's queue."""
 RAISED = 70
 """Exit code of a child that raised."""
 
@@ -75,6 +79,34 @@ def prepare() -> None:
             importlib.import_module(name)
         except ImportError:
             continue
+
+
+def in_server(serve: Callable[[Path, Any], None], folder: Path) -> list[Any]:
+    """What `serve(folder, results)` puts into its queue, run in a new process without threads.
+
+    A server that dies fails at once.
+    """
+    context = multiprocessing.get_context("spawn")
+    results: Any = context.Queue()
+    server = context.Process(target=_serve, args=(serve, folder, results))
+    server.start()
+    found: list[Any] = []
+    while True:
+        try:
+            result = results.get(timeout=1)
+        except queue.Empty:
+            if server.is_alive():
+                continue
+            raise RuntimeError(f"the server ended with exit code {server.exitcode}") from None
+        if result is ENDED:
+            server.join()
+            return found
+        found.append(result)
+
+
+def _serve(serve: Callable[[Path, Any], None], folder: Path, results: Any) -> None:
+    serve(folder, results)
+    results.put(ENDED)
 
 
 def run_command(

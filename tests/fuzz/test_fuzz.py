@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
+import os
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,10 @@ from tests.fuzz.mutations import mutate_bytes, mutate_json
 from tests.fuzz.options import draw_command, has_option, verbs
 from tests.fuzz.run import CASES, is_small, one_input, read_case, replay
 from tests.fuzz.scenarios import SCENARIOS
-from tests.fuzz.server import FAILURES, classify, prepare, run_forked
+from tests.fuzz.server import FAILURES, classify, in_server, prepare, run_forked
 from tests.fuzz.world import make_world
 
-INPUTS = 120
+INPUTS = 50
 SEED = 2
 
 
@@ -34,18 +34,23 @@ def _serve(folder: Path, results: Any) -> None:
         group, name, case = one_input(world, number, SEED, full=False)
         outcome = replay(case, world)
         results.put((f"{group} {name} {number}", outcome.kind, outcome.last_line))
-    results.put(None)
 
 
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, str, str]]:
-    context = multiprocessing.get_context("spawn")
-    results: Any = context.Queue()
-    server = context.Process(target=_serve, args=(tmp_path_factory.mktemp("fuzz"), results))
-    server.start()
-    found = list(iter(lambda: results.get(timeout=200), None))
-    server.join()
-    return found
+    return in_server(_serve, tmp_path_factory.mktemp("fuzz"))
+
+
+def test_a_server_that_dies_is_told(tmp_path: Path):
+    with pytest.raises(RuntimeError, match="ended with exit code 3"):
+        in_server(_die, tmp_path)
+
+
+def _die(folder: Path, results: Any) -> None:
+    results.put("alive")
+    results.close()
+    results.join_thread()
+    os._exit(3)
 
 
 def test_no_input_ends_in_a_traceback_or_hangs(outcomes: list[tuple[str, str, str]]):

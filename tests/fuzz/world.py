@@ -81,6 +81,7 @@ def write_files(folder: Path) -> None:
         [{"name": c, "text": f"the capital of {c} is {a}"} for c, a in COUNTRIES.items()],
     )
     _knowledge(folder / "knowledge")
+    _task_rows(folder, texts)
     _jsonl(
         folder / "mentions.jsonl",
         [{"text": f"{c} is warm", "mentions": [[0, len(c), c]]} for c in COUNTRIES] * 8,
@@ -94,6 +95,20 @@ def write_files(folder: Path) -> None:
 
 def _jsonl(path: Path, rows: list[dict[str, Any]]) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def _task_rows(folder: Path, texts: list[str]) -> None:
+    """Rows of each task; those of classify are rows.jsonl."""
+    rows: dict[str, list[dict[str, Any]]] = {
+        "pair": [{"text": t, "other": t, "label": str("cat" in t)} for t in texts],
+        "tag": [{"words": t.split(), "tags": ["O", "B-x", "O", "O", "B-y", "O"]} for t in texts],
+        "span": [
+            {"text": t, "question": "who sees ?", "answer": t.split()[1], "start": 4} for t in texts
+        ],
+        "generate": [{"source": t, "target": t.upper()} for t in texts],
+    }
+    for task, listed in rows.items():
+        _jsonl(folder / f"{task}.jsonl", listed)
 
 
 def _babi(count: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ from torch.nn.functional import normalize
 
 import lmlab
 from lmlab.core.errors import UserError
+from lmlab.core.limits import set_limit
 from lmlab.data.readers import Example
 from lmlab.interop.hf.checkpoint_import import import_hf
 from lmlab.interop.text_encoders import open_encoder
@@ -346,3 +348,31 @@ def test_ways_of_pooling_that_a_run_does_not_have(spoilt, tmp_path):
     )
     describe(spoilt, "Transformer", "Pooling", "Dense")
     assert "names a module Dense, and lmlab knows" in refused(spoilt, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "says"),
+    [
+        ("config.json", {"num_hidden_layers": 10**7}, "parameter tensors; use fewer layers"),
+        ("config.json", {"intermediate_size": 10**12}, "of memory"),
+        ("tokenizer.json", {"added_tokens": [{"id": 2**31, "content": "x"}]}, "can't be the id"),
+    ],
+)
+def test_an_encoder_that_declares_too_much_is_refused(spoilt, file, change, says):
+    """Before transformers builds it, which would take all the memory."""
+    content = json.loads((spoilt / file).read_text())
+    (spoilt / file).write_text(json.dumps({**content, **change}))
+    set_limit("parameters", 300)  # which is quicker to reach than that of the weights
+    try:
+        with pytest.raises(UserError, match=says):
+            open_encoder(spoilt)
+    finally:
+        set_limit("parameters", None)
+
+
+def test_an_encoder_that_fails_when_it_is_used_is_one_sentence(spoilt):
+    """A dropout of NaN passes transformers' own checks and fails in the first batch."""
+    content = json.loads((spoilt / "config.json").read_text())
+    (spoilt / "config.json").write_text(json.dumps({**content, "hidden_dropout_prob": math.nan}))
+    with pytest.raises(UserError, match=r"can't encode texts \(dropout probability"):
+        open_encoder(spoilt).encode_documents(TEXTS)

@@ -22,9 +22,11 @@ import tokenizers as hf
 
 from lmlab.core.atomic_files import write_bytes
 from lmlab.core.errors import UserError
+from lmlab.core.json_text import parse_json
 from lmlab.core.text_checks import check_text
 from lmlab.core.vocabulary import END, MASK, PAD, START, UNKNOWN, Vocabulary
 from lmlab.data.corpus import Corpus
+from lmlab.data.token_ids import check_tokenizer_json
 from lmlab.data.tokenizer_training import RESERVED_TOKENS, TRAINERS, train_kind, without_vocabulary
 
 CJK_CHARACTER = re.compile("[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
@@ -165,7 +167,9 @@ class Tokenizer:
         if not Path(path).exists():
             raise UserError(f"there is no file {path} with a tokeniser; check the path.")
         try:
-            inner = hf.Tokenizer.from_str(Path(path).read_text(encoding="utf-8"))
+            text = Path(path).read_text(encoding="utf-8")
+            check_tokenizer_json(parse_json(text))
+            inner = hf.Tokenizer.from_str(text)
         except (OSError, UnicodeDecodeError) as error:
             reason = getattr(error, "strerror", None) or error
             raise UserError(f"cannot read the tokeniser {path}: {reason}.") from error

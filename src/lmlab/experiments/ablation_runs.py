@@ -115,7 +115,7 @@ class AblationRecord:
                 losses = tuple((int(epoch), float(loss)) for epoch, loss in trial["losses"])
                 again = {**trial, "off": tuple(trial["off"]), "losses": losses}
                 self._trials[again["off"], again["seed"]] = AblationTrial(**again)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
             raise UserError(
                 f"{path} is not the record of an ablation; choose another --out."
             ) from error

@@ -127,7 +127,7 @@ def _records(folder: Path) -> list[dict[str, Any]]:
     try:
         told = read_json_object(folder / MANIFEST)
         records = told["pictures"] if int(told["format"]) <= MANIFEST_FORMAT else []
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, OverflowError):
         return []
     return [record for record in records if isinstance(record, dict)]
 

@@ -41,6 +41,11 @@ class SpanExtraction(Task):
         checked = super().check_row(row)
         if not checked["answer"] or str(checked["answer"]) not in str(checked["text"]):
             raise UserError(f"the answer {checked['answer']!r} does not stand in its text.")
+        start = checked.get("start", 0)
+        if type(start) is not int or not 0 <= start < len(str(checked["text"])):
+            raise UserError(
+                f"start must be a character of the text, counted from 0, got {start!r}."
+            )
         return checked
 
     @classmethod

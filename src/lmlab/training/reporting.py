@@ -33,6 +33,12 @@ SECONDS_BETWEEN_LINES = 20.0
 NOT_FINITE = "not finite"
 """The last event of a training whose loss or gradient was no number any more."""
 
+MEASURED = (
+    *("loss", "count", "learning_rate", "gradient_norm", "tokens_per_second", "update_ratio"),
+    "seconds",
+)
+"""Numbers that a line of the metrics may have."""
+
 
 class Reporter:
     """Tells a person and writes the metrics. On all processes but the first it does nothing."""
@@ -243,7 +249,8 @@ def format_exact_duration(seconds: float) -> str:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The lines of a metrics.jsonl; a last one that a kill cut short is left out."""
+    """The lines of a metrics.jsonl; damaged ones, and a last one that a kill cut short, are left
+    out."""
     return _whole_lines(path)
 
 
@@ -255,9 +262,22 @@ def _whole_lines(path: Path) -> list[dict[str, Any]]:
                 line = parse_json(text)
             except ValueError:
                 continue
-            if isinstance(line, dict) and isinstance(line.get("step"), int):
+            if isinstance(line, dict) and _is_whole(line):
                 lines.append(line)
     return lines
+
+
+def _is_whole(line: Mapping[str, Any]) -> bool:
+    """Whether its numbers are numbers: steps and sums finite, losses and norms perhaps not."""
+    norms = line.get("vector_norms", {})
+    measured = [line[name] for name in MEASURED if name in line]
+    return (
+        all(type(each) is int and each >= 0 for each in (line.get("step"), line.get("epoch", 0)))
+        and all(type(each) in (int, float) for each in measured)
+        and all(math.isfinite(line.get(name, 0)) for name in ("count", "seconds"))
+        and isinstance(norms, dict)
+        and all(type(each) in (int, float) for each in norms.values())
+    )
 
 
 def _tensorboard(folder: Path | None, after: int) -> Any:

@@ -10,7 +10,6 @@ import sys
 import pytest
 
 import lmlab.core.search as search_module
-
 from lmlab.core.search import (
     GLOSSARY,
     PACKAGE,

@@ -117,7 +117,7 @@ def test_an_error_leaves_what_was_there(folder: Path, failure: type[BaseExceptio
 WRITERS = """
 import sys, time
 from pathlib import Path
-from lmlab.core.files import new_file, new_folder
+from lmlab.core.atomic_files import new_file, new_folder
 folder = Path(sys.argv[1])
 with new_file(folder / "a") as file, new_folder(folder / "b") as partial:
     (partial / "part").write_text("half")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gzip
+import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import pytest
@@ -14,7 +16,7 @@ from lmlab.core.errors import UserError
 from lmlab.core.gzip_data import unpack_gzip
 from lmlab.core.integer_parsing import parse_integer
 from lmlab.core.json_text import parse_json
-from lmlab.core.limits import check_limit, limit, set_limit, set_limits
+from lmlab.core.limits import LIMITS, check_limit, limit, set_limit, set_limits
 from lmlab.core.memory_budget import available_memory, memory_budget
 from lmlab.core.seeds import check_seed
 
@@ -134,3 +136,10 @@ def test_a_record_of_wrong_values_is_refused(values):
 def test_a_record_of_right_values():
     found = parse_dataclass(Shape, {"width": 3, "rate": 1, "kind": "b", "heads": [1], "cut": None})
     assert (found.width, found.rate, found.kind, found.cut) == (3, 1, "b", None)
+
+
+def test_the_page_lists_every_limit():
+    """docs/reliability.md has name, default and meaning of each, as they are here."""
+    page = (Path(__file__).parents[3] / "docs" / "reliability.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| ([\d,]+) \| (.*) \|$", page, flags=re.MULTILINE)
+    assert rows == [(name, f"{each.default:,}", each.what) for name, each in LIMITS.items()]

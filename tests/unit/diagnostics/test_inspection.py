@@ -195,6 +195,11 @@ def test_what_was_written_is_read_again_and_old_pictures_go(tmp_path: Path) -> N
     assert [each.name for each in read_figure_files(tmp_path)] == ["a", "b"]
     write_figure_files(tmp_path, [shot("b")], [b"3"])
     assert [each.name for each in read_figure_files(tmp_path)] == ["b"]
+    listed = (tmp_path / MANIFEST).read_text()
+    for damaged in ("[" * 200_000, '{"format": Infinity}', '{"format": [1]}', "5"):
+        (tmp_path / MANIFEST).write_text(damaged)
+        assert read_figure_files(tmp_path) == ()
+    (tmp_path / MANIFEST).write_text(listed)
     # What is not of the list stays.
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
         ["b.svg", "b.png", "curves.svg", MANIFEST, PAGE]

@@ -44,9 +44,7 @@ def test_blocks_of_rows_and_of_tokens_change_nothing(layer, monkeypatch, rows, c
     torch.testing.assert_close(sums.double(), by_hand, atol=1e-5, rtol=1e-5)
     # What is never predicted has no probability, whichever block it stands in.
     with torch.no_grad():
-        never = softmax_log_prob.linear_log_prob(
-            hidden[:2], weight, offsets, torch.tensor([2, 12])
-        )
+        never = softmax_log_prob.linear_log_prob(hidden[:2], weight, offsets, torch.tensor([2, 12]))
     assert never.tolist() == [-torch.inf, -torch.inf]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -394,6 +395,11 @@ def test_other_mistakes_are_told(runs, tmp_path: Path):
         finetune(runs["gpt"], task="classify", data=few, out=runs["bert"], quiet=True)
     with pytest.raises(UserError, match="does not stand in its text"):
         SpanExtraction.check_row({"text": "a b", "question": "?", "answer": "c"})
+    for start in (math.inf, -1, 3, "0", [0], True):
+        with pytest.raises(UserError, match="start must be a character of the text"):
+            SpanExtraction.check_row(
+                {"text": "a b", "question": "?", "answer": "b", "start": start}
+            )
     with pytest.raises(UserError, match="texts, and 7 came"):
         Tagging.check_row({"words": ["a", 7], "tags": ["O", "O"]})
     with pytest.raises(UserError, match="not fine-tuned"):

@@ -182,7 +182,7 @@ def test_what_was_stopped_ends_as_if_it_never_had(
 
 ELSEWHERE = """
 import json, sys, torch
-from lmlab.data.wordnet.hop_questions import hop_questions
+from lmlab.data.wordnet.multihop_questions import hop_questions
 from lmlab.tasks.finetune import finetune
 threads, base, data, out, settings, sizes = map(json.loads, sys.argv[1:])
 torch.set_num_threads(threads)

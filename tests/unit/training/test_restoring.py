@@ -37,7 +37,13 @@ def change_state(run: Path, part: str, key: str, value: Any) -> None:
         ("lstm", "progress", "step", "x", "step must be a whole number"),
         ("lstm", "progress", "", 5, "expected numbers named step"),
         ("lstm", "schedule", "", True, "expected numbers named scale"),
-        ("lstm", "schedule", "stale_validations", -1, "stale_validations must be a whole number, 0 or more"),
+        (
+            "lstm",
+            "schedule",
+            "stale_validations",
+            -1,
+            "stale_validations must be a whole number, 0 or more",
+        ),
         ("lstm", "progress", "seconds", math.nan, "seconds must be a number"),
         ("hmm", "progress", "epoch", 1.5, "epoch must be a whole number"),
         ("cbow", "schedule", "scale", None, "scale must be a number"),
@@ -61,7 +67,15 @@ def test_the_numbers_of_a_progress_come_back() -> None:
         checked_numbers({"step": 1}, {"step": 0, "epoch": 0})
 
 
-def test_lines_of_metrics_without_a_whole_step_are_left_out(tmp_path: Path) -> None:
-    rows = ['{"step": 1}', '{"step": Infinity}', '{"step": "2"}', "[" * 200_000, "5", '{"st']
+def test_damaged_lines_of_metrics_are_left_out(tmp_path: Path) -> None:
+    whole = {"step": 1, "epoch": 0, "event": "train", "loss": math.inf, "count": 3, "seconds": 1}
+    damaged = [
+        *({**whole, "step": value} for value in (math.inf, "2", -1, True, None, 1.5)),
+        *({**whole, "epoch": value} for value in ([1], None)),
+        *({**whole, "count": value} for value in (math.inf, math.nan, "x", [])),
+        *({**whole, "loss": value} for value in ("x", {}, True)),
+        *({**whole, "vector_norms": value} for value in (5, {"a": "x"})),
+    ]
+    rows = [*map(json.dumps, damaged), "[" * 200_000, "5", json.dumps(whole), '{"st']
     (tmp_path / "metrics.jsonl").write_text("\n".join(rows))
-    assert read_metrics(tmp_path / "metrics.jsonl") == [{"step": 1}]
+    assert read_metrics(tmp_path / "metrics.jsonl") == [whole]

@@ -22,6 +22,8 @@ from lmlab.interop.hf.checkpoint_files import (
     read_json,
     weight_files,
 )
+from lmlab.interop.hf.tokenizer_files import check_tokenizer_file
+from lmlab.training.run_config import stored_model_guard
 
 PoolingFunction = Callable[[Tensor, Tensor], Tensor]
 """From hidden states (B, T, W) and which places are real (B, T), one vector (B, W) each."""
@@ -101,6 +103,20 @@ class SentenceEncoder:
 
     def vectors(self, texts: Sequence[str]) -> tuple[Tensor, int]:
         """(B, W) a vector for each text, and how many texts were too long and cut."""
+        try:
+            return self._vectors(texts)
+        except UserError:
+            raise
+        except Exception as error:  # a damaged model fails when it is used, in dozens of ways
+            reason = next(iter(str(error).splitlines()), "") or type(error).__name__
+            if "memory" in reason:
+                raise
+            raise UserError(
+                f"the {self.name} encoder can't encode texts ({reason.rstrip('. ')[:200]}); check "
+                "its config.json and tokenizer.json."
+            ) from error
+
+    def _vectors(self, texts: Sequence[str]) -> tuple[Tensor, int]:
         told = self.conventions
         given = [text.lower() for text in texts] if told.lower else list(texts)
         ids = self.tokenizer(given, truncation=False, verbose=False)["input_ids"]
@@ -121,9 +137,10 @@ class SentenceEncoder:
 def load_sentence_encoder(folder: Path) -> SentenceEncoder:
     """The encoder that a checkpoint's folder describes; no code that it brings along is run."""
     config = read_config(folder)
-    weight_files(folder)
+    size = sum(file.stat().st_size for file in weight_files(folder))
     conventions = read_sentence_encoder_config(folder)
-    tokenizer, module = _load(folder, config)
+    check_tokenizer_file(folder)
+    tokenizer, module = _load(folder, config, size)
     return SentenceEncoder(
         name=str(config.get("model_type")),
         module=module,
@@ -206,7 +223,7 @@ def _window(told: SentenceEncoderConfig, tokenizer: Any, config: Mapping[str, An
     return min(sensible, default=None)
 
 
-def _load(folder: Path, config: Mapping[str, Any]) -> tuple[Any, Any]:
+def _load(folder: Path, config: Mapping[str, Any], size: int) -> tuple[Any, Any]:
     try:
         # Imported late: it is an extra, and slow.
         import transformers
@@ -220,9 +237,12 @@ def _load(folder: Path, config: Mapping[str, Any]) -> tuple[Any, Any]:
     bars.disable_progress_bar()  # lmlab shows its own
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **safe)
-        module = transformers.AutoModel.from_pretrained(
-            folder, use_safetensors=True, dtype="float32", **safe
-        )
+        with stored_model_guard(folder, size):
+            module = transformers.AutoModel.from_pretrained(
+                folder, use_safetensors=True, dtype="float32", **safe
+            )
+    except UserError:
+        raise
     except Exception as error:  # the library raises dozens of kinds
         reason = next(iter(str(error).splitlines()), "") or type(error).__name__
         raise UserError(f"transformers can't load {folder} ({reason.rstrip('. ')}).") from error

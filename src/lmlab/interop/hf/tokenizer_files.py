@@ -18,6 +18,7 @@ from lmlab.core.atomic_files import (
 )
 from lmlab.core.errors import UserError
 from lmlab.core.vocabulary import Vocabulary
+from lmlab.data.token_ids import check_ids, check_tokenizer_json
 from lmlab.data.tokenizers import Tokenizer
 from lmlab.interop.hf.checkpoint_files import read_json
 
@@ -47,6 +48,16 @@ def read_tokenizer(folder: Path) -> Tokenizer:
         f"{folder} has no tokeniser (tokenizer.json, vocab.txt, or vocab.json with merges.txt), "
         "and without the one it was trained with a checkpoint means nothing; fetch it too."
     )
+
+
+def check_tokenizer_file(folder: Path) -> None:
+    """A UserError where the ids of a folder's tokenizer.json, if it has one, can't be right."""
+    path = folder / "tokenizer.json"
+    if path.exists():
+        try:
+            check_tokenizer_json(read_json(path))
+        except ValueError as error:
+            raise UserError(f"{path} is damaged ({error}); fetch it again.") from error
 
 
 def read_tokenizer_config(folder: Path) -> dict[str, Any]:
@@ -97,6 +108,7 @@ def _byte_pairs(folder: Path) -> hf.Tokenizer:
         symbols = {"bos": end, "eos": end} if end in vocabulary else named
         symbols = {role: token for role, token in symbols.items() if token in vocabulary}
     try:
+        check_ids(vocabulary.values())
         inner = hf.Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
     except Exception as error:  # the library raises bare Exceptions
         raise UserError(
